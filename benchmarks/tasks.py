@@ -5,7 +5,7 @@ task, then the next of each), and must write the same tokens; SpecRouter begins 
 medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is
 `generate()` with `custom_generate=paceline.generate`.
 
-python benchmarks/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2] [--prompts 8] [--tokens 96] [--repeats 3]
+python benchmarks/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8] [--tokens 96]
 """
 
 import sys
@@ -105,7 +105,7 @@ def show_verdicts(rates: Rates, chains: list[str]) -> None:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="prompts, as `paceline prompts` writes them; one a task")
-    parser.add_argument("--pool", default="smollm2")
+    parser.add_argument("--pool", default="smollm2-feature")
     parser.add_argument("--prompts", type=int, default=8, help="of each task")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
@@ -115,7 +115,12 @@ def main() -> None:
         [replace(one, tag=file.stem, request_id=f"{file.stem}/{one.request_id}") for one in read_prompts(file)]
         for file in options.files
     ]
-    prompts = [prompt for turn in zip(*(task[: options.prompts] for task in tasks), strict=False) for prompt in turn]
+    short = [file.name for file, task in zip(options.files, tasks, strict=True) if len(task) < options.prompts]
+    if short or options.prompts < 1:
+        parser.error(f"--prompts must be from 1 to the prompts of each file, got {options.prompts}")
+    if len({file.stem for file in options.files}) < len(tasks):
+        parser.error("files must have different names")
+    prompts = [prompt for turn in zip(*(task[: options.prompts] for task in tasks), strict=True) for prompt in turn]
     path, chains = pool_path(options.pool), options.chain or list(CHAINS)
     pool, stock = ModelPool.load(path, threads=1, chat=True), ModelPool.load(path, threads=1, chat=True)
     task = Task(prompts, options.tokens)

@@ -144,7 +144,7 @@ def distil(
     processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
     tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
 ) -> None:
-    """Train drafters for a pool's target on its own answers; a second call continues one that was cut short.
+    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
 
     The target writes questions itself, by its chat template, and answers them.
     """

@@ -1,1 +1,1 @@
-"""Drafters for a model that exists already, trained on what it writes itself."""
+"""Drafters and submodels of a model that exists already, trained on what it writes itself."""

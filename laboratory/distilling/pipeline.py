@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from ...runtime.forward.fused_support import FAMILIES
 from ...runtime.pools.pool import ModelPool
@@ -19,6 +18,7 @@ from .card import make_card
 from .first_weights import drafter_config
 from .job import Job, job_folder
 from .jobs import run_jobs
+from .learned import read_learned
 from .quick_dtype import quick_dtype
 from .recipe import Recipe
 from .restored_members import check_sizes, export_submodel, restoring_jobs, submodels_of_target, submodels_text
@@ -39,8 +39,9 @@ def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, proce
         command: how this was called, for the card.
 
     Raises:
-        PoolFileError: a pool that is broken or has no chat template, or a target that drafters cannot be made of.
-        ValueError: `work` belongs to another recipe or target.
+        PoolFileError: a pool that is broken or has no chat template, a target that drafters cannot be made of,
+            or a submodel whose name or layers have no place beside them.
+        ValueError: `work` belongs to another recipe or target, or to submodels of other layers.
         JobFailedError: a process ended before its job was done.
     """
     file, content = read_pool_file(pool_path)
@@ -51,13 +52,14 @@ def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, proce
     job_folder(work).mkdir(parents=True, exist_ok=True)
     dtype = _claim(work, recipe, content, pool)
     job = Job(pool=str(file), work=str(work), recipe=recipe.name, dtype=dtype)
+    restoring = restoring_jobs(job, submodels, recipe)  # refuses work of other layers before anything is written
     parts = min(processes, recipe.num_shards)
     run_jobs([replace(job, first=part, every=parts) for part in range(parts)], processes=processes)
     missing = [name for name in recipe.students if not (work / f"{name}.safetensors").exists()]
-    # What takes longest goes first.
-    missing.sort(key=lambda name: -recipe.students[name].num_layers * max(1, recipe.students[name].num_depths))
+    # What takes longest goes first; submodels have most of the target's layers.
+    missing.sort(key=lambda name: -recipe.students[name].num_layer_rows)
     training = [replace(job, student=name) for name in missing]
-    run_jobs([*training, *restoring_jobs(job, submodels, recipe)], processes=processes)
+    run_jobs([*restoring, *training], processes=processes)
     runs = {name: _export(name, recipe, work, out, pool) for name in recipe.students}
     runs |= {name: export_submodel(name, work, out) for name in submodels}
     write_whole(
@@ -107,9 +109,7 @@ def _claim(work: Path, recipe: Recipe, content: PoolFile, pool: ModelPool) -> st
 
 def _export(name: str, recipe: Recipe, work: Path, out: Path, pool: ModelPool) -> TrainingRun:
     """Write a drafter's folder: config, weights without embeddings, and the ids that it can say."""
-    with safe_open(work / f"{name}.safetensors", framework="pt") as file:
-        told = file.metadata()
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+    tensors, run = read_learned(work / f"{name}.safetensors")
     said = tensors.pop("said").tolist()
     assert pool.target.model is not None
     config: Any = drafter_config(pool.target.model, recipe.students[name].num_layers)
@@ -119,7 +119,7 @@ def _export(name: str, recipe: Recipe, work: Path, out: Path, pool: ModelPool) -
     write_whole(folder / "config.json", config.to_json_string())
     write_whole(folder / "vocabulary.json", json.dumps(said) + "\n")
     write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return TrainingRun(num_tokens=int(told["num_tokens"]), seconds=float(told["seconds"]))
+    return run
 
 
 def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path, submodels: str) -> str:

@@ -17,7 +17,7 @@ class Student:
     Attributes:
         num_layers: decoder layers, each of the target's shape.
         head_tokens: tokens that it can say, the commonest ones of the target's answers.
-        num_depths: depths that it learns to draft at from the target's hidden states; 0 if it reads tokens alone.
+        num_depths: depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone.
         schedule: steps, texts in a step and learning rates.
     """
 
@@ -28,8 +28,15 @@ class Student:
 
     def __post_init__(self) -> None:
         """Raise ValueError where numbers do not fit together."""
+        if self.num_depths < 0:
+            raise ValueError(f"num_depths must be >= 0, got {self.num_depths}")
         if self.num_depths and self.num_layers != 1:
             raise ValueError(f"num_layers must be 1 beside num_depths, got {self.num_layers}")
+
+    @property
+    def num_layer_rows(self) -> int:
+        """Texts of all steps times the layers that they go through."""
+        return self.schedule.num_steps * self.schedule.num_rows * self.num_layers * max(1, self.num_depths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +44,7 @@ class Restoring:
     """How submodels of the target are trained.
 
     Attributes:
-        rank: of what is added to each weight.
+        rank: of what is added to each weight, >= 1.
         head_tokens: tokens whose probabilities are learned, the commonest ones of the target's answers.
         schedule: steps, texts in a step and learning rates.
     """
@@ -77,7 +84,7 @@ class Recipe:
         held_out_rows: dialogues that nothing is trained on: the last ones.
         checkpoint_every_s: seconds between two checkpoints.
         students: by member's name.
-        restored: submodels of the target that the pool has.
+        restored: how the submodels of the pool's target are trained.
         tasks: by tag.
     """
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from ...runtime.pools.pool import ModelPool
 from ...runtime.pools.pool_file import PoolFile, PoolFileError, read_pool_file
@@ -15,32 +14,38 @@ from ...whole_files import write_whole
 from ..training.checkpoint import write_tensors
 from ..training.loop import TrainingRun
 from .job import Job, job_folder
+from .learned import read_learned, said_and_head, write_learned
 from .recipe import Recipe
 from .restoring import train_restored
 from .shards import parted, read_shards
-from .students import common_tokens
 
 LOW_RANK = "low_rank.safetensors"
 
 
 def submodels_of_target(file: Path, content: PoolFile, recipe: Recipe) -> dict[str, Mask]:
-    """Layers that submodels of the target leave out, by name; raises PoolFileError for a name that will be taken."""
+    """Layers that submodels of the target leave out, by name; what `low_rank` gave them is learned anew.
+
+    Raises:
+        PoolFileError: a name that will be taken, or that would name another file of a work folder.
+    """
     found: dict[str, Mask] = {}
     for row, entry in enumerate(content.members):
         if entry.submodel_of != content.members[-1].name:
             continue
         if entry.name in (*recipe.students, "ngram"):
             raise PoolFileError(file, f"members[{row}].name", "must not be that of a member to be trained", entry.name)
+        if "." in entry.name:
+            raise PoolFileError(file, f"members[{row}].name", "must hold no dot, as files are named by it", entry.name)
         found[entry.name] = tuple(sorted(entry.skip_layers))
     return found
 
 
 def check_sizes(file: Path, submodels: Mapping[str, Mask], num_layers: int, recipe: Recipe) -> None:
-    """Submodels are larger than the drafters, behind whom they will stand; raises PoolFileError."""
+    """Submodels must have more layers than the drafters, after which they will stand; raises PoolFileError."""
     most = max(student.num_layers for student in recipe.students.values())
     for name, mask in submodels.items():
-        if num_layers - len(mask) < most:
-            rule = f"must keep {most} layers or more, as the largest drafter has"
+        if num_layers - len(mask) <= most:
+            rule = f"must keep more layers than the largest drafter has, {most}"
             raise PoolFileError(file, f"skip_layers of {name}", rule, list(mask))
 
 
@@ -62,28 +67,24 @@ def _claim(path: Path, name: str, mask: Mask, recipe: Recipe) -> None:
 
 
 def train_submodel(job: Job, pool: ModelPool, recipe: Recipe) -> None:
-    """Do the part of a process."""
+    """Train the submodel that a job names, and write what it learned into the work folder."""
     target, name, work = pool.target.model, job.restored, Path(job.work)
     assert target is not None
     file, content = read_pool_file(Path(job.pool))
     mask = submodels_of_target(file, content, recipe)[name]
     texts, _ = parted(read_shards(recipe, job_folder(work)), recipe)
-    said = torch.tensor(common_tokens(texts, recipe.restored.head_tokens, pool.eos_token_ids))
-    head = target.get_output_embeddings().weight.detach()[said]
+    _, head = said_and_head(pool, texts, recipe.restored.head_tokens)
     checkpoint, dtype = work / f"{name}.checkpoint.safetensors", getattr(torch, job.dtype)
     tensors, run = train_restored(name, mask, target, texts, head, recipe, checkpoint, dtype)
-    told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": job.dtype}
-    write_tensors(tensors, _weights(work, name), metadata=told)
+    write_learned(_weights(work, name), tensors, run, job.dtype)
 
 
 def export_submodel(name: str, work: Path, out: Path) -> TrainingRun:
     """Write what a pool file names; returns what its training took."""
-    with safe_open(_weights(work, name), framework="pt") as file:
-        told = file.metadata()
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+    tensors, run = read_learned(_weights(work, name))
     (out / name).mkdir(parents=True, exist_ok=True)
     write_tensors(tensors, out / name / LOW_RANK, metadata={"format": "pt"})
-    return TrainingRun(num_tokens=int(told["num_tokens"]), seconds=float(told["seconds"]))
+    return run
 
 
 def submodels_text(submodels: Mapping[str, Mask], target: str) -> str:

@@ -1,9 +1,10 @@
 """Submodels that learn to do without the layers that they leave out, by a product of small rank beside each weight.
 
 The target's weights stay as they are; W + B A is learned as LoRA does it (Hu et al. 2021, arXiv:2106.09685). B is 0
-at first, so that a submodel begins as what it was. The weights of its norms are learned, too.
+at first, so that a submodel begins as what it was. The norms in its layers are learned, too; the final one
+stays.
 
-Letters: R rank, I and O inputs and outputs of a weight, B texts of a batch, T tokens, H width, K tokens of the head.
+Letters: R rank, I and O inputs and outputs of a weight, B texts of a batch, T tokens, W width, K tokens of the head.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from ..training.architectures import layers_of
 from ..training.loop import TrainingRun, run_training
 from .recipe import Recipe
 from .shards import Text
-from .students import distance
+from .students import distance, joined
 
 BETAS = (0.9, 0.98)
 
@@ -81,7 +82,7 @@ def train_restored(
         skip_layers: layers that it leaves out.
         target: whose weights it has; not changed.
         texts: to learn from.
-        head: `[K, H]`, rows of the target's output head.
+        head: `[K, W]`, rows of the target's output head.
         recipe: rank and schedule of `restored`, its seed, and how often the state is written.
         checkpoint: file for the state.
         dtype: that products are computed in.
@@ -107,8 +108,7 @@ def _loss(
         tokens = nn.utils.rnn.pad_sequence([text.tokens[:-1] for text in picked], batch_first=True)
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
             hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-            said = torch.cat([own[: len(text.tokens) - 1] for text, own in zip(picked, hidden, strict=True)])
-            return distance(said, torch.cat([text.states.float() for text in picked]), head)
+            return distance(joined(hidden, picked), torch.cat([text.states.float() for text in picked]), head)
 
     return loss_at
 

@@ -1,6 +1,6 @@
 """The texts that drafters learn from, in parts on disk that are each whole or not there.
 
-Letters: N dialogues of a shard, T tokens of all of them together, H width of the target.
+Letters: N dialogues of a shard, T tokens of all of them together, W width of the target.
 """
 
 import json
@@ -31,7 +31,7 @@ class Text:
         question: its text.
         tokens: int64 `[T]`.
         answer_at: place of the answer's first token.
-        states: float16 `[T - 1, H]`, the target's last hidden states (after the final norm), of all tokens but the
+        states: float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the
             last; the state at i gives the distribution of token i + 1.
     """
 
@@ -102,7 +102,7 @@ def _read_shard(path: Path) -> Iterator[Text]:
 
 @torch.no_grad()
 def _states(writer: PreTrainedModel, texts: list[tuple[int, ...]]) -> list[Tensor]:
-    """The target's last hidden states, each `[T - 1, H]`, of texts of similar length together."""
+    """The target's last hidden states, each `[T - 1, W]`, of texts of similar length together."""
     found: dict[int, Tensor] = {}
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     while order:

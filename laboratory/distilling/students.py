@@ -60,7 +60,7 @@ def train_student(
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
             # Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
             said = said_of(model, student.num_depths, embedded, picked)
-            return torch.stack([distance(_joined(own, picked), states, head) for own in said]).mean()
+            return torch.stack([distance(joined(own, picked), states, head) for own in said]).mean()
 
     run = run_training(
         model, loss_at, num_sequences=len(texts), schedule=student.schedule, seed=recipe.seed,
@@ -86,7 +86,7 @@ def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Se
         yield model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
 
 
-def _joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
+def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
     """`[P, W]` of `[B, T, W]`, without padding."""
     return torch.cat([row[: len(text.states)] for text, row in zip(texts, own, strict=True)])
 

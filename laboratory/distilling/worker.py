@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from ...runtime.pools.pool import ModelPool
-from ..training.checkpoint import write_tensors
 from .job import Job, job_folder
+from .learned import said_and_head, write_learned
 from .recipe import read_recipe
 from .restored_members import train_submodel
 from .shards import parted, read_shards, write_shards
-from .students import common_tokens, train_student, weights_of
+from .students import train_student, weights_of
 
 
 def do(job: Job) -> None:
@@ -30,13 +30,11 @@ def do(job: Job) -> None:
     if job.student:
         student = recipe.students[job.student]
         texts, _ = parted(read_shards(recipe, folder), recipe)
-        said = torch.tensor(common_tokens(texts, student.head_tokens, pool.eos_token_ids))
-        head = target.get_output_embeddings().weight.detach()[said]
+        said, head = said_and_head(pool, texts, student.head_tokens)
         checkpoint = work / f"{job.student}.checkpoint.safetensors"
         model, run = train_student(job.student, student, target, texts, head, recipe, checkpoint, dtype)
-        told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": job.dtype}
-        tensors = {**weights_of(model), "said": said.int()}
-        write_tensors(tensors, work / f"{job.student}.safetensors", metadata=told)
+        learned = {**weights_of(model), "said": said.int()}
+        write_learned(work / f"{job.student}.safetensors", learned, run, job.dtype)
     if job.restored:
         train_submodel(job, pool, recipe)
 

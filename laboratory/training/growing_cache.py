@@ -21,12 +21,14 @@ class GrowingLayer(DynamicLayer):
         self._room: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write new tokens behind those held."""
+        """Write new tokens after those held; returns all, `[B, H, T, D]`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
-        if self._room is None or end > self._room[0].shape[-2]:
+        # Others may have replaced the keys and values, as `batch_repeat_interleave` does.
+        is_stale = self._room is None or self.keys.data_ptr() != self._room[0].data_ptr()
+        if self._room is None or is_stale or end > self._room[0].shape[-2]:
             self._room = self._larger(key_states, end), self._larger(value_states, end)
             for room, held in zip(self._room, (self.keys, self.values), strict=True):
                 if start:

@@ -39,10 +39,16 @@ def write_texts(
 
     Returns:
         The new tokens of each prompt, the end token included where it was reached.
+
+    Raises:
+        ValueError: temperatures that are not as many as prompts.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
-    temperatures = torch.as_tensor(temperature).expand(len(prompts))
+    given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * len(prompts)
+    if len(given) != len(prompts):
+        raise ValueError(f"temperature must be one for each of {len(prompts)} prompts, got {len(given)}")
+    temperatures = torch.tensor(given, dtype=torch.float32)
     written: list[list[int]] = [[] for _ in prompts]
 
     def has_ended(row: int) -> bool:

@@ -80,7 +80,7 @@ class ModuleForward:
         model: in evaluation mode; it is not changed.
 
     Raises:
-        ValueError: a model whose caches cannot be rolled back, or one in training mode.
+        ValueError: a model whose forward takes no cache or whose caches cannot be rolled back, or one in training mode.
     """
 
     name = "modules"

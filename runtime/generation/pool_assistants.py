@@ -35,6 +35,8 @@ def load_assistants(
     file, content = read_pool_file(pool_path(pool))
     fitting = {row: entry for row, entry in enumerate(content.members[:-1]) if _fits(entry, content)}
     known = [entry.name for entry in fitting.values()]
+    if isinstance(names, str):
+        raise ArgumentError(f"`names` must be a list of names, got {names!r}")
     for name in () if names is None else names:
         if name not in known:
             raise ArgumentError(

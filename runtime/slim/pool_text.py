@@ -57,7 +57,7 @@ def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace:
         if member.submodel_of != target:
             raise PoolFileError(file, f"members[{row}]", f"must be a submodel of {target} to be replaced", member.name)
         if member.low_rank is not None:
-            rule = "must be absent for the submodel to be replaced: it is of these layers"
+            rule = "must be absent where the submodel is to be replaced, as it fits the old layers only"
             raise PoolFileError(file, f"members[{row}].low_rank", rule, member.low_rank)
 
 

@@ -30,7 +30,8 @@ def test_prints_what_stands_beside_it(script, tmp_path):
 
 def test_the_readme_shows_what_the_example_prints():
     printed = (EXAMPLES / "compare_policies.out").read_text(encoding="utf-8")
-    assert f"$ .venv/bin/paceline compare --trace smollm2\n{printed}```" in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"$ .venv/bin/paceline compare --trace smollm2\n{printed}```" in readme
 
 
 def test_example_policy_keeps_the_contract():
