@@ -26,6 +26,7 @@ RECORDINGS = {"TrieRecording", "RoundsRecording"}
 LONG_FUNCTIONS = {
     "cli/commands/agree.py:agree",
     "cli/commands/run.py:run",
+    "cli/commands/validate.py:validate",
     "runtime/generation/generate.py:generate",
 }
 

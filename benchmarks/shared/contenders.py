@@ -1,4 +1,4 @@
-"""Who decodes in benchmarks/decoding.py and tasks.py: transformers, a loop written by hand, the runtime by `decode`.
+"""Who decodes in benchmarks/decoding.py and real_models/tasks.py: transformers, a loop by hand, and `decode`.
 
 All are greedy and answer the same prompts. Seconds are those of decoding: models are loaded, and the runtime's worlds
 made, before the clock starts.

@@ -120,7 +120,7 @@ def validate(
     recorded = observed.needed_without(trace)
     _check_figure(figure)
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
-    of_both |= {"chat": chat, "allow_foreign_profile": allow_foreign_profile}
+    of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
         show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))

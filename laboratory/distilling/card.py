@@ -17,9 +17,9 @@ from ..findings.table import markdown_table
 from ..slim_models import with_slims
 from ..training.loop import TrainingRun
 from ..training.members_table import members_table
+from .learning.students import said_of
 from .recipe import Recipe
 from .shards import Text
-from .students import said_of
 
 
 def make_card(

@@ -15,10 +15,10 @@ from ...whole_files import write_whole
 from ..training.checkpoint import write_tensors
 from ..training.loop import TrainingRun
 from .card import make_card
-from .first_weights import drafter_config
 from .job import Job, job_folder
 from .jobs import run_jobs
-from .learned import read_learned
+from .learning.first_weights import drafter_config
+from .learning.learned import read_learned
 from .quick_dtype import quick_dtype
 from .recipe import Recipe
 from .restored_members import check_sizes, export_submodel, restoring_jobs, submodels_of_target, submodels_text

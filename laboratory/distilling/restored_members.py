@@ -14,9 +14,9 @@ from ...whole_files import write_whole
 from ..training.checkpoint import write_tensors
 from ..training.loop import TrainingRun
 from .job import Job, job_folder
-from .learned import read_learned, said_and_head, write_learned
+from .learning.learned import read_learned, said_and_head, write_learned
+from .learning.restoring import train_restored
 from .recipe import Recipe
-from .restoring import train_restored
 from .shards import parted, read_shards
 
 LOW_RANK = "low_rank.safetensors"

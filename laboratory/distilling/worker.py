@@ -9,11 +9,11 @@ import torch
 
 from ...runtime.pools.pool import ModelPool
 from .job import Job, job_folder
-from .learned import said_and_head, write_learned
+from .learning.learned import said_and_head, write_learned
+from .learning.students import train_student, weights_of
 from .recipe import read_recipe
 from .restored_members import train_submodel
 from .shards import parted, read_shards, write_shards
-from .students import train_student, weights_of
 
 
 def do(job: Job) -> None:

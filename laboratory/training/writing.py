@@ -45,10 +45,7 @@ def write_texts(
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
-    given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * len(prompts)
-    if len(given) != len(prompts):
-        raise ValueError(f"temperature must be one for each of {len(prompts)} prompts, got {len(given)}")
-    temperatures = torch.tensor(given, dtype=torch.float32)
+    temperatures = _of_each(temperature, len(prompts))
     written: list[list[int]] = [[] for _ in prompts]
 
     def has_ended(row: int) -> bool:
@@ -58,12 +55,7 @@ def write_texts(
     cache: Any = growing_cache()
     cached = {cache_argument(model): cache, "use_cache": True}
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    if tokens.shape[1] > 1:
-        # Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such
-        # states copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
-        before = {"input_ids": tokens[:, :-1], "attention_mask": mask[:, :-1], "position_ids": positions[:, :-1]}
-        model.base_model(**before, **cached)
-        tokens, positions = tokens[:, -1:], positions[:, -1:]
+    tokens, positions = _read(model, tokens, mask, positions, cached)
     for step in range(num_tokens):
         output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
         chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
@@ -83,6 +75,29 @@ def write_texts(
         mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
         positions = positions[:, -1:] + 1
     return written
+
+
+def _of_each(temperature: float | Sequence[float], num_prompts: int) -> torch.Tensor:
+    """Temperatures `[B]`."""
+    given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * num_prompts
+    if len(given) != num_prompts:
+        raise ValueError(f"temperature must be one for each of {num_prompts} prompts, got {len(given)}")
+    return torch.tensor(given, dtype=torch.float32)
+
+
+def _read(
+    model: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cached: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put all tokens `[B, T]` but the last into the cache; returns the last ones and their positions, `[B, 1]`.
+
+    Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such states
+    copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
+    """
+    if tokens.shape[1] > 1:
+        model.base_model(
+            input_ids=tokens[:, :-1], attention_mask=mask[:, :-1], position_ids=positions[:, :-1], **cached
+        )
+    return tokens[:, -1:], positions[:, -1:]
 
 
 def _choose(logits: torch.Tensor, temperatures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

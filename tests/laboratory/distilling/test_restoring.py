@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from paceline.laboratory.distilling.learning.restoring import begin_restored, learned_by, train_restored
+from paceline.laboratory.distilling.learning.students import distance
 from paceline.laboratory.distilling.pipeline import distil_pool
 from paceline.laboratory.distilling.recipe import read_recipe
 from paceline.laboratory.distilling.restored_members import check_sizes, submodels_of_target
-from paceline.laboratory.distilling.restoring import begin_restored, learned_by, train_restored
 from paceline.laboratory.distilling.shards import Text
-from paceline.laboratory.distilling.students import distance
 from paceline.laboratory.training.recipe import Schedule
 from paceline.runtime.pools.low_rank import restore
 from paceline.runtime.pools.pool import ModelPool
@@ -101,9 +101,7 @@ def test_names_and_sizes_with_no_place_in_the_new_pool_are_refused(source):
         submodels_of_target(file, taken, recipe)
     check_sizes(file, {"slim": (0, 1)}, 4, recipe)
     large = {"mid": replace(recipe.students["mid"], num_layers=2)}
-    with pytest.raises(
-        PoolFileError, match="skip_layers of slim must keep more layers than the largest"
-    ):
+    with pytest.raises(PoolFileError, match="skip_layers of slim must keep more layers than the largest"):
         check_sizes(file, {"slim": (0, 1, 2)}, 4, replace(recipe, students=large))
 
 

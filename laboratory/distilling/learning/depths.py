@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from ...runtime.features.input_layer import INPUT
-from ...runtime.forward.module_forward import cache_argument
+from ....runtime.features.input_layer import INPUT
+from ....runtime.forward.module_forward import cache_argument
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ task, then the next of each), and must write the same tokens; SpecRouter begins 
 medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is
 `generate()` with `custom_generate=paceline.generate`.
 
-python benchmarks/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8] [--tokens 96]
+python benchmarks/real_models/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8]
 """
 
 import sys
@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import in_turns

@@ -14,11 +14,11 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from ..training.loop import TrainingRun, run_training
+from ...training.loop import TrainingRun, run_training
+from ..recipe import Recipe, Student
+from ..shards import Text
 from .depths import states_at_depths
 from .first_weights import begin_feature_student, begin_student
-from .recipe import Recipe, Student
-from .shards import Text
 
 
 def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -> list[int]:

@@ -10,10 +10,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ...runtime.pools.pool import ModelPool
-from ..training.checkpoint import write_tensors
-from ..training.loop import TrainingRun
-from .shards import Text
+from ....runtime.pools.pool import ModelPool
+from ...training.checkpoint import write_tensors
+from ...training.loop import TrainingRun
+from ..shards import Text
 from .students import common_tokens
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from ...runtime.pools.submodel import LAYERS_PREFIX, make_submodel
-from ..training.architectures import layers_of
-from ..training.loop import TrainingRun, run_training
-from .recipe import Recipe
-from .shards import Text
+from ....runtime.pools.submodel import LAYERS_PREFIX, make_submodel
+from ...training.architectures import layers_of
+from ...training.loop import TrainingRun, run_training
+from ..recipe import Recipe
+from ..shards import Text
 from .students import distance, joined
 
 BETAS = (0.9, 0.98)

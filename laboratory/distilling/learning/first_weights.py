@@ -7,8 +7,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ...runtime.features.input_layer import INPUT, give_input
-from ..training.architectures import layers_of
+from ....runtime.features.input_layer import INPUT, give_input
+from ...training.architectures import layers_of
 
 
 def begin_student(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:

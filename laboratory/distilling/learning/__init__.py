@@ -1,0 +1,1 @@
+"""What is learned in a distillation: drafters, and what submodels have beside their weights; how each begins."""
