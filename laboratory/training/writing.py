@@ -62,15 +62,14 @@ def write_texts(
         for row, token in zip(alive, chosen.tolist(), strict=True):
             if not has_ended(row):
                 written[row].append(token)
-        if step % STEPS_BETWEEN_DROPS == 0:
-            kept = [place for place, row in enumerate(alive) if not has_ended(row)]
-            if not kept:
-                break
-            if len(kept) < len(alive):
-                index = torch.tensor(kept)
-                cache.batch_select_indices(index)
-                alive, chosen = [alive[place] for place in kept], chosen[index]
-                mask, positions = mask[index], positions[index]
+        kept = [place for place, row in enumerate(alive) if not has_ended(row)]
+        if not kept:
+            break
+        if step % STEPS_BETWEEN_DROPS == 0 and len(kept) < len(alive):
+            index = torch.tensor(kept)
+            cache.batch_select_indices(index)
+            alive, chosen = [alive[place] for place in kept], chosen[index]
+            mask, positions = mask[index], positions[index]
         tokens = chosen[:, None]
         mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
         positions = positions[:, -1:] + 1
