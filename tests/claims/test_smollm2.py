@@ -29,11 +29,9 @@ CHAINS = (
     "draft:3/slim:5/target",
     "ngram:4/draft:3/target",
 )
-# What policies plan with in place of measured seconds, which are other ones in each world.
-COSTS = "costs=draft:1/mid:3/slim:14/target:24"
 EVERY_KIND = (
-    "draft:4/target", "mid:4/target", "draft:2/mid:4/target", "draft:3/slim:6/target", "ngram:4/mid:5/target",
-    "adaptive", "confident", f"specrouter,{COSTS}",
+    "draft:4/target", "mid:4/target", "draft:2/mid:4/target", "draft:3/slim:5/target", "ngram:3/mid:5/target",
+    "draft:1/mid:2/slim:5/target", "adaptive,most=8", "slim:3/target",
 )  # fmt: skip
 WITH_FEATURE = ("feature:3/target", "draft:2/feature:3/target", "feature:2/mid:4/target", "ngram:3/feature:3/target")
 
@@ -82,8 +80,8 @@ def test_forty_prompts_are_answered_as_by_generate(policy):
 @pytest.mark.parametrize(
     ("name", "recording", "policies", "sampling", "limit", "least"),
     [
-        ("smollm2", "smollm2", EVERY_KIND, Sampling(mode="greedy"), None, 10_000),
-        ("smollm2", "smollm2-coupled", EVERY_KIND, Sampling(mode="coupled", temperature=0.8, seed=0), None, 10_000),
+        ("smollm2", "smollm2", EVERY_KIND, Sampling(mode="greedy"), 40, 10_000),
+        ("smollm2", "smollm2-coupled", EVERY_KIND, Sampling(mode="coupled", temperature=0.8, seed=0), 40, 10_000),
         ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="greedy"), 8, 500),
         ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="coupled", temperature=0.8, seed=0), 8, 500),
     ],
@@ -93,7 +91,7 @@ def test_both_worlds_take_the_same_steps(name, recording, policies, sampling, li
     """On another machine than that of the recording rounding may flip a near tie, and nothing else."""
     trace = None if recording is None else shipped("recordings", f"{recording}.trace")
     found = agree(
-        pool(name), prompts(), list(policies), recording=trace, sampling=sampling, max_new_tokens=48, limit=limit,
+        pool(name), prompts(), list(policies), recording=trace, sampling=sampling, max_new_tokens=32, limit=limit,
         chat=True,
     )  # fmt: skip
     assert all(one.difference is None or near for one, near in zip(found.policies, found.near_ties, strict=True))
