@@ -13,8 +13,8 @@ from time import perf_counter
 import torch
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.progress import tracked
-from paceline.runtime.forward.product_choice import TOKEN_COUNTS, time_products
-from paceline.runtime.forward.products import usable_products
+from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, time_products
+from paceline.runtime.forward.multiplying.products import usable_products
 from paceline.runtime.pools.pool import ModelPool
 from paceline.shipped import shipped
 from shared.report import parser_of, show
@@ -79,17 +79,19 @@ def measured(shape: tuple[int, int], tokens: Sequence[int]) -> tuple[float, list
     """Seconds to choose, and for each number of tokens a row and how far the chosen product is behind the quickest."""
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     usable = usable_products(weight.device, weight.dtype)
-    layouts = {product.name: product.layout for product in usable}
     start_s = perf_counter()
     chosen = time_products(weight, usable).products
     kept = {"columns", *(product.layout for product in chosen)}
     choice_s = perf_counter() - start_s
-    again = [time_products(weight, usable, token_counts=tokens).seconds for _ in range(3)]
     found = []
-    for place, count in enumerate(tokens):
-        seconds = {product.name: median(one[product.name][place] for one in again) for product in usable}
+    for count in tokens:
+        product = chosen[TOKEN_COUNTS.index(count)]
+        among = usable if product in usable else (*usable, product)  # not among them where inputs are filled up
+        layouts = {one.name: one.layout for one in among}
+        again = [time_products(weight, among, token_counts=(count,)).seconds for _ in range(3)]
+        seconds = {name: median(one[name][0] for one in again) for name in layouts}
         quickest = min(seconds, key=seconds.__getitem__)
-        name = chosen[TOKEN_COUNTS.index(count)].name
+        name = product.name
         behind = seconds[name] / seconds[quickest] - 1
         row = [
             cell("weight", f"{shape[0]} x {shape[1]}"),

@@ -20,7 +20,7 @@ from .fused_support import fused_supports
 from .known_choices import KnownChoices
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
-from .product_choice import ProductChooser
+from .multiplying.product_choice import ProductChooser
 from .rounding import apart_by_more_than_rounding
 
 ForwardKind = Literal[

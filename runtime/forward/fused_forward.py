@@ -19,7 +19,7 @@ from ..kv.slot_cache import SlotCache
 from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
 from .fused_support import fused_supports
 from .layer_masks import layer_windows, within_window
-from .product_choice import ProductChooser
+from .multiplying.product_choice import ProductChooser
 from .shared.shared_attention import SharedAttention
 from .weights import project
 

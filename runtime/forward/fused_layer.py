@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from ..kv.member_kv import KVShape
-from .product_choice import ProductChooser
+from .multiplying.product_choice import ProductChooser
 from .weights import Projection, project
 
 Norm = Callable[[Tensor], Tensor]

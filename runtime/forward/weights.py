@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .product_choice import Multiplier, ProductChooser
+from .multiplying.product_choice import Multiplier, ProductChooser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from ...decoding.prompt_lookup import LookupRule
 from ..features.feature_forward import FeatureForward
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.model_forward import ModelForward
-from ..forward.product_choice import ProductChooser
+from ..forward.multiplying.product_choice import ProductChooser
 from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
 from ..tokenizers.alignment import Alignment

@@ -9,7 +9,7 @@ from paceline.runtime.forward.forward_choice import choose_forward
 from paceline.runtime.forward.fused_forward import FusedForward
 from paceline.runtime.forward.fused_support import fused_supports
 from paceline.runtime.forward.module_forward import ModuleForward
-from paceline.runtime.forward.products import PRODUCT_NAMES
+from paceline.runtime.forward.multiplying.products import PRODUCT_NAMES
 from paceline.runtime.pools.submodel import make_submodel
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 

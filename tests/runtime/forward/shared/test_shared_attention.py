@@ -10,7 +10,7 @@ from paceline.decoding.prefixes.member_prefixes import Hit
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.runtime.forward.fused_forward import FusedForward
 from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.product_choice import ProductChooser
+from paceline.runtime.forward.multiplying.product_choice import ProductChooser
 from paceline.runtime.forward.shared import shared_attention
 from paceline.runtime.kv.prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
 from paceline.runtime.kv.slot_cache import SlotCache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .rounding import apart_by_more_than_rounding
+from ..rounding import apart_by_more_than_rounding
 
 Layout = Literal["columns", "rows", "packed"]
 Times = Callable[[Tensor, Tensor], Tensor]
@@ -88,7 +88,26 @@ def _works(product: Product, dtype: torch.dtype) -> bool:
         return False
 
 
+def padded(product: Product, num_tokens: int) -> Product:
+    """The product over inputs that are filled up to so many tokens, named `NAME@TOKENS`.
+
+    A library's kernels take their inputs by blocks of rows: two tokens can take longer than four or six.
+    """
+
+    def times(inputs: Tensor, weight: Tensor) -> Tensor:
+        given = len(inputs)
+        return product.times(functional.pad(inputs, (0, 0, 0, num_tokens - given)), weight)[:given]
+
+    return Product(f"{product.name}@{num_tokens}", product.layout, times)
+
+
 def named_products(names: Sequence[str], among: Sequence[Product]) -> list[Product] | None:
-    """The products of these names, None if one of them is not there."""
+    """The products of these names, padded ones too; None if one of them is not there."""
     by_name = {product.name: product for product in among}
-    return [by_name[name] for name in names] if all(name in by_name for name in names) else None
+    found = []
+    for name in names:
+        base, padding, num_tokens = name.partition("@")
+        if base not in by_name or (padding and not num_tokens.isdecimal()):
+            return None
+        found.append(padded(by_name[base], int(num_tokens)) if padding else by_name[base])
+    return found

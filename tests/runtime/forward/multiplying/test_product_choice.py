@@ -6,10 +6,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.runtime.forward import product_choice as choosing
 from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.product_choice import TOKEN_COUNTS, Multiplier, ProductChooser
-from paceline.runtime.forward.products import PLAIN, PRODUCTS, right, stored, usable_products
+from paceline.runtime.forward.multiplying import product_choice as choosing
+from paceline.runtime.forward.multiplying.product_choice import Multiplier, ProductChooser
+from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS
+from paceline.runtime.forward.multiplying.products import (
+    PLAIN,
+    PRODUCTS,
+    named_products,
+    padded,
+    right,
+    stored,
+    usable_products,
+)
 
 CPU = torch.device("cpu")
 BY_NAME = {product.name: product for product in PRODUCTS}
@@ -17,15 +26,6 @@ BY_NAME = {product.name: product for product in PRODUCTS}
 
 def weight_of(inputs, outputs, dtype=torch.float32):
     return torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(inputs * outputs)).to(dtype)
-
-
-def seconds_of(**quickest):
-    """Every product takes a second, but for what is said of one at one token count."""
-    found = {product.name: [1.0] * len(TOKEN_COUNTS) for product in PRODUCTS}
-    for name, by_place in quickest.items():
-        for place, value in by_place.items():
-            found[name.replace("_", "-")][place] = value
-    return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -38,6 +38,25 @@ def test_products_are_the_same_but_for_rounding(dtype, inputs, outputs, tokens):
         assert right(product, fed, weight, stored(weight, product.layout)), product.name
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(max_examples=20, deadline=None)
+@given(tokens=st.integers(1, 9), more=st.integers(0, 7))
+def test_filling_up_changes_nothing_but_rounding(dtype, tokens, more):
+    weight = weight_of(33, 20, dtype)
+    for product in usable_products(CPU, dtype):
+        filled = padded(product, tokens + more)
+        assert filled.name == f"{product.name}@{tokens + more}"
+        assert right(filled, weight_of(tokens, 33, dtype), weight, stored(weight, product.layout)), filled.name
+
+
+def test_filling_up_is_remembered_by_name():
+    names = ["plain@4", "onednn-packed@16", "plain"]
+    found = named_products(names, PRODUCTS)
+    assert [product.name for product in found] == names
+    for wrong in ("plain@", "plain@x", "of-tomorrow@4", "@4"):
+        assert named_products([wrong], PRODUCTS) is None, wrong
+
+
 @given(st.integers(1, 3 * TOKEN_COUNTS[-1]))
 def test_each_number_of_tokens_goes_by_the_next_count_that_was_timed(num_tokens):
     taken = []
@@ -46,21 +65,6 @@ def test_each_number_of_tokens_goes_by_the_next_count_that_was_timed(num_tokens)
     assert taken == [min((count for count in TOKEN_COUNTS if count >= num_tokens), default=TOKEN_COUNTS[-1])]
     if num_tokens <= 9:  # what a request's verification has goes by nobody else's time
         assert taken == [num_tokens]
-
-
-def test_the_quickest_is_chosen_and_noise_is_not():
-    chosen = choosing._chosen_of(seconds_of(onednn={0: 0.5, 1: 0.99}), PRODUCTS)
-    assert [product.name for product in chosen[:3]] == ["onednn", "plain", "plain"]
-
-
-def test_at_most_one_copy_and_only_where_it_pays():
-    pays_more = seconds_of(onednn_packed={4: 0.5, 5: 0.5}, plain_rows={4: 0.4})
-    assert {product.layout for product in choosing._chosen_of(pays_more, PRODUCTS)} == {"columns", "packed"}
-    # Here the packed one saves more in all, and rows leave nobody far behind.
-    nearly = seconds_of(onednn_packed={4: 0.50, 5: 0.50}, onednn_rows={4: 0.52, 5: 0.52}, plain_rows={1: 0.9})
-    assert {product.layout for product in choosing._chosen_of(nearly, PRODUCTS)} == {"columns", "rows"}
-    hardly = seconds_of(onednn_packed={4: 0.96})
-    assert {product.layout for product in choosing._chosen_of(hardly, PRODUCTS)} == {"columns"}
 
 
 def test_a_shape_is_timed_once_a_machine(tmp_path, monkeypatch):

@@ -1,0 +1,139 @@
+"""Chooses, by measuring on this machine, how each weight is multiplied with so many tokens.
+
+Letters: I inputs, O outputs, T tokens.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..known_choices import KnownChoices, choices_of_this_machine
+from .product_timing import TOKEN_COUNTS, time_products
+from .products import PLAIN, PRODUCT_NAMES, Layout, Product, named_products, right, stored, usable_products
+
+
+class Multiplier:
+    """One weight, and the product that each number of tokens is multiplied by.
+
+    Args:
+        weight: `[I, O]`, as it stands in the model.
+        products: one for each of `TOKEN_COUNTS`.
+        copies: of the weight, in the layouts that they want.
+    """
+
+    __slots__ = ("_by_count", "products", "weight")
+
+    def __init__(self, weight: Tensor, products: Sequence[Product], copies: Mapping[Layout, Tensor]) -> None:
+        self.weight = weight
+        self.products = tuple(products)
+        self._by_count = tuple((product.times, copies.get(product.layout, weight)) for product in products)
+
+    def of(self, inputs: Tensor) -> Tensor:
+        """`[T, O]` of `[T, I]`."""
+        times, kept = self._by_count[_place_of(len(inputs))]
+        return times(inputs, kept)
+
+    def plainly(self, num_tokens: int) -> bool:
+        """Whether so many tokens are multiplied by the plain product, which can add to a sum in place."""
+        return self.products[_place_of(num_tokens)] is PLAIN
+
+
+def _place_of(num_tokens: int) -> int:
+    """Of the count that so many tokens go by, in `TOKEN_COUNTS`."""
+    return bisect_left(TOKEN_COUNTS, num_tokens, hi=len(TOKEN_COUNTS) - 1)
+
+
+class ProductChooser:
+    """Chooses products for the weights of a pool, and keeps the copies that they need.
+
+    Mutated by `multiplier`.
+
+    Args:
+        known: choices made before, which new ones are added to; None takes those of this machine.
+        only: the product to use for everything, by name; None chooses.
+
+    Attributes:
+        known: as given.
+
+    Raises:
+        ValueError: `only` is no product.
+    """
+
+    def __init__(self, known: KnownChoices | None = None, *, only: str | None = None) -> None:
+        if only is not None and only not in PRODUCT_NAMES:
+            raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
+        self.known = choices_of_this_machine() if known is None else known
+        self._only = only
+        self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
+        self._copies: dict[tuple[int, tuple[int, ...], Layout], Tensor] = {}
+        self._chosen: dict[str, tuple[Product, ...]] = {}
+
+    def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
+        """How to multiply by `weight` `[I, O]`.
+
+        Args:
+            weight: of a model, which stays as it is.
+            may_copy: whether copies in other layouts may be made; without, only products of `columns` are used.
+
+        Raises:
+            ValueError: the product to use for everything does not work here.
+        """
+        usable = self._usable_for(weight)
+        if not may_copy:
+            usable = tuple(product for product in usable if product.layout == "columns")
+        if self._only is not None:
+            chosen = named_products([self._only] * len(TOKEN_COUNTS), usable)
+            if chosen is None:
+                names = ", ".join(product.name for product in usable)
+                raise ValueError(f"product {self._only} does not work for this model here; these do: {names}")
+        elif len(usable) == 1:
+            chosen = [PLAIN] * len(TOKEN_COUNTS)
+        else:
+            chosen = list(self._choice(weight, usable, "" if may_copy else " as it stands"))
+        copies: dict[Layout, Tensor] = {
+            product.layout: self._copy(weight, product) for product in chosen if product.layout != "columns"
+        }
+        return Multiplier(weight, chosen, copies)
+
+    def lines(self) -> list[str]:
+        """What was chosen so far, one line a weight shape: the product by the fewest tokens it is used for."""
+        if self._only is not None:
+            return [f"every weight: {self._only} from 1"]
+        return [f"{shape}: {_runs(products)}" for shape, products in sorted(self._chosen.items())]
+
+    def _usable_for(self, weight: Tensor) -> tuple[Product, ...]:
+        key = (weight.device, weight.dtype)
+        if key not in self._usable:
+            self._usable[key] = usable_products(*key)
+        return self._usable[key]
+
+    def _choice(self, weight: Tensor, usable: Sequence[Product], how: str) -> tuple[Product, ...]:
+        shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
+        if shape not in self._chosen:
+            found = named_products(self.known.get(shape, len(TOKEN_COUNTS)), usable)
+            if not found:
+                found = list(time_products(weight, usable).products)
+                self.known.note(shape, [product.name for product in found])
+            self._chosen[shape] = tuple(found)
+        return self._chosen[shape]
+
+    def _copy(self, weight: Tensor, product: Product) -> Tensor:
+        """The weight in the product's layout, made and checked once, however many members share it."""
+        key = (weight.data_ptr(), tuple(weight.shape), product.layout)
+        if key not in self._copies:
+            made = stored(weight, product.layout)
+            inputs = torch.ones(2, len(weight), dtype=weight.dtype)
+            if not right(product, inputs, weight, made):
+                raise ValueError(f"product {product.name} is wrong for a weight of {tuple(weight.shape)}")
+            self._copies[key] = made
+        return self._copies[key]
+
+
+def _runs(products: Sequence[Product]) -> str:
+    words = []
+    for place, product in enumerate(products):
+        if not place or product is not products[place - 1]:
+            words.append(f"{product.name} from {TOKEN_COUNTS[place - 1] + 1 if place else 1}")
+    return ", ".join(words)
