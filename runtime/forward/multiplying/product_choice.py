@@ -112,10 +112,10 @@ class ProductChooser:
     def _choice(self, weight: Tensor, usable: Sequence[Product], how: str) -> tuple[Product, ...]:
         shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
         if shape not in self._chosen:
-            found = named_products(self.known.get(shape, len(TOKEN_COUNTS)), usable)
+            found = named_products(self.known.get(f"products of {shape}", len(TOKEN_COUNTS)), usable)
             if not found:
                 found = list(time_products(weight, usable).products)
-                self.known.note(shape, [product.name for product in found])
+                self.known.note(f"products of {shape}", [product.name for product in found])
             self._chosen[shape] = tuple(found)
         return self._chosen[shape]
 

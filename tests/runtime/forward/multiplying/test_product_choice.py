@@ -100,9 +100,9 @@ def test_choices_that_cannot_be_read_are_made_anew(tmp_path, text):
 
 def test_a_product_this_torch_has_not_is_measured_anew(tmp_path):
     known = KnownChoices(tmp_path / "choices.json", "m")
-    known.note("float32 24x8", ["of-tomorrow"] * len(TOKEN_COUNTS))
+    known.note("products of float32 24x8", ["of-tomorrow"] * len(TOKEN_COUNTS))
     ProductChooser(known).multiplier(weight_of(24, 8), may_copy=True)
-    assert set(known.get("float32 24x8", len(TOKEN_COUNTS))) <= set(BY_NAME)
+    assert set(known.get("products of float32 24x8", len(TOKEN_COUNTS))) <= set(BY_NAME)
 
 
 def test_members_that_share_a_weight_share_its_copy():
