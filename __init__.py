@@ -17,12 +17,13 @@ MODULES = {
     "load_assistants": "runtime.generation.pool_assistants",
     "metrics": "studies.serving.metrics",
     "open_recording": "studies.open_recording",
+    "prepare": "runtime.generation.prepared",
     "record": "studies.record",
     "simulate": "studies.serving.simulate",
     "sweep": "studies.sweep",
 }
 
-NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "record"}
+NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}
 
 __all__ = [name for name in MODULES if name not in NEED_TORCH or find_spec("torch") is not None]
 

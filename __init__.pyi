@@ -2,6 +2,7 @@
 
 from .runtime.generation.generate import generate as generate
 from .runtime.generation.pool_assistants import load_assistants as load_assistants
+from .runtime.generation.prepared import prepare as prepare
 from .studies.agree import agree as agree
 from .studies.compare import compare as compare
 from .studies.decode import decode as decode
@@ -23,6 +24,7 @@ __all__ = [
     "load_assistants",
     "metrics",
     "open_recording",
+    "prepare",
     "record",
     "simulate",
     "sweep",

@@ -2,8 +2,8 @@
 
 Each file of prompts is a task. All contenders answer the first prompts of every task, which come in turn (one of each
 task, then the next of each), and must write the same tokens; SpecRouter begins with no knowledge. One thread; rates are
-medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is
-`generate()` with `custom_generate=paceline.generate`.
+medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is `generate()` with
+`custom_generate=paceline.generate`, `prepared` with what `paceline.prepare` made of the models before.
 
 python benchmarks/real_models/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8]
 """
@@ -24,21 +24,22 @@ from paceline.shipped import pool_path
 from shared.contenders import Answered, Job, Task, drop_in, generating, runtime
 from shared.report import parser_of, show, verdict
 
-GENERATE, DROP_IN, PLAIN, ROUTER = "generate()", "drop-in", "plain", "specrouter"
+GENERATE, DROP_IN, PREPARED, PLAIN, ROUTER = "generate()", "drop-in", "prepared", "plain", "specrouter"
 ASSISTED_WINDOWS = (2, 4)
 CHAINS = (
     "draft:2/target", "draft:4/target", "mid:3/target", "mid:5/target", "feature:2/target", "feature:4/target",
-    "draft:2/mid:4/target", "ngram:6/target", "ngram:6/feature:3/target",
+    "draft:2/mid:4/target", "ngram:5/target", "ngram:6/target", "ngram:5/feature:3/target",
 )  # fmt: skip
-GENERATE_GOAL, PLAIN_GOAL, ROUTER_GOAL, ASSISTED_GOAL = 1.5, 1.3, 0.98, 1.3
+GENERATE_GOAL, PLAIN_GOAL, ROUTER_GOAL, ASSISTED_GOAL, PREPARED_GOAL = 1.5, 1.3, 0.98, 1.3, 1.0
 Rates = dict[str, dict[str, list[float]]]  # tokens per second by contender and task, a number for each turn
 
 
 def jobs_of(pool: ModelPool, stock: ModelPool, task: Task, chains: Iterable[str]) -> dict[str, Job]:
     assisted = {f"assisted draft:{n}": generating(stock, task, assistant="draft", window=n) for n in ASSISTED_WINDOWS}
     ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *chains, ROUTER)}
-    dropped_in = {f"{DROP_IN} draft:{n}": drop_in(stock, task, "draft", n) for n in ASSISTED_WINDOWS}
-    return {GENERATE: generating(stock, task), **assisted, **dropped_in, **ours}
+    one_by_one = {f"{DROP_IN} draft:{n}": drop_in(stock, task, "draft", n) for n in ASSISTED_WINDOWS}
+    prepared = {f"{PREPARED} draft:{n}": drop_in(stock, task, "draft", n, prepared=True) for n in ASSISTED_WINDOWS}
+    return {GENERATE: generating(stock, task), **assisted, **one_by_one, **prepared, **ours}
 
 
 def rates_of(turns: dict[str, list[Answered]], prompts: list[Prompt]) -> Rates:
@@ -99,6 +100,9 @@ def show_verdicts(rates: Rates, chains: list[str]) -> None:
     if ours is not None:
         theirs = max((name for name in rates if name.startswith("assisted")), key=lambda n: mean_ratio(rates, n, PLAIN))
         print(f"{ours} over {theirs}, the best of both: {verdict(mean_ratio(rates, ours, theirs), ASSISTED_GOAL)}")
+    for kind in (DROP_IN, PREPARED):
+        inside = max((name for name in rates if name.startswith(kind)), key=lambda n: mean_ratio(rates, n, GENERATE))
+        print(f"{inside} over {GENERATE}: {verdict(mean_ratio(rates, inside, GENERATE), PREPARED_GOAL)}")
     for task in rates[PLAIN]:
         static = max(chains, key=lambda name: ratio(rates, name, PLAIN, task))
         print(f"{task}: {ROUTER} over {static}: {verdict(ratio(rates, ROUTER, static, task), ROUTER_GOAL)}")

@@ -90,9 +90,15 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
     return one_by_one(pool, task, answer)
 
 
-def drop_in(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
-    """`generate()` with two lines more."""
-    model = pool.target.model
+def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared: bool = False) -> Job:
+    """`generate()` with two lines more, whose models are prepared once or for each call."""
+    model, assistants = pool.target.model, {"draft": pool.member(drafter).model}
+    options = {"policy": f"draft:{window}/target"}
+    if prepared:
+        options["custom_generate"] = paceline.prepare(model, assistants)
+    else:
+        options |= {"custom_generate": paceline.generate, "assistant_models": [*assistants.values()]}
+        options["assistant_names"] = [*assistants]
 
     def answer(prompt: list[int]) -> list[int]:
         ids = torch.tensor([prompt])
@@ -102,9 +108,7 @@ def drop_in(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
             do_sample=False,
             max_new_tokens=task.max_new_tokens,
             pad_token_id=pool.eos_token_ids[0],
-            custom_generate=paceline.generate,
-            assistant_models=[pool.member(drafter).model],
-            policy=f"assistant0:{window}/target",
+            **options,
         )
         return answered[0, len(prompt) :].tolist()
 

@@ -29,6 +29,7 @@ def live_pool(
     names: Sequence[str] | None = None,
     target_tokenizer: object = None,
     assistant_tokenizers: Sequence[object] | None = None,
+    copy_weights: bool = False,
 ) -> LoadedMembers:
     """Put models together; they are not changed.
 
@@ -42,6 +43,7 @@ def live_pool(
         names: of the assistants, in their order; default `assistant0`, `assistant1` ... from the smallest.
         target_tokenizer: needed where an assistant has its own.
         assistant_tokenizers: of the assistants, in their order; None for those that share the target's.
+        copy_weights: whether copies of weights may be made, where those are quicker to multiply by.
 
     Raises:
         ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
@@ -62,6 +64,7 @@ def live_pool(
         tokenizer=_own_copy("target_tokenizer", target_tokenizer),
         eos_token_ids=eos_token_ids,
         context_tokens=context_tokens,
+        copy_weights=copy_weights,
     )
     for member in members:
         if member.tokenizer is not None:

@@ -1,6 +1,6 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -67,6 +67,7 @@ class LoadedMembers:
         eos_token_ids: tokens that end a text, the target's; none if nothing does.
         context_tokens: longest context they are used with.
         ranks: processes over which some member is split, this one among them; None if there is one process.
+        copy_weights: whether weights may be copied to quicker layouts where the models' own stay as they are.
     """
 
     members: tuple[LoadedMember, ...]
@@ -74,6 +75,7 @@ class LoadedMembers:
     eos_token_ids: tuple[int, ...]
     context_tokens: int
     ranks: Ranks | None = None
+    copy_weights: bool = False
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -115,6 +117,21 @@ class LoadedMembers:
             made = self._forwards[level, kind, share_weights] = self._made(level, kind, share_weights=share_weights)
         return made
 
+    def for_texts(self, *, eos_token_ids: tuple[int, ...], lookup: LoadedMember | None) -> "LoadedMembers":
+        """The same models, run by what was made here, for texts that end elsewhere, and with prompt lookup or without.
+
+        Args:
+            eos_token_ids: tokens that end a text.
+            lookup: becomes the smallest member; None adds none.
+        """
+        added = () if lookup is None else (lookup,)
+        other = replace(self, members=(*added, *self.members), eos_token_ids=eos_token_ids)
+        other._products.update(self._products)
+        other._forwards.update(
+            {(level + len(added), kind, share): made for (level, kind, share), made in self._forwards.items()}
+        )
+        return other
+
     def reader(self) -> tuple[int, FeatureForward] | None:
         """Level of the member that drafts from the target's states, and how it runs; None if there is none."""
         level = self.feature_level
@@ -155,7 +172,7 @@ class LoadedMembers:
     def _product_chooser(self, only: str | None) -> ProductChooser:
         """One for all members, which may share weights and then share copies of them."""
         if only not in self._products:
-            self._products[only] = ProductChooser(only=only)
+            self._products[only] = ProductChooser(only=only, copy_all=self.copy_weights)
         return self._products[only]
 
     def alignment(self, name: str) -> Alignment:

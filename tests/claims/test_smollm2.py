@@ -1,6 +1,7 @@
 """The real model: every chain writes what transformers itself writes, and both worlds take the same steps.
 
-Slow, and left out where the weights are not: `paceline pool fetch smollm2` brings them.
+Slow, and left out where the weights are not: `paceline pool fetch smollm2` brings them. Tests keep a cache of their
+own, so PACELINE_CACHE must name the folder where the weights are: PACELINE_CACHE=~/.cache/paceline make slow
 """
 
 from functools import lru_cache
@@ -37,7 +38,7 @@ WITH_FEATURE = ("feature:3/target", "draft:2/feature:3/target", "feature:2/mid:4
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(WEIGHTS is None, reason="the weights are not here: paceline pool fetch smollm2"),
+    pytest.mark.skipif(WEIGHTS is None, reason="the weights are not in PACELINE_CACHE: paceline pool fetch smollm2"),
 ]
 
 

@@ -53,6 +53,7 @@ class ProductChooser:
     Args:
         known: choices made before, which new ones are added to; None takes those of this machine.
         only: the product to use for everything, by name; None chooses.
+        copy_all: copy weights, where that pays, even of models whose own layout is to stay.
 
     Attributes:
         known: as given.
@@ -61,11 +62,11 @@ class ProductChooser:
         ValueError: `only` is no product.
     """
 
-    def __init__(self, known: KnownChoices | None = None, *, only: str | None = None) -> None:
+    def __init__(self, known: KnownChoices | None = None, *, only: str | None = None, copy_all: bool = False) -> None:
         if only is not None and only not in PRODUCT_NAMES:
             raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
         self.known = choices_of_this_machine() if known is None else known
-        self._only = only
+        self._only, self._copy_all = only, copy_all
         self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
         self._copies: dict[tuple[int, tuple[int, ...], Layout], Tensor] = {}
         self._chosen: dict[str, tuple[Product, ...]] = {}
@@ -75,12 +76,14 @@ class ProductChooser:
 
         Args:
             weight: of a model, which stays as it is.
-            may_copy: whether copies in other layouts may be made; without, only products of `columns` are used.
+            may_copy: whether copies in other layouts may be made; without, and without `copy_all`, only products of
+                `columns` are used.
 
         Raises:
             ValueError: the product to use for everything does not work here.
         """
         usable = self._usable_for(weight)
+        may_copy = may_copy or self._copy_all
         if not may_copy:
             usable = tuple(product for product in usable if product.layout == "columns")
         if self._only is not None:
@@ -91,7 +94,8 @@ class ProductChooser:
         elif len(usable) == 1:
             chosen = [PLAIN] * len(TOKEN_COUNTS)
         else:
-            chosen = list(self._choice(weight, usable, "" if may_copy else " as it stands"))
+            how = "" if weight.is_contiguous() else " as it stands"
+            chosen = list(self._choice(weight, usable, how if may_copy else f"{how}, not copied"))
         copies: dict[Layout, Tensor] = {
             product.layout: self._copy(weight, product) for product in chosen if product.layout != "columns"
         }

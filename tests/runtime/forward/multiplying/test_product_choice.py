@@ -120,6 +120,17 @@ def test_no_copies_where_the_model_is_to_be_left_alone():
         ProductChooser(KnownChoices(None), only="plain-rows").multiplier(weight, may_copy=False)
 
 
+def test_copies_of_a_model_that_is_to_be_left_alone():
+    """Weights of models of transformers are seen as `[I, O]` across their rows."""
+    weight = weight_of(8, 24).t()
+    before = weight.clone()
+    chooser = ProductChooser(KnownChoices(None), only="onednn-packed", copy_all=True)
+    multiplier = chooser.multiplier(weight, may_copy=False)
+    assert {product.layout for product in multiplier.products} == {"packed"}
+    assert torch.allclose(multiplier.of(weight_of(3, 24)), weight_of(3, 24) @ before, atol=1e-5)
+    assert torch.equal(weight, before)
+
+
 def test_an_unknown_product():
     with pytest.raises(ValueError, match=r"product must be one of plain, plain-rows, .*, got 'quick'"):
         ProductChooser(KnownChoices(None), only="quick")

@@ -1,0 +1,143 @@
+"""Models prepared once answer many `generate()` calls as `generate()` does, and notice what changed since."""
+
+import paceline
+import pytest
+import torch
+from paceline.runtime.generation import prepared as preparing
+from paceline.runtime.pools import loaded_members
+
+from ..conftest import random_llama
+from .chained_models import PAD, POLICIES, Models, batch
+
+
+@pytest.fixture
+def models() -> Models:
+    return Models(31)
+
+
+def answers(models, fast, inputs, **options):
+    """What `generate()` makes of a call, and what prepared models make of it; `ours` goes to these alone."""
+    ours = options.pop("ours", {})
+    options = {"max_new_tokens": 20, "pad_token_id": PAD} | options
+    stock = models.target.generate(**inputs, **options)
+    return stock, models.target.generate(**inputs, **options, **ours, custom_generate=fast)
+
+
+@pytest.mark.parametrize("copy_weights", [True, False])
+def test_many_calls_read_as_generates(models, copy_weights):
+    fast = paceline.prepare(models.target, models.assistants, copy_weights=copy_weights)
+    for seed, policy in enumerate(POLICIES):
+        stock, ours = answers(models, fast, batch(seed=seed), ours={"policy": policy})
+        assert torch.equal(stock, ours), policy
+
+
+def test_calls_of_other_ends_and_with_prompt_lookup(models):
+    fast = paceline.prepare(models.target, models.assistants)
+    inputs = batch((6, 2, 9))
+    free = answers(models, fast, inputs, eos_token_id=None)[0][:, 9:]
+    for eos in (int(free[0, 3]), [int(free[1, 5]), int(free[2, 2])], None):
+        for policy, lookup in (("assistant0:3/target", {}), ("ngram:4/target", {"prompt_lookup_num_tokens": 4})):
+            ours = {"policy": policy} | lookup
+            stock, found = answers(models, fast, inputs, eos_token_id=eos, ours=ours)
+            assert torch.equal(stock, found), (eos, policy)
+
+
+def test_models_are_made_ready_once(models, monkeypatch):
+    made = []
+    real = loaded_members.choose_forward
+    monkeypatch.setattr(loaded_members, "choose_forward", lambda *given, **how: made.append(1) or real(*given, **how))
+    fast = paceline.prepare(models.target, models.assistants)
+    assert len(made) == 3
+    for seed in range(3):
+        answers(models, fast, batch(seed=seed), eos_token_id=seed, ours={"prompt_lookup_num_tokens": 2})
+    assert len(made) == 3
+
+
+def test_a_longer_text_than_before_is_answered(models, monkeypatch):
+    monkeypatch.setattr(preparing, "_FIRST_CONTEXT", 8)
+    fast = paceline.prepare(models.target, models.assistants)
+    for length in (4, 30, 9, 50):
+        stock, ours = answers(models, fast, batch((length,)))
+        assert torch.equal(stock, ours)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_changed_weights_are_seen(models, in_place):
+    fast = paceline.prepare(models.target, models.assistants)
+    before = answers(models, fast, batch())[1]
+    other = random_llama(77)
+    with torch.no_grad():
+        for own, new in zip(models.target.parameters(), other.parameters(), strict=True):
+            if in_place:
+                own.copy_(new)
+            else:
+                own.data = new.data.clone()
+    stock, ours = answers(models, fast, batch())
+    assert torch.equal(stock, ours)
+    assert not torch.equal(before, ours)
+
+
+def test_models_stay_as_they_are(models):
+    every = [models.target, *models.assistants]
+    tensors = [tensor for model in every for tensor in model.parameters()]
+    before = [(tensor.data_ptr(), tensor.stride(), tensor.requires_grad, tensor.clone()) for tensor in tensors]
+    answers(models, paceline.prepare(models.target, models.assistants), batch())
+    for tensor, (address, stride, grad, values) in zip(tensors, before, strict=True):
+        assert (tensor.data_ptr(), tensor.stride(), tensor.requires_grad) == (address, stride, grad)
+        assert torch.equal(tensor, values)
+
+
+def test_assistants_by_name_and_submodels(models):
+    large, small = models.assistants
+    logs = []
+    fast = paceline.prepare(models.target, {"large": large, "small": small}, skip_layers=[1])
+    for policy in ("small:2/target", "small:2/large:4/target", "slim:3/target"):
+        stock, ours = answers(models, fast, batch((7,)), ours={"policy": policy, "on_log": logs.append})
+        assert torch.equal(stock, ours)
+    assert {"small", "large", "slim", "target"} == set(logs[0].meta["members"])
+
+
+def test_sampling_is_that_of_generate_with_the_seed(models):
+    fast = paceline.prepare(models.target, models.assistants)
+    given = {"do_sample": True, "max_new_tokens": 12, "pad_token_id": PAD, "sampling": "coupled"}
+    drawn = []
+    for how in (
+        {"custom_generate": fast},
+        {"custom_generate": paceline.generate, "assistant_models": models.assistants},
+    ):
+        torch.manual_seed(5)
+        drawn.append(models.target.generate(**batch(), **given, **how))
+    assert torch.equal(*drawn)
+
+
+def refusals():
+    models = Models(32)
+    inferred = Models(33)
+    with torch.inference_mode():
+        made_there = random_llama(3)
+    return {
+        "custom_generate must be prepared for the model that generates, got LlamaForCausalLM": lambda: answers(
+            models, paceline.prepare(inferred.target), batch()
+        ),
+        "model must be one of transformers, got int": lambda: paceline.prepare(3),
+        "assistant_models must be a list of models, got LlamaForCausalLM": lambda: paceline.prepare(
+            models.target, models.assistants[0]
+        ),
+        "assistant_models must be models of transformers, got str": lambda: paceline.prepare(models.target, ["draft"]),
+        "assistant_names must be left out where assistants have names": lambda: paceline.prepare(
+            models.target, {"draft": models.assistants[0]}, assistant_names=["a"]
+        ),
+        "assistant_names must be letters, digits": lambda: paceline.prepare(
+            models.target, {"a b": models.assistants[0]}
+        ),
+        "models must be made outside of torch.inference_mode": lambda: paceline.prepare(made_there),
+        "repetition_penalty must be left out": lambda: answers(
+            models, paceline.prepare(models.target), batch(), repetition_penalty=2.0
+        ),
+    }
+
+
+@pytest.mark.parametrize("message", list(refusals()))
+def test_refusals(message):
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
+        refusals()[message]()
