@@ -124,7 +124,8 @@ def _matching(
     if recorded is None:
         raise TraceFormatError(path, field, "must be recorded for every prompt", None)
     if list(recorded.prompt) != pool.encode(prompt.text):
-        raise TraceFormatError(path, f"{field}, prompt", "must be the tokens of the prompt", recorded.prompt)
+        put = "as it stands, without --chat" if pool.chat is None else "as the chat template puts it"
+        raise TraceFormatError(path, f"{field}, prompt", f"must be the tokens of the prompt {put}", recorded.prompt)
     if recorded.max_new_tokens != max_new_tokens:
         rule = f"must be the one asked for, {max_new_tokens}"
         raise TraceFormatError(path, f"{field}, max_new_tokens", rule, recorded.max_new_tokens)

@@ -192,7 +192,10 @@ def test_other_models_are_a_difference(monkeypatch, tmp_path):
         (COUPLED, "made.trace: sampling: must be the one asked for, mode coupled, temperature 0.8, seed 7, got"),
         (("--max-new-tokens", "9"), "requests, r0, max_new_tokens: must be the one asked for, 9, got 12"),
         (("--prompts", "more.jsonl"), "made.trace: requests, r4: must be recorded for every prompt, got None"),
-        (("--prompts", "other.jsonl"), "made.trace: requests, r0, prompt: must be the tokens of the prompt, got"),
+        (
+            ("--prompts", "other.jsonl"),
+            "made.trace: requests, r0, prompt: must be the tokens of the prompt as it stands, without --chat, got",
+        ),
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
         (("--trace", "missing.trace"), "missing.trace: trace: must be a directory, got 'nothing there'"),
     ],

@@ -16,6 +16,7 @@ from paceline.runtime.prompts import Prompt
 from paceline.shipped import pool_path, shipped
 from paceline.studies.decode import decode
 from paceline.studies.record import record
+from paceline.studies.seconds.validate import validate
 
 from .small_gguf import published_in, write_gguf
 
@@ -153,6 +154,21 @@ def test_a_run_and_a_recording_say_that_weights_were_fetched_and_prompts_a_chat(
         assert (meta["chat"], meta["fetched"]) == (chat, {"target": weights})
         found = record(pool, asked, tmp_path / f"{chat}.trace", max_new_tokens=2, reach=1, run=1, costs=False)
         assert found.meta.origin == f"recorded from pool small{words}; fetched weights of target: {weights}"
+
+
+def test_seconds_of_a_chat_are_validated_on_a_recording_of_one(fetching, tmp_path):
+    fetching()
+    (tmp_path / "pool.toml").write_text(POOL)
+    asked = [Prompt(request_id="a", text="the line")]
+    path = tmp_path / "chat.trace"
+    record(tmp_path, asked, path, max_new_tokens=2, reach=1, run=1, chat=True)
+    given = {"cost": "cpu", "batches": (1,), "runs": 1}
+    (cell,) = validate(tmp_path, asked, path, ["plain"], chat=True, **given).cells
+    assert cell.equal
+    with pytest.raises(
+        ValueError, match="a, prompt: must be the tokens of the prompt as it stands, without --chat, got"
+    ):
+        validate(tmp_path, asked, path, ["plain"], **given)
 
 
 @pytest.mark.parametrize(
