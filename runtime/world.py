@@ -96,8 +96,8 @@ class TorchWorld:
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         sharing = PrefixSharing(self.manager, prefixes)
-        how = sampler or make_sampler(sampling)
-        self._executor = Executor(self._forwards, self.manager, how, own_clock, sharing, pool.reader())
+        how, reader = sampler or make_sampler(sampling), pool.reader(forward, share_weights=share_weights)
+        self._executor = Executor(self._forwards, self.manager, how, own_clock, sharing, reader)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)

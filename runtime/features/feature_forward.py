@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..forward.fused_forward import FusedForward
 from ..forward.module_forward import ModuleForward
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
@@ -19,28 +20,33 @@ class FeatureForward:
 
     Args:
         model: in evaluation mode, with an input layer (`input_layer.give_input`).
+        body: its layers and its head; None runs them by the model's own modules.
 
     Raises:
         ValueError: as of `ModuleForward`.
     """
 
-    name = "modules"
     whole_draft = None
     whole_verify = None
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._modules = ModuleForward(model)
+    def __init__(self, model: PreTrainedModel, body: FusedForward | ModuleForward | None = None) -> None:
+        self._body = ModuleForward(model) if body is None else body
         self._model = model
         self.width = int(model.config.hidden_size)
 
     @property
+    def name(self) -> str:
+        """`fused` or `modules`, as its layers run."""
+        return self._body.name
+
+    @property
     def kv_shape(self) -> KVShape:
         """What the cache must hold of one token."""
-        return self._modules.kv_shape
+        return self._body.kv_shape
 
     def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
         """See `ModelForward`."""
-        return self._modules.slot_cache(limit_bytes=limit_bytes)
+        return self._body.slot_cache(limit_bytes=limit_bytes)
 
     @torch.inference_mode()
     def after(
@@ -51,7 +57,7 @@ class FeatureForward:
         Returns:
             `[N, V]` logits after the kept tokens, and its own states `[T, W]`.
         """
-        return self._modules.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
+        return self._body.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """After states of zeros: for seconds, which do not depend on states. What is said is nobody's text."""

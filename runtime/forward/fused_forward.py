@@ -90,7 +90,7 @@ class FusedForward:
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`; raises ValueError for a run of positions beyond `context_tokens`."""
-        hidden = self._layered(ids, placement, cache)
+        hidden = self._layered(functional.embedding(ids, self._embedding), placement, cache)
         return self._logits(self._norm(hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)))
 
     @torch.inference_mode()
@@ -98,18 +98,29 @@ class FusedForward:
         self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModelForward`."""
-        states = self._norm(self._layered(ids, placement, cache))
+        return self._with_states(functional.embedding(ids, self._embedding), placement, cache, keep)
+
+    @torch.inference_mode()
+    def on_inputs(
+        self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModuleForward`."""
+        return self._with_states(inputs.clone(), placement, cache, keep)
+
+    def _with_states(
+        self, hidden: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        states = self._norm(self._layered(hidden, placement, cache))
         return self._logits(states[keep]), states
 
     def _logits(self, normed: Tensor) -> Tensor:
         logits = self._head.of(normed)
         return logits if self._spread is None else self._spread(logits)
 
-    def _layered(self, ids: Tensor, placement: Placement, cache: MemberKV) -> Tensor:
-        """`[T, W]` the residual stream after all layers."""
+    def _layered(self, hidden: Tensor, placement: Placement, cache: MemberKV) -> Tensor:
+        """`[T, W]` the residual stream after all layers, which are added to what they read."""
         cos, sin = self._rotation(placement)
         masks = {window: self._additive(placement, window) for window in set(self._windows)}
-        hidden = functional.embedding(ids, self._embedding)
         for number, (layer, window) in enumerate(zip(self._layers, self._windows, strict=True)):
             heads = self._heads(layer, hidden, cos, sin)
             narrow = window is not None and placement.num_slots > window

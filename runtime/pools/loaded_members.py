@@ -12,7 +12,9 @@ from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
 from ..features.feature_forward import FeatureForward
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
+from ..forward.fused_forward import FusedForward
 from ..forward.model_forward import ModelForward
+from ..forward.module_forward import ModuleForward
 from ..forward.multiplying.product_choice import ProductChooser
 from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
@@ -132,11 +134,18 @@ class LoadedMembers:
         )
         return other
 
-    def reader(self) -> tuple[int, FeatureForward] | None:
-        """Level of the member that drafts from the target's states, and how it runs; None if there is none."""
+    def reader(self, kind: ForwardKind, *, share_weights: bool) -> tuple[int, FeatureForward] | None:
+        """Level of the member that drafts from the target's states, and how it runs; None if there is none.
+
+        Raises:
+            ValueError: as `forward`.
+        """
         level = self.feature_level
-        model = None if level is None else self.members[level].model
-        return None if level is None or model is None else (level, FeatureForward(model))
+        if level is None:
+            return None
+        made = self.forward(level, kind, share_weights=share_weights)
+        assert isinstance(made, FeatureForward)
+        return level, made
 
     def _made(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
         member, at = self.members[level], self.feature_level
@@ -146,16 +155,18 @@ class LoadedMembers:
         if reader is not None and kind == "graphs":
             rule = f"must not be graphs where {reader} reads the target's states, which captured forwards do not give"
             raise ArgumentError(f"`forward` {rule}")
-        if member.from_features:
-            return FeatureForward(member.model)
-        return choose_forward(
+        made = choose_forward(
             member.model,
             kind=kind,
             share_weights=share_weights,
             context_tokens=self.context_tokens,
             products=self._product_chooser(only_product(kind)),
-            may_capture=reader is None or member is not self.target,
+            may_capture=reader is None or not (member is self.target or member.from_features),
         )
+        if not member.from_features:
+            return made
+        assert isinstance(made, FusedForward | ModuleForward)  # graphs are left out
+        return FeatureForward(member.model, made)
 
     def forward_names(self, kind: ForwardKind) -> dict[str, str]:
         """Which forward each model runs by, `fused` or `modules`; raises as `forward`."""

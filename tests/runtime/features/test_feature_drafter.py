@@ -38,6 +38,23 @@ def test_the_text_is_the_targets_own(pool, policy, batch, sampling):
         assert texts(pool, policy, batch=batch, sampling=sampling, memory=Memory(cache=cache)) == alone
 
 
+def test_it_says_the_same_fused_and_by_its_modules(pool):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(VOCABULARY, (6,), generator=generator)
+    states = torch.randn(6, WIDTH, generator=generator)
+    kept = states.clone()
+    said = {"modules": [], "fused": []}
+    for kind, answers in said.items():
+        _, forward = pool.reader(kind, share_weights=True)
+        assert forward.name == kind
+        cache = forward.slot_cache()
+        for start, end in ((0, 1), (1, 4), (4, 6)):
+            placement = cache.place(("a",), (end - start,))
+            answers.append(forward.after(ids[start:end], states[start:end], placement, cache, slice(None)))
+    torch.testing.assert_close(said["fused"], said["modules"], rtol=1e-4, atol=1e-4)
+    assert torch.equal(states, kept)
+
+
 class Said:
     """What the drafter said, and whether that is what its definition says."""
 
