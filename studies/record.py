@@ -93,17 +93,25 @@ def record(
         max_new_tokens=max_new_tokens,
         out=folder,
         name=name,
-        seconds=(lambda: _seconds(models, str(profile))) if costs else recorder.no_seconds,
+        seconds=(lambda: _seconds(models, str(profile), requests)) if costs else recorder.no_seconds,
     )
 
 
-def _seconds(models: ModelPool, profile: str) -> recorder.SecondsKept:
+def _seconds(models: ModelPool, profile: str, prompts: Sequence[Prompt]) -> recorder.SecondsKept:
     """Seconds per forward by kind of device, measured now or a profile's."""
     target: Any = models.target.model
     if profile == NO_PROFILE:
         return recorder.SecondsKept({target.device.type: measure_costs(models, stage=MEASURING)})
     found = fitting_profile(models, None if profile == HERE else Path(profile))
     taken, tables = _taken(found), tables_of(found)
+    longest = max(len(models.encode(prompt.text)) for prompt in prompts)
+    for name, table in tables.items():
+        if table.new_tokens[-1] < longest:
+            raise ArgumentError(
+                f"`profile` {taken.file} must reach forwards of {longest} tokens, those of the longest prompt, and for "
+                f"{name} it reaches {table.new_tokens[-1]}: profile with more --rows (of 16 tokens each), or leave "
+                "--profile out"
+            )
     tell(measure_freshness(found, models).line)
     return recorder.SecondsKept({target.device.type: tables}, taken)
 

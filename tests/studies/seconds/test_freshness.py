@@ -210,6 +210,10 @@ def test_a_validation_with_other_seconds_than_a_profile_has_no_freshness(tmp_pat
 
 def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
     folder, here = made
+    told = r"\.profile must reach forwards of 70 tokens, those of the longest prompt, and for draft it reaches \d+: "
+    with pytest.raises(ArgumentError, match=told):
+        record(POOL, [" ".join(["t1"] * 70)], tmp_path / "long.trace", max_new_tokens=8, profile="here")
+    assert not (tmp_path / "long.trace").exists()
     trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile="here")
     assert capsys.readouterr().err.startswith("paceline: the profile ")
     taken, (file,) = read_trace(tmp_path / "a.trace").meta.profile, (folder / "profiles").iterdir()
