@@ -9,9 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ....progress import tell
 from ..known_choices import KnownChoices, choices_of_this_machine
 from .product_timing import TOKEN_COUNTS, time_products
 from .products import PLAIN, PRODUCT_NAMES, Layout, Product, named_products, right, stored, usable_products
+
+# Weights of so many bytes take seconds to time, which is told.
+_LARGE_BYTES = 16 * 2**20
 
 
 class Multiplier:
@@ -118,6 +122,8 @@ class ProductChooser:
         if shape not in self._chosen:
             found = named_products(self.known.get(f"products of {shape}", len(TOKEN_COUNTS)), usable)
             if not found:
+                if weight.nbytes >= _LARGE_BYTES:
+                    tell(f"timing matrix products for weights of {weight.shape[0]} x {weight.shape[1]}, once a machine")
                 found = list(time_products(weight, usable).products)
                 self.known.note(f"products of {shape}", [product.name for product in found])
             self._chosen[shape] = tuple(found)
