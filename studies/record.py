@@ -13,7 +13,7 @@ from ..progress import tell
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
-from ..runtime.timing.forward_seconds import measure_costs
+from ..runtime.timing.forward_seconds import NEW_TOKENS, measure_costs
 from ..runtime.timing.profiled_tables import tables_of
 from ..sim.cost.profile_choice import HERE
 from ..traces.meta import MOST, NAME_PATTERN, Closure, ProfileTaken, Sampling, TreeClosure, check_title
@@ -104,7 +104,7 @@ def _seconds(models: ModelPool, profile: str, prompts: Sequence[Prompt]) -> reco
         return recorder.SecondsKept({target.device.type: measure_costs(models, stage=MEASURING)})
     found = fitting_profile(models, None if profile == HERE else Path(profile))
     taken, tables = _taken(found), tables_of(found)
-    longest = max(len(models.encode(prompt.text)) for prompt in prompts)
+    longest = min(NEW_TOKENS[-1], max(len(models.encode(prompt.text)) for prompt in prompts))
     for name, table in tables.items():
         if table.new_tokens[-1] < longest:
             raise ArgumentError(

@@ -16,8 +16,10 @@ from statistics import fmean, median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import paceline
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import in_turns
+from paceline.runtime.generation.prepared import Prepared
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.shipped import pool_path
@@ -34,11 +36,11 @@ GENERATE_GOAL, PLAIN_GOAL, ROUTER_GOAL, ASSISTED_GOAL, PREPARED_GOAL = 1.5, 1.3,
 Rates = dict[str, dict[str, list[float]]]  # tokens per second by contender and task, a number for each turn
 
 
-def jobs_of(pool: ModelPool, stock: ModelPool, task: Task, chains: Iterable[str]) -> dict[str, Job]:
+def jobs_of(pool: ModelPool, stock: ModelPool, fast: Prepared, task: Task, chains: Iterable[str]) -> dict[str, Job]:
     assisted = {f"assisted draft:{n}": generating(stock, task, assistant="draft", window=n) for n in ASSISTED_WINDOWS}
     ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *chains, ROUTER)}
     one_by_one = {f"{DROP_IN} draft:{n}": drop_in(stock, task, "draft", n) for n in ASSISTED_WINDOWS}
-    prepared = {f"{PREPARED} draft:{n}": drop_in(stock, task, "draft", n, prepared=True) for n in ASSISTED_WINDOWS}
+    prepared = {f"{PREPARED} draft:{n}": drop_in(stock, task, "draft", n, prepared=fast) for n in ASSISTED_WINDOWS}
     return {GENERATE: generating(stock, task), **assisted, **one_by_one, **prepared, **ours}
 
 
@@ -130,10 +132,11 @@ def main() -> None:
     path, chains = pool_path(options.pool), options.chain or list(CHAINS)
     pool, stock = ModelPool.load(path, threads=1, chat=True), ModelPool.load(path, threads=1, chat=True)
     task = Task(prompts, options.tokens)
-    warm = jobs_of(pool, stock, Task(prompts[:1], 8), chains)
+    fast = paceline.prepare(stock.target.model, {"draft": stock.member("draft").model})
+    warm = jobs_of(pool, stock, fast, Task(prompts[:1], 8), chains)
     for job in warm.values():
         job()
-    turns = in_turns(jobs_of(pool, stock, task, chains), runs=options.repeats, warm_ups=0)
+    turns = in_turns(jobs_of(pool, stock, fast, task, chains), runs=options.repeats, warm_ups=0)
     rates = rates_of(turns, prompts)
     of = f"{len(prompts)} prompts of {len(tasks)} tasks, {options.tokens} tokens at most"
     show_rates(rates, f"{options.pool}, {of}; medians of {options.repeats} interleaved runs")

@@ -17,6 +17,7 @@ from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
 from paceline.runtime.forward.forward_choice import ForwardKind
+from paceline.runtime.generation.prepared import Prepared
 from paceline.runtime.memory import CacheKind, Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
@@ -90,15 +91,12 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
     return one_by_one(pool, task, answer)
 
 
-def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared: bool = False) -> Job:
-    """`generate()` with two lines more, whose models are prepared once or for each call."""
-    model, assistants = pool.target.model, {"draft": pool.member(drafter).model}
-    options = {"policy": f"draft:{window}/target"}
-    if prepared:
-        options["custom_generate"] = paceline.prepare(model, assistants)
-    else:
-        options |= {"custom_generate": paceline.generate, "assistant_models": [*assistants.values()]}
-        options["assistant_names"] = [*assistants]
+def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared: Prepared | None = None) -> Job:
+    """`generate()` with two lines more, whose models were prepared or are made ready for each call."""
+    model = pool.target.model
+    options = {"policy": f"{drafter}:{window}/target", "custom_generate": prepared or paceline.generate}
+    if prepared is None:
+        options |= {"assistant_models": [pool.member(drafter).model], "assistant_names": [drafter]}
 
     def answer(prompt: list[int]) -> list[int]:
         ids = torch.tensor([prompt])

@@ -140,7 +140,7 @@ def _quicker(
     context_tokens: int,
 ) -> ModelForward:
     """The fused forward, unless the modules are quicker on this machine."""
-    key = _choice_key(model)
+    key = f"{_choice_key(model)}, weights {_weights_of(products, share_weights=share_weights)}"
     known = products.known.get(key, 1)
     if known == [modules.name]:
         return modules
@@ -191,6 +191,13 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
         ids = torch.randint(vocab_size, (sum(counts),), generator=generator).to(shape.device)
         logits.append(forward(ids, cache.place(requests, counts), cache, slice(None)))
     return torch.cat(logits)
+
+
+def _weights_of(products: ProductChooser, *, share_weights: bool) -> str:
+    """How the fused forward has its weights, which decides how quick it is."""
+    if share_weights:
+        return "laid out anew"
+    return "copied" if products.copy_all else "as they stand"
 
 
 def _choice_key(model: PreTrainedModel) -> str:

@@ -3,14 +3,15 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from ...runs.log import RunLog
 from ..forward.forward_choice import CHECKED_POSITIONS
+from ..forward.fused_support import fused_supports
 from ..memory import CacheKind
 from ..pools.configs.end_tokens import end_tokens
 from ..pools.live_pool import NGRAM, live_pool
@@ -23,7 +24,10 @@ from .lookup_and_slims import SkipLayers, read_slims
 # Positions that are prepared at first, where models have so many; a call that needs more doubles them.
 _FIRST_CONTEXT = 2048
 
-Marks = list[tuple[int, int]]  # address and version of every parameter and buffer
+# Values of each weight by which changes are noticed.
+_MARKED = 8
+
+Marks = list[tuple[object, ...]]
 
 
 def prepare(
@@ -83,7 +87,7 @@ def prepare(
 class Prepared:
     """What `prepare` gives; called by `generate()`.
 
-    Mutated by calls: where weights were changed, or a text is longer than any before, models are prepared anew.
+    Mutated by calls: where models were changed, or a text is longer than any before, they are prepared anew.
 
     Args:
         models: the target first.
@@ -140,12 +144,16 @@ class Prepared:
             on_log=on_log,
         )
         if call.longest_context > self._pool.context_tokens or self._marks != _marks(self._models):
+            self._pool = self._pool.without_forwards()  # whose copies need not lie beside the new ones
             self._pool, self._marks = self._made(call.longest_context)
         lookup = None if call.lookup is None else describe_lookup(NGRAM, call.lookup)
         return answered(call, self._pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
 
     def _made(self, context_tokens: int) -> tuple[LoadedMembers, Marks]:
-        pool = self._make(_room(context_tokens, self._models))
+        try:
+            pool = self._make(_room(context_tokens, self._models))
+        except ValueError:  # some models have fewer positions than their config names first
+            pool = self._make(context_tokens)
         for level, member in enumerate(pool.members):
             if member.model is not None:
                 pool.forward(level, "auto", share_weights=False)
@@ -153,11 +161,24 @@ class Prepared:
 
 
 def _marks(models: Iterable[PreTrainedModel]) -> Marks:
-    """What tells whether weights were changed: where they lie, and how often torch has written to them."""
-    tensors = [tensor for model in models for tensor in chain(model.parameters(), model.buffers())]
-    if any(tensor.is_inference() for tensor in tensors):
-        raise ValueError("models must be made outside of torch.inference_mode(), or changes of weights cannot be seen")
-    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    """What tells whether models were changed: how they run, where weights lie, and some of their values.
+
+    Values, as fused optimizers and writers to `.data` do not tell torch of what they write.
+    """
+    marks: Marks = []
+    for model in models:
+        marks.append((model.training, model.config._attn_implementation, fused_supports(model)))
+        weights = [tensor.detach() for tensor in model.state_dict(keep_vars=True).values()]
+        marks += [(weight.data_ptr(), weight.shape, weight.stride()) for weight in weights]
+        some = torch.cat([_some(weight.reshape(1, *weight.shape)) for weight in weights if weight.numel()])
+        marks.append(tuple(some.view(torch.int64).tolist()))  # by their bits, as NaN is not itself
+    return marks
+
+
+def _some(weight: Tensor) -> Tensor:
+    """A few values from all over a weight, in float64, in which every float and small integer keeps its value."""
+    places = torch.linspace(0, weight.numel() - 1, _MARKED).long()
+    return weight[torch.unravel_index(places.to(weight.device), weight.shape)].double().cpu()
 
 
 def _room(context_tokens: int, models: Iterable[PreTrainedModel]) -> int:

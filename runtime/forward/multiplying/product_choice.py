@@ -60,7 +60,7 @@ class ProductChooser:
         copy_all: copy weights, where that pays, even of models whose own layout is to stay.
 
     Attributes:
-        known: as given.
+        known, copy_all: as given.
 
     Raises:
         ValueError: `only` is no product.
@@ -70,9 +70,11 @@ class ProductChooser:
         if only is not None and only not in PRODUCT_NAMES:
             raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
         self.known = choices_of_this_machine() if known is None else known
-        self._only, self._copy_all = only, copy_all
+        self.copy_all = copy_all
+        self._only = only
         self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
-        self._copies: dict[tuple[int, tuple[int, ...], Layout], Tensor] = {}
+        # With the weight itself, so that nothing else comes to lie at its address.
+        self._copies: dict[tuple[int, tuple[int, ...], Layout], tuple[Tensor, Tensor]] = {}
         self._chosen: dict[str, tuple[Product, ...]] = {}
 
     def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
@@ -87,11 +89,11 @@ class ProductChooser:
             ValueError: the product to use for everything does not work here.
         """
         usable = self._usable_for(weight)
-        may_copy = may_copy or self._copy_all
+        may_copy = may_copy or self.copy_all
         if not may_copy:
             usable = tuple(product for product in usable if product.layout == "columns")
         if self._only is not None:
-            chosen = named_products([self._only] * len(TOKEN_COUNTS), usable)
+            chosen = named_products([self._only] * len(TOKEN_COUNTS), usable, TOKEN_COUNTS)
             if chosen is None:
                 names = ", ".join(product.name for product in usable)
                 raise ValueError(f"product {self._only} does not work for this model here; these do: {names}")
@@ -120,8 +122,9 @@ class ProductChooser:
     def _choice(self, weight: Tensor, usable: Sequence[Product], how: str) -> tuple[Product, ...]:
         shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
         if shape not in self._chosen:
-            found = named_products(self.known.get(f"products of {shape}", len(TOKEN_COUNTS)), usable)
-            if not found:
+            known = self.known.get(f"products of {shape}", len(TOKEN_COUNTS))
+            found = named_products(known, usable, TOKEN_COUNTS) if known else None
+            if found is None:
                 if weight.nbytes >= _LARGE_BYTES:
                     tell(f"timing matrix products for weights of {weight.shape[0]} x {weight.shape[1]}, once a machine")
                 found = list(time_products(weight, usable).products)
@@ -137,13 +140,13 @@ class ProductChooser:
             inputs = torch.ones(2, len(weight), dtype=weight.dtype)
             if not right(product, inputs, weight, made):
                 raise ValueError(f"product {product.name} is wrong for a weight of {tuple(weight.shape)}")
-            self._copies[key] = made
-        return self._copies[key]
+            self._copies[key] = weight, made
+        return self._copies[key][1]
 
 
 def _runs(products: Sequence[Product]) -> str:
     words = []
     for place, product in enumerate(products):
-        if not place or product is not products[place - 1]:
+        if not place or product.name != products[place - 1].name:
             words.append(f"{product.name} from {TOKEN_COUNTS[place - 1] + 1 if place else 1}")
     return ", ".join(words)

@@ -37,7 +37,7 @@ _WORTH_A_COPY = 0.15
 # The plain product is left for one that saves this share of its seconds: less is noise, and it alone adds in place.
 _WORTH_LEAVING = 0.02
 
-# Inputs are filled up to a larger number of tokens where that saves this share of the seconds.
+# Inputs are padded to a larger number of tokens where that saves this share of the seconds.
 _WORTH_PADDING = 0.1
 
 # Bytes of copies that a timing goes through in turn, as a model goes through its layers: weights that stay in the
@@ -70,9 +70,9 @@ def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Seque
         for name, value in _timed(usable, inputs[:count], kept).items():
             seconds[name].append(value)
 
-    def race(product: Product, count: int, filled: Product) -> tuple[float, float]:
-        taken = _timed((product, filled), inputs[:count], kept)
-        return taken[product.name], taken[filled.name]
+    def race(product: Product, count: int, wider: Product) -> tuple[float, float]:
+        taken = _timed((product, wider), inputs[:count], kept)
+        return taken[product.name], taken[wider.name]
 
     ways = {product.name: ways_of(product, seconds, token_counts, race) for product in usable}
     return Timing(seconds, chosen_of(ways, usable))
@@ -80,7 +80,8 @@ def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Seque
 
 def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequence[Tensor]]) -> dict[str, float]:
     """Seconds by product, the lower quartile; infinite for those given up after their first calls."""
-    # Each call takes the next copy: one that another product has just read would be in the caches still.
+    # Each call takes the next copy: one that another product has just read would be in the caches still. Of a weight
+    # beyond `_TURN_BYTES` / 2 there is one, which pushes its own beginning out of most caches.
     coming = {layout: cycle(weights) for layout, weights in kept.items()}
 
     def once(product: Product) -> float:
@@ -116,7 +117,7 @@ def _lower_quartile(seconds: list[float]) -> float:
 
 
 class Way(NamedTuple):
-    """A product, its inputs filled up or not, and its seconds for one number of tokens."""
+    """A product, its inputs padded or not, and its seconds for one number of tokens."""
 
     seconds: float
     product: Product
@@ -128,9 +129,9 @@ def ways_of(
     token_counts: Sequence[int],
     race: Callable[[Product, int, Product], tuple[float, float]],
 ) -> list[Way]:
-    """For each number of tokens the product as it is, or filled up to the larger number that it is quickest with.
+    """For each number of tokens the product as it is, or padded to the larger number that it is quickest with.
 
-    The two are raced, as numbers of tokens were timed at different moments, but only where filling up could make this
+    The two are raced, as numbers of tokens were timed at different moments, but only where padding could make this
     product one of the quickest.
     """
     found = []
@@ -139,10 +140,10 @@ def ways_of(
         later = seconds[product.name][place + 1 :]
         near_s = (1 + _NEAR) * min(of_product[place] for of_product in seconds.values())
         if later and min(later) <= min(near_s, (1 - _WORTH_PADDING) * own_s):
-            filled = padded(product, token_counts[place + 1 + later.index(min(later))])
-            own_s, filled_s = race(product, token_counts[place], filled)
-            if filled_s <= (1 - _WORTH_PADDING) * own_s:
-                way = Way(filled_s, filled)
+            wider = padded(product, token_counts[place + 1 + later.index(min(later))])
+            own_s, padded_s = race(product, token_counts[place], wider)
+            if padded_s <= (1 - _WORTH_PADDING) * own_s:
+                way = Way(padded_s, wider)
         found.append(way)
     return found
 

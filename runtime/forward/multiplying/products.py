@@ -89,7 +89,7 @@ def _works(product: Product, dtype: torch.dtype) -> bool:
 
 
 def padded(product: Product, num_tokens: int) -> Product:
-    """The product over inputs that are filled up to so many tokens, named `NAME@TOKENS`.
+    """The product over inputs that are padded to so many tokens, named `NAME@TOKENS`.
 
     A library's kernels take their inputs by blocks of rows: two tokens can take longer than four or six.
     """
@@ -101,13 +101,13 @@ def padded(product: Product, num_tokens: int) -> Product:
     return Product(f"{product.name}@{num_tokens}", product.layout, times)
 
 
-def named_products(names: Sequence[str], among: Sequence[Product]) -> list[Product] | None:
-    """The products of these names, padded ones too; None if one of them is not there."""
+def named_products(names: Sequence[str], among: Sequence[Product], token_counts: Sequence[int]) -> list[Product] | None:
+    """The products of these names for so many tokens each, padded ones too; None if one of them cannot be used."""
     by_name = {product.name: product for product in among}
     found = []
-    for name in names:
+    for name, count in zip(names, token_counts, strict=True):
         base, padding, num_tokens = name.partition("@")
-        if base not in by_name or (padding and not num_tokens.isdecimal()):
+        if base not in by_name or (padding and not (num_tokens.isdecimal() and int(num_tokens) > count)):
             return None
         found.append(padded(by_name[base], int(num_tokens)) if padding else by_name[base])
     return found

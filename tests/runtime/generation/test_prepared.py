@@ -3,16 +3,35 @@
 import paceline
 import pytest
 import torch
+from paceline.runtime.forward import forward_choice
+from paceline.runtime.forward.known_choices import KnownChoices
+from paceline.runtime.forward.multiplying import product_choice
+from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, Timing
+from paceline.runtime.forward.multiplying.products import PRODUCTS
 from paceline.runtime.generation import prepared as preparing
 from paceline.runtime.pools import loaded_members
+from transformers.generation.streamers import BaseStreamer
 
 from ..conftest import random_llama
-from .chained_models import PAD, POLICIES, Models, batch
+from .chained_models import PAD, POLICIES, Models, batch, letters
 
 
 @pytest.fixture
 def models() -> Models:
     return Models(31)
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """All weights are multiplied by packed copies; how many there are of each shape."""
+    packed = next(product for product in PRODUCTS if product.layout == "packed")
+    timing = Timing({}, (packed,) * len(TOKEN_COUNTS))
+    made, real = [], product_choice.stored
+    monkeypatch.setattr(product_choice, "choices_of_this_machine", lambda: KnownChoices(None))
+    monkeypatch.setattr(product_choice, "time_products", lambda weight, usable: timing)
+    monkeypatch.setattr(product_choice, "stored", lambda weight, layout: made.append(weight) or real(weight, layout))
+    monkeypatch.setattr(forward_choice, "_race_s", lambda forward: 1.0)
+    return made
 
 
 def answers(models, fast, inputs, **options):
@@ -21,6 +40,15 @@ def answers(models, fast, inputs, **options):
     options = {"max_new_tokens": 20, "pad_token_id": PAD} | options
     stock = models.target.generate(**inputs, **options)
     return stock, models.target.generate(**inputs, **options, **ours, custom_generate=fast)
+
+
+def test_weights_are_copied_once_for_all_that_share_them(models, copied):
+    fast = paceline.prepare(models.target, skip_layers=[1])
+    layers = len(models.target.model.layers)
+    assert len(copied) == 7 * layers + 1  # of q, k, v, o, gate, up and down, and the head
+    stock, ours = answers(models, fast, batch(), ours={"policy": "slim:3/target"})
+    assert torch.equal(stock, ours)
+    assert len(copied) == 7 * layers + 1
 
 
 @pytest.mark.parametrize("copy_weights", [True, False])
@@ -61,20 +89,77 @@ def test_a_longer_text_than_before_is_answered(models, monkeypatch):
         assert torch.equal(stock, ours)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_changed_weights_are_seen(models, in_place):
-    fast = paceline.prepare(models.target, models.assistants)
-    before = answers(models, fast, batch())[1]
-    other = random_llama(77)
+def copy_in_place(model):
     with torch.no_grad():
-        for own, new in zip(models.target.parameters(), other.parameters(), strict=True):
-            if in_place:
-                own.copy_(new)
-            else:
-                own.data = new.data.clone()
+        for own, new in zip(model.parameters(), random_llama(77).parameters(), strict=True):
+            own.copy_(new)
+
+
+def copy_past_torch(model):
+    for own, new in zip(model.parameters(), random_llama(77).parameters(), strict=True):
+        own.data.copy_(new.data)
+
+
+def replace_data(model):
+    for own, new in zip(model.parameters(), random_llama(77).parameters(), strict=True):
+        own.data = new.data.clone()
+
+
+def train(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    ids = batch((12,))["input_ids"]
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("change", [copy_in_place, copy_past_torch, replace_data, train])
+def test_changed_weights_are_seen(models, copied, change):
+    fast = paceline.prepare(models.target, models.assistants)
+    before = answers(models, fast, batch(), eos_token_id=None)[1]
+    models.target.requires_grad_()
+    change(models.target)
+    stock, ours = answers(models, fast, batch(), eos_token_id=None)
+    assert torch.equal(stock, ours)
+    assert not torch.equal(before, ours)
+
+
+def test_a_hook_that_changes_what_a_model_says_is_seen(models, copied):
+    fast = paceline.prepare(models.target)
+    before = answers(models, fast, batch())[1]
+    models.target.model.layers[0].register_forward_hook(lambda module, given, said: said + 1.0)
     stock, ours = answers(models, fast, batch())
     assert torch.equal(stock, ours)
     assert not torch.equal(before, ours)
+
+
+def test_a_model_that_was_set_to_training_is_refused(models):
+    fast = paceline.prepare(models.target)
+    models.target.train()
+    with pytest.raises(ValueError, match="target must be in evaluation mode"):
+        models.target.generate(**batch(), max_new_tokens=2, pad_token_id=PAD, custom_generate=fast)
+
+
+def test_streams_stop_strings_and_masks(models):
+    class Seen(BaseStreamer):
+        def __init__(self):
+            self.tokens = []
+
+        def put(self, value):
+            self.tokens += value.reshape(-1).tolist()
+
+        def end(self):
+            self.tokens.append("end")
+
+    tokenizer, seen = letters(), Seen()
+    fast = paceline.prepare(models.target, models.assistants, target_tokenizer=tokenizer)
+    inputs = batch((5,))
+    given = {**inputs, "max_new_tokens": 20, "pad_token_id": PAD}
+    free = models.target.generate(**given)
+    stop = tokenizer.decode(free[0, 9:11])
+    stock = models.target.generate(**given, stop_strings=stop, tokenizer=tokenizer)
+    ours = models.target.generate(**given, stop_strings=stop, streamer=seen, kv_cache="mask", custom_generate=fast)
+    assert torch.equal(stock, ours)
+    assert seen.tokens == [*ours[0].tolist(), "end"]
 
 
 def test_models_stay_as_they_are(models):
@@ -113,8 +198,6 @@ def test_sampling_is_that_of_generate_with_the_seed(models):
 def refusals():
     models = Models(32)
     inferred = Models(33)
-    with torch.inference_mode():
-        made_there = random_llama(3)
     return {
         "custom_generate must be prepared for the model that generates, got LlamaForCausalLM": lambda: answers(
             models, paceline.prepare(inferred.target), batch()
@@ -130,7 +213,6 @@ def refusals():
         "assistant_names must be letters, digits": lambda: paceline.prepare(
             models.target, {"a b": models.assistants[0]}
         ),
-        "models must be made outside of torch.inference_mode": lambda: paceline.prepare(made_there),
         "repetition_penalty must be left out": lambda: answers(
             models, paceline.prepare(models.target), batch(), repetition_penalty=2.0
         ),

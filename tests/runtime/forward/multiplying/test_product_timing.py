@@ -16,18 +16,18 @@ def seconds_of(**quickest):
     return found
 
 
-def found(seconds, *, filled_s=10.0):
-    """What is chosen; races find that filled up products take so many seconds, and others one."""
-    ways = {product.name: ways_of(product, seconds, TOKEN_COUNTS, lambda *_: (1.0, filled_s)) for product in PRODUCTS}
+def found(seconds, *, padded_s=10.0):
+    """What is chosen; races find that padded products take so many seconds, and others one."""
+    ways = {product.name: ways_of(product, seconds, TOKEN_COUNTS, lambda *_: (1.0, padded_s)) for product in PRODUCTS}
     return chosen_of(ways, PRODUCTS)
 
 
-def test_inputs_are_filled_up_only_where_a_race_says_that_it_pays():
+def test_inputs_are_padded_only_where_a_race_says_that_it_pays():
     slow_at_two = seconds_of(**{product.name.replace("-", "_"): {1: 2.0, 2: 1.04} for product in PRODUCTS})
-    assert [product.name for product in found(slow_at_two, filled_s=0.5)[:4]] == [
+    assert [product.name for product in found(slow_at_two, padded_s=0.5)[:4]] == [
         "plain", "plain@4", "plain", "plain",
     ]  # fmt: skip
-    assert {product.name for product in found(slow_at_two, filled_s=0.95)} == {"plain"}
+    assert {product.name for product in found(slow_at_two, padded_s=0.95)} == {"plain"}
 
 
 def test_the_quickest_is_chosen_and_noise_is_not():
