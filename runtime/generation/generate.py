@@ -1,7 +1,7 @@
 """Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
@@ -12,7 +12,7 @@ from ..forward.forward_choice import CHECKED_POSITIONS
 from ..memory import CacheKind
 from ..pools.live_pool import live_pool
 from .calls import answered, read_call, streamer_of
-from .honoured_options import SamplingMode
+from .honoured_options import SamplingMode, check_autocast
 from .live_decode import PolicyLike
 from .lookup_and_slims import SkipLayers, read_slims
 
@@ -24,7 +24,7 @@ def generate(
     logits_processor: Sequence[object],
     stopping_criteria: Sequence[object],
     generation_config: GenerationConfig,
-    assistant_models: Sequence[PreTrainedModel] | None = None,
+    assistant_models: Sequence[PreTrainedModel] | Mapping[str, PreTrainedModel] | None = None,
     skip_layers: SkipLayers | None = None,
     policy: PolicyLike | None = None,
     assistant_names: Sequence[str] | None = None,
@@ -49,7 +49,8 @@ def generate(
         logits_processor: as prepared by `generate()`; temperature, top_k and top_p at most.
         stopping_criteria: likewise; length, end-of-sequence tokens and stop strings at most.
         generation_config: likewise.
-        assistant_models: smaller models in any order; none is needed.
+        assistant_models: smaller models in any order, or by the names that policies call them (as `load_assistants`
+            gives them); none is needed.
         skip_layers: layers of the model that a submodel of it, `slim`, leaves out; or such lists by name.
         policy: text, policy object, or class or function that makes one of the pool; default a chain of all there is,
             4 tokens at each handover (of prompt lookup `prompt_lookup_num_tokens`), plain decoding where that is
@@ -71,6 +72,7 @@ def generate(
         ValueError: models, options or inputs that are not honoured; a request that fails.
         PolicyError: the policy broke the contract.
     """
+    check_autocast(model)
     call = read_call(
         input_ids,
         generation_config,

@@ -20,6 +20,7 @@ from transformers import (
     GenerationConfig,
     MaxLengthCriteria,
     MaxTimeCriteria,
+    PreTrainedModel,
     StopStringCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -61,6 +62,12 @@ def check_config(config: GenerationConfig) -> None:
         value, off = getattr(config, option, None), (None, *others)
         if value not in off:
             raise ValueError(f"{option} must be left at {off[-1]}, as paceline does not honour it, got {value!r}")
+
+
+def check_autocast(model: PreTrainedModel) -> None:
+    """Raises ValueError inside `torch.autocast`, which would run some operations in another format than the weights."""
+    if torch.is_autocast_enabled(model.device.type):
+        raise ValueError("torch.autocast must be off, as models run in the format of their weights, got it on")
 
 
 def check_inputs(inputs: Mapping[str, object]) -> None:

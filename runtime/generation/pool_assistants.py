@@ -32,6 +32,10 @@ def load_assistants(
         ArgumentError: a name that is none of these, or a model that is not like the pool's target.
         PoolFileError: as of `ModelPool.load`.
     """
+    if not isinstance(pool, str | Path):
+        raise ArgumentError(f"`pool` must be a path or a name, got {type(pool).__name__}")
+    if not isinstance(model, PreTrainedModel):
+        raise ArgumentError(f"`model` must be one of transformers, got {type(model).__name__}")
     file, content = read_pool_file(pool_path(pool))
     fitting = {row: entry for row, entry in enumerate(content.members[:-1]) if _fits(entry, content)}
     known = [entry.name for entry in fitting.values()]

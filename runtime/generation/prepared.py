@@ -3,31 +3,26 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
 
-import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from ...runs.log import RunLog
 from ..forward.forward_choice import CHECKED_POSITIONS
-from ..forward.fused_support import fused_supports
 from ..memory import CacheKind
 from ..pools.configs.end_tokens import end_tokens
 from ..pools.live_pool import NGRAM, live_pool
-from ..pools.loaded_members import LoadedMembers, describe_lookup
+from ..pools.loaded_members import LoadedMembers, describe_lookup, loaded_pool
 from .calls import answered, read_call, streamer_of
-from .honoured_options import SamplingMode, shown
+from .honoured_options import SamplingMode, check_autocast, shown
 from .live_decode import PolicyLike
 from .lookup_and_slims import SkipLayers, read_slims
+from .marks import Marks, marks_of
 
 # Positions that are prepared at first, where models have so many; a call that needs more doubles them.
 _FIRST_CONTEXT = 2048
-
-# Values of each weight by which changes are noticed.
-_MARKED = 8
-
-Marks = list[tuple[object, ...]]
 
 
 def prepare(
@@ -60,11 +55,11 @@ def prepare(
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be one of transformers, got {type(model).__name__}")
-    if isinstance(assistant_models, Mapping):
-        if assistant_names is not None:
-            raise ValueError(f"assistant_names must be left out where assistants have names, got {assistant_names!r}")
-        assistant_names, assistant_models = list(assistant_models), list(assistant_models.values())
-    listed = assistant_models if isinstance(assistant_models, Sequence) else ()
+    if not isinstance(copy_weights, bool):
+        raise ValueError(f"copy_weights must be True or False, got {shown(copy_weights)}")
+    check_autocast(model)
+    listed = assistant_models.values() if isinstance(assistant_models, Mapping) else assistant_models
+    listed = listed if isinstance(listed, Iterable) else ()
     models = [one for one in (model, *listed) if isinstance(one, PreTrainedModel)]  # `live_pool` refuses others
     slims = read_slims(skip_layers)
 
@@ -102,7 +97,16 @@ class Prepared:
         self, models: Sequence[PreTrainedModel], make: Callable[[int], LoadedMembers], tokenizer: object
     ) -> None:
         self._models, self._make, self._tokenizer = tuple(models), make, tokenizer
-        self._pool, self._marks = self._made(CHECKED_POSITIONS)
+        self._pool: LoadedMembers | None = None
+        self._marks: Marks = []
+        self._make_ready(CHECKED_POSITIONS)
+
+    def __repr__(self) -> str:
+        names = [] if self._pool is None else [member.name for member in self._pool.members]
+        return f"models prepared for generate(): {', '.join(names)}"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("prepared models cannot be copied or pickled: paceline.prepare makes them of the copied models")
 
     def __call__(
         self,
@@ -113,6 +117,7 @@ class Prepared:
         stopping_criteria: Sequence[object],
         generation_config: GenerationConfig,
         policy: PolicyLike | None = None,
+        target_tokenizer: object = None,
         stop_strings: str | Sequence[str] | None = None,
         sampling: SamplingMode | None = None,
         kv_cache: CacheKind = "slots",
@@ -128,6 +133,7 @@ class Prepared:
         """
         if model is not self._models[0]:
             raise ValueError(f"custom_generate must be prepared for the model that generates, got {shown(model)}")
+        check_autocast(model)
         call = read_call(
             input_ids,
             generation_config,
@@ -136,49 +142,32 @@ class Prepared:
             processors=logits_processor,
             criteria=stopping_criteria,
             stop_strings=stop_strings,
-            tokenizer=self._tokenizer,
+            tokenizer=self._tokenizer if target_tokenizer is None else target_tokenizer,
             policy=policy,
             sampling=sampling,
             kv_cache=kv_cache,
             kv_limit_bytes=kv_limit_bytes,
             on_log=on_log,
         )
-        if call.longest_context > self._pool.context_tokens or self._marks != _marks(self._models):
-            self._pool = self._pool.without_forwards()  # whose copies need not lie beside the new ones
-            self._pool, self._marks = self._made(call.longest_context)
+        pool = self._pool
+        if pool is None or call.longest_context > pool.context_tokens or self._marks != marks_of(self._models):
+            pool = self._make_ready(call.longest_context)
         lookup = None if call.lookup is None else describe_lookup(NGRAM, call.lookup)
-        return answered(call, self._pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
+        return answered(call, pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
 
-    def _made(self, context_tokens: int) -> tuple[LoadedMembers, Marks]:
+    def _make_ready(self, context_tokens: int) -> LoadedMembers:
+        """Put the models together and choose how they run."""
         try:
             pool = self._make(_room(context_tokens, self._models))
         except ValueError:  # some models have fewer positions than their config names first
             pool = self._make(context_tokens)
+        loaded_pool(pool)  # names must differ
+        self._pool = None  # whose copies of weights need not lie beside new ones
         for level, member in enumerate(pool.members):
             if member.model is not None:
                 pool.forward(level, "auto", share_weights=False)
-        return pool, _marks(self._models)
-
-
-def _marks(models: Iterable[PreTrainedModel]) -> Marks:
-    """What tells whether models were changed: how they run, where weights lie, and some of their values.
-
-    Values, as fused optimizers and writers to `.data` do not tell torch of what they write.
-    """
-    marks: Marks = []
-    for model in models:
-        marks.append((model.training, model.config._attn_implementation, fused_supports(model)))
-        weights = [tensor.detach() for tensor in model.state_dict(keep_vars=True).values()]
-        marks += [(weight.data_ptr(), weight.shape, weight.stride()) for weight in weights]
-        some = torch.cat([_some(weight.reshape(1, *weight.shape)) for weight in weights if weight.numel()])
-        marks.append(tuple(some.view(torch.int64).tolist()))  # by their bits, as NaN is not itself
-    return marks
-
-
-def _some(weight: Tensor) -> Tensor:
-    """A few values from all over a weight, in float64, in which every float and small integer keeps its value."""
-    places = torch.linspace(0, weight.numel() - 1, _MARKED).long()
-    return weight[torch.unravel_index(places.to(weight.device), weight.shape)].double().cpu()
+        self._pool, self._marks = pool, marks_of(self._models)
+        return pool
 
 
 def _room(context_tokens: int, models: Iterable[PreTrainedModel]) -> int:

@@ -20,7 +20,7 @@ TARGET, NGRAM = "target", "ngram"
 
 def live_pool(
     target: PreTrainedModel,
-    assistants: Sequence[PreTrainedModel] = (),
+    assistants: Sequence[PreTrainedModel] | Mapping[str, PreTrainedModel] = (),
     *,
     context_tokens: int,
     eos_token_ids: tuple[int, ...],
@@ -35,7 +35,7 @@ def live_pool(
 
     Args:
         target: writes the text; called `target`.
-        assistants: smaller models in any order; may be none.
+        assistants: smaller models in any order, or by name; may be none.
         context_tokens: longest context, >= 1.
         eos_token_ids: tokens that end a text; may be none.
         lookup: of a member `ngram` that copies from the text; None for none.
@@ -49,6 +49,10 @@ def live_pool(
         ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
             cannot be aligned.
     """
+    if isinstance(assistants, Mapping):
+        if names is not None:
+            raise ValueError(f"assistant_names must be left out where assistants have names, got {_counted(names)}")
+        names, assistants = list(assistants), list(assistants.values())
     if not isinstance(assistants, Sequence):
         raise ValueError(f"assistant_models must be a list of models, got {_counted(assistants)}")
     rows = _rows(assistants, names, assistant_tokenizers)

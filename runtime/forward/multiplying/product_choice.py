@@ -126,7 +126,7 @@ class ProductChooser:
             found = named_products(known, usable, TOKEN_COUNTS) if known else None
             if found is None:
                 if weight.nbytes >= _LARGE_BYTES:
-                    tell(f"timing matrix products for weights of {weight.shape[0]} x {weight.shape[1]}, once a machine")
+                    tell(f"timing matrix products for weights of {shape}, which is remembered")
                 found = list(time_products(weight, usable).products)
                 self.known.note(f"products of {shape}", [product.name for product in found])
             self._chosen[shape] = tuple(found)

@@ -37,3 +37,10 @@ def test_what_is_no_drafter_of_this_model_is_refused(tmp_path):
         with pytest.raises(ArgumentError, match=f"`model` must have the {size} of the target of "):
             paceline.load_assistants(tmp_path, other)
     assert target.config.vocab_size == VOCABULARY
+
+
+def test_arguments_that_are_no_pool_and_no_model():
+    with pytest.raises(ArgumentError, match="`model` must be one of transformers, got str"):
+        paceline.load_assistants("smollm2", "smollm2")
+    with pytest.raises(ArgumentError, match="`pool` must be a path or a name, got int"):
+        paceline.load_assistants(3, "smollm2")

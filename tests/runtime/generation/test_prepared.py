@@ -1,5 +1,8 @@
 """Models prepared once answer many `generate()` calls as `generate()` does, and notice what changed since."""
 
+import copy
+import pickle
+
 import paceline
 import pytest
 import torch
@@ -132,6 +135,72 @@ def test_a_hook_that_changes_what_a_model_says_is_seen(models, copied):
     assert not torch.equal(before, ours)
 
 
+def scale_rotation(model):
+    model.model.rotary_emb.inv_freq.mul_(3.0)
+
+
+def other_norm(model):
+    model.model.layers[0].input_layernorm.variance_epsilon = 0.5
+
+
+def other_scale(model):
+    model.model.layers[0].self_attn.scaling = 0.9
+
+
+def other_activation(model):
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+
+
+def fewer_layers(model):
+    model.config.num_hidden_layers = 1
+
+
+def write_rows(model):
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3:9] *= -20
+
+
+@pytest.mark.parametrize(
+    "change", [scale_rotation, other_norm, other_scale, other_activation, fewer_layers, write_rows]
+)
+def test_after_other_changes_a_call_is_equal_or_refused(models, copied, change):
+    fast = paceline.prepare(models.target)
+    before = answers(models, fast, batch(), eos_token_id=None)[1]
+    change(models.target)
+    try:
+        stock, ours = answers(models, fast, batch(), eos_token_id=None)
+    except ValueError:
+        return
+    assert torch.equal(stock, ours)
+    assert not torch.equal(before, ours)
+
+
+def test_a_call_that_is_refused_costs_the_next_nothing(models, monkeypatch):
+    made, real = [], loaded_members.choose_forward
+    monkeypatch.setattr(loaded_members, "choose_forward", lambda *given, **how: made.append(1) or real(*given, **how))
+    fast = paceline.prepare(models.target, models.assistants)
+    most = models.target.config.max_position_embeddings
+    with pytest.raises(ValueError, match=f"must fit into the {most} positions of"):
+        models.target.generate(**batch((9,)), max_new_tokens=most, pad_token_id=PAD, custom_generate=fast)
+    answers(models, fast, batch())
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("copying", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_prepared_models_are_not_copied(models, copying):
+    fast = paceline.prepare(models.target)
+    assert repr(fast) == "models prepared for generate(): target"
+    with pytest.raises(TypeError, match="prepared models cannot be copied or pickled"):
+        copying(fast)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_autocast_is_refused(models, prepared):
+    fast = paceline.prepare(models.target) if prepared else paceline.generate
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match=r"torch\.autocast must be off"):
+        models.target.generate(**batch(), max_new_tokens=2, pad_token_id=PAD, custom_generate=fast)
+
+
 def test_a_model_that_was_set_to_training_is_refused(models):
     fast = paceline.prepare(models.target)
     models.target.train()
@@ -210,6 +279,10 @@ def refusals():
         "assistant_names must be left out where assistants have names": lambda: paceline.prepare(
             models.target, {"draft": models.assistants[0]}, assistant_names=["a"]
         ),
+        "pool member names must be unique, got a, a, target": lambda: paceline.prepare(
+            models.target, models.assistants, assistant_names=["a", "a"]
+        ),
+        "copy_weights must be True or False, got 'no'": lambda: paceline.prepare(models.target, copy_weights="no"),
         "assistant_names must be letters, digits": lambda: paceline.prepare(
             models.target, {"a b": models.assistants[0]}
         ),
