@@ -90,10 +90,9 @@ def test_forty_prompts_are_answered_as_by_generate(policy):
 )
 def test_both_worlds_take_the_same_steps(name, recording, policies, sampling, limit, least):
     """On another machine than that of the recording rounding may flip a near tie, and nothing else."""
-    trace = None if recording is None else shipped("recordings", f"{recording}.trace")
+    given = {"reach": 6} if recording is None else {"recording": shipped("recordings", f"{recording}.trace")}
     found = agree(
-        pool(name), prompts(), list(policies), recording=trace, sampling=sampling, max_new_tokens=32, limit=limit,
-        chat=True,
-    )  # fmt: skip
+        pool(name), prompts(), list(policies), sampling=sampling, max_new_tokens=32, limit=limit, chat=True, **given
+    )
     assert all(one.difference is None or near for one, near in zip(found.policies, found.near_ties, strict=True))
     assert sum(one.num_steps for one in found.policies) >= least
