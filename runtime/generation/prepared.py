@@ -149,11 +149,16 @@ class Prepared:
             kv_limit_bytes=kv_limit_bytes,
             on_log=on_log,
         )
-        pool = self._pool
-        if pool is None or call.longest_context > pool.context_tokens or self._marks != marks_of(self._models):
-            pool = self._make_ready(call.longest_context)
         lookup = None if call.lookup is None else describe_lookup(NGRAM, call.lookup)
+        pool = self._ready(call.longest_context)
         return answered(call, pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
+
+    def _ready(self, context_tokens: int) -> LoadedMembers:
+        """The models with room for a context: as they were made ready before, if that holds."""
+        unchanged = self._marks == marks_of(self._models)
+        if self._pool is not None and unchanged and context_tokens <= self._pool.context_tokens:
+            return self._pool
+        return self._make_ready(context_tokens)
 
     def _make_ready(self, context_tokens: int) -> LoadedMembers:
         """Put the models together and choose how they run."""
