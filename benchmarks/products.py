@@ -86,7 +86,7 @@ def measured(shape: tuple[int, int], tokens: Sequence[int]) -> tuple[float, list
     found = []
     for count in tokens:
         product = chosen[TOKEN_COUNTS.index(count)]
-        among = usable if product in usable else (*usable, product)  # not among them where inputs are filled up
+        among = usable if product in usable else (*usable, product)  # not among them where inputs are padded
         layouts = {one.name: one.layout for one in among}
         again = [time_products(weight, among, token_counts=(count,)).seconds for _ in range(3)]
         seconds = {name: median(one[name][0] for one in again) for name in layouts}

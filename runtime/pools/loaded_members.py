@@ -134,10 +134,6 @@ class LoadedMembers:
         )
         return other
 
-    def without_forwards(self) -> "LoadedMembers":
-        """The same models; what runs them is made when it is asked for."""
-        return replace(self)
-
     def reader(self, kind: ForwardKind, *, share_weights: bool) -> tuple[int, FeatureForward] | None:
         """Level of the member that drafts from the target's states, and how it runs; None if there is none.
 

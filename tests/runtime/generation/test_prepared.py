@@ -165,14 +165,16 @@ def write_rows(model):
 )
 def test_after_other_changes_a_call_is_equal_or_refused(models, copied, change):
     fast = paceline.prepare(models.target)
-    before = answers(models, fast, batch(), eos_token_id=None)[1]
+    call = {**batch(), "max_new_tokens": 20, "pad_token_id": PAD, "eos_token_id": None}
+    before = models.target.generate(**call, custom_generate=fast)
     change(models.target)
-    try:
-        stock, ours = answers(models, fast, batch(), eos_token_id=None)
-    except ValueError:
-        return
-    assert torch.equal(stock, ours)
-    assert not torch.equal(before, ours)
+    stock = models.target.generate(**call)
+    assert not torch.equal(before, stock)
+    if change in (other_scale, other_activation, fewer_layers):  # which the fused forward has no part for
+        with pytest.raises(ValueError, match=r"logits must be within|zip\(\) argument 2 is shorter"):
+            models.target.generate(**call, custom_generate=fast)
+    else:
+        assert torch.equal(stock, models.target.generate(**call, custom_generate=fast))
 
 
 def test_a_call_that_is_refused_costs_the_next_nothing(models, monkeypatch):
