@@ -5,6 +5,7 @@ A function is imported when it is asked for, so that `import paceline` needs not
 """
 
 import importlib
+from importlib.metadata import version
 from importlib.util import find_spec
 
 MODULES = {
@@ -29,7 +30,9 @@ __all__ = [name for name in MODULES if name not in NEED_TORCH or find_spec("torc
 
 
 def __getattr__(name: str) -> object:
-    """A function by its name; raises ModuleNotFoundError with what to install for one that runs real models."""
+    """A function by its name, or the version; raises ModuleNotFoundError with what to install for real models."""
+    if name == "__version__":
+        return version(__name__)
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # By name, since pytest imports this file as if it were no package.
@@ -41,4 +44,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """With the functions that are not imported yet."""
-    return sorted({*globals(), *MODULES})
+    return sorted({*globals(), *MODULES, "__version__"})

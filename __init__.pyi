@@ -14,6 +14,8 @@ from .studies.serving.metrics import metrics as metrics
 from .studies.serving.simulate import simulate as simulate
 from .studies.sweep import sweep as sweep
 
+__version__: str
+
 __all__ = [
     "agree",
     "compare",

@@ -1,7 +1,8 @@
 """Arguments that are refused: in one line that names the argument, its range and what was given instead."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from functools import lru_cache
 
 _NAMED = re.compile(r"`(\w+)`")
@@ -32,6 +33,18 @@ def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) ->
     named = _OF_RULES if rule else _NAMED
     known = {name: option for name, option in OPTIONS.items() if name not in own}
     return named.sub(lambda name: f"--{known.get(name[1], name[1]).replace('_', '-')}", text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names at most two of `known`, spelt nearly like `name`; empty if there is none."""
+    near = get_close_matches(name.lower(), list(known), n=2, cutoff=0.78)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def known_are(name: str, known: Iterable[str], *others: str) -> str:
+    """What to say after an unknown name: `did_you_mean`, else all that is known, and `others` in words."""
+    names = list(known)
+    return did_you_mean(name, names) or f"known are {', '.join([*names, *others])}"
 
 
 def check_within(name: str, value: float, interval: str) -> None:

@@ -4,6 +4,8 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+from .arguments import did_you_mean
+
 DEFAULT_POOL = "pico"
 DEFAULT_RECORDING = "pico"
 
@@ -27,7 +29,16 @@ def _here_or_shipped(path: Path, folder: str, ending: str) -> Path:
     if not path.exists() and len(path.parts) == 1:
         with suppress(FileNotFoundError):
             return shipped(folder, f"{path.name}{ending}")
+        near = did_you_mean(path.name, shipped_names(folder, ending))
+        if near:
+            raise ValueError(f"{path}: must be a path, or the name of one of the shipped {folder}; {near}")
     return path
+
+
+def shipped_names(folder: str, ending: str = "") -> list[str]:
+    """What `folder` of the installed package holds, in order, each without its `ending`."""
+    inside = sorted(path.name for path in shipped(folder, ".").iterdir() if path.is_dir())
+    return [name.removesuffix(ending) for name in inside if name.endswith(ending)]
 
 
 def is_shipped(path: Path) -> bool:

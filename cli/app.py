@@ -28,6 +28,7 @@ COMMANDS = {
     "arena-models": "arena_models:arena_models",
 }
 TRACE = {
+    "list": "trace:list_recordings",
     "inspect": "trace:inspect",
     "check": "trace:check",
     "make": "trace:make",
@@ -35,6 +36,7 @@ TRACE = {
 }
 POLICY = {
     "list": "policy:list_policies",
+    "show": "policy:show_policy",
     "check": "policy:check",
     "fit": "policy:fit",
 }

@@ -107,13 +107,23 @@ def own_policies() -> Mapping[str, PolicyClass]:
     return _OWN
 
 
-def known_policies() -> Mapping[str, PolicyClass]:
-    """Ours and those other packages register in the entry-point group `paceline.policies`.
+def policy_names() -> list[str]:
+    """Ours, and those other packages register in the entry-point group `paceline.policies`; none is loaded for it."""
+    return _POLICIES.names(own_policies())
 
-    Raises:
-        PolicySpecError: a package registers a name that is taken, or what cannot be loaded.
-    """
-    return _POLICIES.known(own_policies())
+
+def policies_of_packages() -> dict[str, PolicyClass | PolicySpecError]:
+    """What other packages register, by name: the policy, or why it cannot be used."""
+    found = dict[str, PolicyClass | PolicySpecError]()
+    for name, entries in _POLICIES.registered().items():
+        try:
+            if name in own_policies():
+                places = " and ".join(entry.value for entry in entries)
+                raise PolicySpecError(f"policy {name!r} is paceline's own: name {places} as module:Class")
+            found[name] = _POLICIES.loaded(entries)
+        except PolicySpecError as error:
+            found[name] = error
+    return found
 
 
 def policy_class(name: str) -> PolicyClass | None:

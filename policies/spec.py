@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from os.path import isfile
 from typing import TypeAlias, Union, cast
 
+from ..arguments import known_are
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, said, told
 from ..named_classes import names_path
 from .lossless.chain import Chain
 from .options import PlainValue, PolicyClass, read_options
-from .registry import PolicySpecError, known_policies, policy_class
+from .registry import PolicySpecError, policy_class, policy_names
 
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
 _CHAIN = re.compile(r".*/.*|[^:]+:[0-9]+", re.DOTALL)
+_OTHER_FORMS = ("a chain such as draft:4/target", "file.py:Class or package.module:Class")
 MOST_NESTED = 32  # policies in one another; far beyond any that helps, and reading and building go as deep
 TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
@@ -164,7 +166,4 @@ def check_signature(cls: Callable[..., object], options: Mapping[str, object], *
 
 
 def _unknown(name: str) -> PolicySpecError:
-    return PolicySpecError(
-        f"unknown policy {name!r}: known are {', '.join(known_policies())}, a chain such as draft:4/target, "
-        "file.py:Class or package.module:Class"
-    )
+    return PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names(), *_OTHER_FORMS)}")

@@ -1,4 +1,4 @@
-"""`paceline policy list | check | fit`."""
+"""`paceline policy list | show | check | fit`."""
 
 import inspect
 from pathlib import Path
@@ -6,28 +6,69 @@ from typing import Annotated, Any
 
 import typer
 
+from ...arguments import known_are
 from ...counted import counted
 from ...policies.about import about_of
 from ...policies.check import CheckReport, check_policy, check_pool
 from ...policies.options import PolicyClass, any_key, policy_options, takes_policies
-from ...policies.registry import known_policies
+from ...policies.registry import PolicySpecError, own_policies, policies_of_packages, policy_class, policy_names
 from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
 from ...shipped import recording_path
 from ...studies.fitting.fit_head import fit_head
 from ...whole_files import write_whole
 from ..options.comparison import TraceOption
-from ..output import JsonOption, check_file_path, check_json_path, show, show_table, write_json
+from ..output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 
 
 def list_policies(json: JsonOption = None) -> None:
-    """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options."""
-    rows = [_row(name, cls) for name, cls in known_policies().items()]
+    """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options.
+
+    Those of other packages are loaded for it; one that cannot be used stands last, with the reason.
+    """
+    theirs = policies_of_packages()
+    usable = {name: found for name, found in theirs.items() if not isinstance(found, PolicySpecError)}
+    unusable = {name: str(found) for name, found in theirs.items() if isinstance(found, PolicySpecError)}
+    rows = [_row(name, cls) for name, cls in {**own_policies(), **usable}.items()]
+    cells = [(row["name"], _text_kind(row), _about(row)) for row in rows]
+    cells += [(name, "cannot be\nused", reason) for name, reason in unusable.items()]
     columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
-    cells = tuple((row["name"], _text_kind(row), _about(row)) for row in rows)
-    show_table(json, {"policies": rows}, Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells)))))
+    table = Grid(columns=columns, rows=tuple(cells), lines=frozenset(range(len(cells))))
+    show_table(json, {"policies": rows, "unusable": unusable}, table)
+
+
+def show_policy(
+    name: Annotated[str, typer.Argument(help="A name of `policy list`, FILE.py:Class or package.module:Class.")],
+    json: JsonOption = None,
+) -> None:
+    """One policy: all that it says of itself, and each option with its type and default."""
+    cls = policy_class(name)
+    if cls is None:
+        raise PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names())}")
+    row, options = _row(name, cls), policy_options(cls).values()
+    if json is not None:
+        listed = [{"name": one.name, "type": _type_of(one), "default": _default_of(one)} for one in options]
+        write_json({**row, "about": inspect.getdoc(cls) or "", "options": listed}, json)
+        return
+    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {row['paper'] or 'no paper'}; needs {_needs(row)}")
+    typer.echo(f"\n{inspect.getdoc(cls) or ''}\n")
+    columns = tuple(Column(heading=heading, number=False) for heading in ("option", "type", "default"))
+    cells = tuple((one.name, _type_of(one), _default_of(one) or "must be given") for one in options)
+    print_table(Grid(columns=columns, rows=cells))
+
+
+def _is_needed(option: inspect.Parameter) -> bool:
+    return option.default is inspect.Parameter.empty
+
+
+def _default_of(option: inspect.Parameter) -> str | None:
+    return None if _is_needed(option) else repr(option.default)
+
+
+def _type_of(option: inspect.Parameter) -> str:
+    return str(getattr(option.annotation, "__name__", option.annotation))
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
@@ -61,10 +102,8 @@ def _needs(row: dict[str, Any]) -> str:
 
 
 def _options(cls: PolicyClass) -> str:
-    words = []
-    for option in policy_options(cls).values():
-        needed = option.default is inspect.Parameter.empty
-        words.append(option.name if needed else f"{option.name}={option.default}")
+    options = policy_options(cls).values()
+    words = [option.name if _is_needed(option) else f"{option.name}={option.default}" for option in options]
     free = any_key(cls)
     return ", ".join(words if free is None else [*words, f"any of {free}"])
 

@@ -1,4 +1,4 @@
-"""`paceline trace inspect | check | make`."""
+"""`paceline trace list | inspect | check | make`."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ...counted import counted
-from ...reports.tables.grid import Grid
+from ...reports.tables.grid import Column, Grid
 from ...reports.tables.rounds import rounds_tables
 from ...reports.tables.trie import trace_tables
 from ...runtime.pools.pool_file import tokenizer_sha256
-from ...shipped import recording_path
+from ...shipped import recording_path, shipped, shipped_names
 from ...traces.errors import TraceFormatError
 from ...traces.forms import by_form, open_recording
 from ...traces.recording import Recording
@@ -21,11 +21,36 @@ from ...traces.synthetic.spec import SyntheticSpec
 from ...traces.tries.store import write_trace
 from ..options.parsing import numbers, words
 from ..options.recordings import named_recording
-from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
+from ..output import JsonOption, check_json_path, check_new_folder, print_table, show_table, write_json
 
 TraceArgument = Annotated[
     Path, typer.Argument(callback=named_recording, help="A .trace folder, or a shipped one's name.")
 ]
+
+
+def list_recordings(
+    folder: Annotated[
+        Path, typer.Argument(help="Whose recordings to list, besides those that come with paceline.")
+    ] = Path(),
+    json: JsonOption = None,
+) -> None:
+    """The recordings that come with paceline, by the names that `--trace` takes, and those in a folder."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: must be a folder")
+    rows = [_listed(name, shipped("recordings", f"{name}.trace")) for name in shipped_names("recordings", ".trace")]
+    rows += [_listed(str(path), path) for path in sorted(folder.glob("*.trace")) if path.is_dir()]
+    columns = tuple(Column(heading=heading, number=False) for heading in ("trace", "holds", "models"))
+    cells = tuple((row["trace"], row["holds"], row["models"]) for row in rows)
+    show_table(json, {"recordings": rows}, Grid(columns=columns, rows=cells))
+
+
+def _listed(name: str, path: Path) -> dict[str, str]:
+    """A row of the list; of a folder that is no sound recording it says why."""
+    try:
+        about = open_recording(path).about
+    except TraceFormatError as error:
+        return {"trace": name, "holds": f"cannot be read: {error}", "models": ""}
+    return {"trace": name, "holds": about.holds, "models": ", ".join((*about.lookups, *about.models))}
 
 
 def inspect(

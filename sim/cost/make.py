@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, known_are
 from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
@@ -136,12 +136,11 @@ def _unscaled(
         )
     if name.endswith(".json"):
         return FileCost(name, read_cost_file(Path(name), recording.about.models), extrapolate=extrapolate)
-    known = ", ".join(sorted({*measured, *sheet}))
+    known = sorted({*measured, *sheet})
     if name == TIMED:
-        raise ValueError(
-            f"cost timed: this recording holds no seconds of rounds or answers; it knows {known}, or a FILE.json"
-        )
-    raise ValueError(f"unknown cost {name!r}: this recording knows {known}, or a FILE.json")
+        held = "this recording holds no seconds of rounds or answers"
+        raise ValueError(f"cost timed: {held}; it knows {', '.join(known)}, or a FILE.json")
+    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'or a FILE.json')}")
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:

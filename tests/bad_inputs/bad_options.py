@@ -31,6 +31,8 @@ SOUND: dict[str, tuple[str, ...]] = {
     "trace make": ("new.trace", "--requests", "2", "--tokens", "6"),
     "trace import": ("positions", "logs/pos.jsonl", "--out", "new.trace"),
     "policy list": (),
+    "policy show": ("adaptive",),
+    "trace list": (),
     "policy check": ("plain",),
     "policy fit": ("specdec++", "--trace", "small.trace", "--out", "head.json"),
     "pool show": ("pool",),

@@ -92,7 +92,7 @@ def test_a_policy_asked_for_twice(trace):
         ("--decide-seconds", "nan", "--decide-seconds"),
         ("--decide-seconds", "inf", "--decide-seconds must be in [0, 1e+09], got inf"),
         ("--decide-seconds", "1e308", "--decide-seconds must be in [0, 1e+09], got 1e+308"),
-        ("--cost", "v100", "unknown cost 'v100': this recording knows a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
+        ("--cost", "v100", "unknown cost 'v100': known are a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
         ("--cost", "missing.json", "missing.json: cannot be read: No such file or directory"),
         ("--polic", "plain", "No such option: --polic"),
     ],

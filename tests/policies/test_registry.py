@@ -14,7 +14,7 @@ from paceline.policies.lossless.ngram import Ngram
 from paceline.policies.lossless.plain import Plain
 from paceline.policies.lossless.unsure_stops import Confident
 from paceline.policies.options import policy_options
-from paceline.policies.registry import known_policies, own_policies
+from paceline.policies.registry import own_policies, policies_of_packages, policy_names
 
 POOL = check_pool()
 HEAD = Path(__file__).parent / "learned" / "head.json"
@@ -96,6 +96,9 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
     ("text", "rule"),
     [
         ("nothing", "unknown policy 'nothing': known are plain, chain, two-level, "),
+        ("adaptiv", "unknown policy 'adaptiv': did you mean adaptive?"),
+        ("SpecRouter", "unknown policy 'SpecRouter': did you mean specrouter?"),
+        ("adaptive,strat=4", "unknown option 'strat'; did you mean start?"),
         ("", "unknown policy ''"),
         ("adaptive,window=4", "unknown option 'window'; it takes draft, start, up, down, most"),
         ("plain,window=4", "unknown option 'window'; it takes no options"),
@@ -181,20 +184,52 @@ class TestEntryPoints:
 
     def test_theirs_are_found_by_name(self, monkeypatch):
         self.register(monkeypatch, ("theirs", "paceline.policies.lossless.plain:Plain"))
-        assert "theirs" in known_policies()
+        assert "theirs" in policy_names()
+        assert policies_of_packages() == {"theirs": Plain}
         assert type(make_policy("theirs", POOL)) is Plain
 
-    @pytest.mark.parametrize("name", ["plain", "theirs"])
-    def test_a_name_is_taken_once(self, monkeypatch, name):
-        self.register(
-            monkeypatch,
-            ("theirs", "paceline.policies.lossless.plain:Plain"),
-            (name, "paceline.policies.lossless.ngram:Ngram"),
-        )
-        with pytest.raises(
-            PolicySpecError, match=f"'{name}' is registered twice .*paceline.policies.lossless.ngram:Ngram"
-        ):
-            known_policies()
+    @pytest.mark.parametrize(
+        ("entries", "said"),
+        [
+            ([("theirs", "no_such_module:Mine")], "loading no_such_module:Mine raised ModuleNotFoundError"),
+            ([("theirs", "json:loads")], "policy 'theirs': json:loads has no decide and learn"),
+            (
+                [("theirs", "paceline.policies.lossless.plain:Plain"), ("theirs", "json:loads")],
+                "'theirs' is registered twice, by paceline.policies.lossless.plain:Plain and json:loads",
+            ),
+            ([("plain", "no_such_module:Mine")], "'plain' is paceline's own: name no_such_module:Mine as module:Class"),
+        ],
+    )
+    def test_a_bad_entry_breaks_nothing_but_itself(self, monkeypatch, entries, said):
+        """It is loaded only where it is named, and ours stay ours."""
+        self.register(monkeypatch, *entries)
+        name = entries[0][0]
+        assert type(make_policy("plain", POOL)) is Plain
+        with pytest.raises(PolicySpecError, match="unknown policy 'nothing'"):
+            make_policy("nothing", POOL)
+        assert said in str(policies_of_packages()[name])
+        if name != "plain":
+            with pytest.raises(PolicySpecError) as caught:
+                make_policy(name, POOL)
+            assert said in str(caught.value)
+
+
+def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
+    """As a script may; of two files with a neighbour of one name, each has its own."""
+    for number, folder in enumerate(("one", "two")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "numbers_beside.py").write_text(f"NUMBER = {number}\n")
+        (tmp_path / folder / "parts_beside").mkdir()
+        (tmp_path / folder / "parts_beside" / "inner.py").write_text(f"NUMBER = {number}\n")
+        text = "from numbers_beside import NUMBER\nimport parts_beside.inner\n" + MINE
+        text = text.replace("self.step", "self.numbers = (NUMBER, parts_beside.inner.NUMBER)\n        self.step", 1)
+        (tmp_path / folder / "policy.py").write_text(text)
+    path = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    for number, folder in enumerate(("one", "two")):
+        assert make_policy(f"{folder}/policy.py:Mine", POOL).numbers == (number, number)
+    assert sys.path == path
+    assert not {"numbers_beside", "parts_beside", "parts_beside.inner"} & set(sys.modules)
 
 
 def test_options_are_those_of_the_constructor():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from ....arguments import known_are
 from ....policies.spec import PolicySpec
 from ....traces.meta import ModelInfo
 from ....traces.recording import Recording
@@ -41,7 +42,7 @@ def open_cluster(text: str | Path, recording: Recording) -> Cluster:
     if name in sheet:
         return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name),)), name, recording)
     if not (name.endswith(".toml") or Path(name).exists()):
-        raise ValueError(f"unknown cluster {name!r}: a file is FILE.toml, a device one of {', '.join(sorted(sheet))}")
+        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml')}")
     path = Path(name)
     return make_cluster(read_cluster_file(path), path, recording)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ....arguments import known_are
 from ....foreign_code import at, pass_interrupt, said, told
 from ....named_classes import ClassKind
 from ....policies.options import PlainValue, read_options
@@ -66,8 +67,8 @@ class RouterSpec:
             name, options = name_and_options(text)
             found = _ROUTERS.called(name, own_routers())
             if found is None:
-                known = ", ".join(_ROUTERS.known(own_routers()))
-                raise ValueError(f"known are {known}, file.py:Class or package.module:Class")
+                known = _ROUTERS.names(own_routers())
+                raise ValueError(known_are(name, known, "file.py:Class or package.module:Class"))
             values = read_options(found, options, _no_policy)
             check_signature(found, values, first="a RouterSetting")
         except RouterSpecError:  # of what another package registered, which tells its own name

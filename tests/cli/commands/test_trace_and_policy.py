@@ -1,4 +1,4 @@
-"""`paceline trace make | inspect | check` and `paceline policy list | check`."""
+"""`paceline trace list | make | inspect | check` and `paceline policy list | show | check`."""
 
 import json
 
@@ -161,3 +161,36 @@ def test_lists_are_readable_on_a_narrow_screen(words, monkeypatch):
     text = done(*words)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_recordings_are_listed(trace, tmp_path):
+    (tmp_path / "broken.trace").mkdir()
+    listed = json.loads(done("trace", "list", "--json", "-"))["recordings"]
+    by_name = {row["trace"]: row for row in listed}
+    assert by_name["pico"]["models"] == "ngram, draft, mid, slim, target"
+    assert by_name[trace.name]["holds"].startswith("SYNTHETIC, 3 requests")
+    assert by_name["broken.trace"]["holds"].startswith("cannot be read: broken.trace: ")
+    assert "smollm2-coupled" in done("trace", "list", "--json", "-")
+    assert refused("trace", "list", "nowhere") == "paceline: error: nowhere: must be a folder"
+
+
+def test_one_policy_is_shown():
+    text = done("policy", "show", "adaptive")
+    for words in ("adaptive: lossless;", "transformers; needs a drafter", "start", "int", "most"):
+        assert words in text, words
+    shown = json.loads(done("policy", "show", "per-tag", "--json", "-"))
+    assert shown["options"] == [{"name": "default", "type": "Policy", "default": None}]
+    assert "did you mean adaptive?" in refused("policy", "show", "adaptiv")
+
+
+def test_a_policy_that_cannot_be_used_is_listed_with_the_reason(tmp_path, monkeypatch):
+    info = tmp_path / "broken_package-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-package\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[paceline.policies]\nbroken = broken_package:Mine\nplain = x:Y\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    listed = json.loads(done("policy", "list", "--json", "-"))
+    assert set(listed["unusable"]) == {"broken", "plain"}
+    assert {row["name"] for row in listed["policies"]} == set(own_policies())
+    assert "No module named 'broken_package'" in listed["unusable"]["broken"]
+    assert "cannot be" in done("policy", "list")

@@ -58,7 +58,7 @@ def test_options_reach_the_cost():
         ("cpu", {"scale": {"draft": float("inf")}}, r"`scale` of draft must be in \[1e-06, 1e\+06\], got inf"),
         ("cpu", {"scale": {"draft": 1e308}}, r"`scale` of draft must be in \[1e-06, 1e\+06\], got 1e\+308"),
         ("timed", {}, "cost timed: this recording holds no seconds of rounds or answers"),
-        ("v100", {}, "unknown cost 'v100': this recording knows a100, a100-40gb, .*, or a FILE.json"),
+        ("v100", {}, "unknown cost 'v100': known are a100, a100-40gb, .*, or a FILE.json"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(name, options, told):

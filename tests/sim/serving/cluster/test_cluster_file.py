@@ -169,7 +169,7 @@ def test_a_submodel_lies_where_its_model_does(written):
 
 @pytest.mark.parametrize("text", ["h300", "h100,h200", "somewhere"])
 def test_what_is_neither_file_nor_device(text):
-    with pytest.raises(ValueError, match=f"unknown cluster '{text}': a file is FILE.toml, a device one of a100"):
+    with pytest.raises(ValueError, match=f"unknown cluster '{text}': known are a100"):
         open_cluster(text, llamas())
 
 
