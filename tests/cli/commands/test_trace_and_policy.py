@@ -169,9 +169,9 @@ def test_recordings_are_listed(trace, tmp_path):
     by_name = {row["trace"]: row for row in listed}
     assert by_name["pico"]["models"] == "ngram, draft, mid, slim, target"
     assert by_name[trace.name]["holds"].startswith("SYNTHETIC, 3 requests")
-    assert by_name["broken.trace"]["holds"].startswith("cannot be read: broken.trace: ")
+    assert by_name["broken.trace"]["holds"].startswith("cannot be read: ")
     assert "smollm2-coupled" in done("trace", "list", "--json", "-")
-    assert refused("trace", "list", "nowhere") == "paceline: error: nowhere: must be a folder"
+    assert refused("trace", "list", "nowhere") == "nowhere: must be a folder"
 
 
 def test_one_policy_is_shown():
