@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from ....strict_json import decode_json, kind_of_json
 from ...errors import TraceFormatError
-from .event_stream import Refuse, begins_stream, read_stream
 from .fields import Fields
 from .json_texts import JsonText, json_texts
-from .lines import lines_of, refuse_pipe
+from .lines import raw_lines, refuse_pipe, sound_lines
+from .streamed import Refuse, read_stream, stream_head
 
 First = TypeVar("First")
 
@@ -30,14 +30,26 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
     Raises:
         TraceFormatError: the file cannot be read, or holds nothing.
     """
-    lines = lines_of(path)
-    first = _first(path, lines)
-    whole = chain([first], lines)
-    if begins_stream(first[1]):
-        yield from read_stream(path, whole, bad)
-        return
-    for found in json_texts(whole):
-        yield from _objects(path, found, bad)
+    any_found = False
+
+    def refused(error: TraceFormatError) -> None:
+        nonlocal any_found
+        bad(error)
+        any_found = True
+
+    lines = raw_lines(path)
+    head, is_stream = stream_head(lines)
+    whole = chain(head, lines)
+    if is_stream:
+        found = read_stream(path, whole, refused)
+    else:
+        texts = json_texts(path, sound_lines(enumerate(whole, start=1)))
+        found = (one for text in texts for one in _objects(path, text, refused))
+    for one in found:
+        any_found = True
+        yield one
+    if not any_found:
+        raise _nothing(path)
 
 
 def read_object(path: Path) -> Fields:
@@ -69,7 +81,7 @@ def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
     """The object of a text, or the objects of an array."""
     place = f"{path}: line {found.number}"
     try:
-        value = decode_json(found.text)
+        value = decode_json(found.text, constants=True)
     except ValueError as error:
         bad(TraceFormatError(place, "JSON", f"must be one JSON object{_hint(found)}", str(error)))
         return
@@ -92,4 +104,8 @@ def _first(path: Path, found: Iterator[First]) -> First:
     """What comes first of a file; raises TraceFormatError where nothing does."""
     for one in found:
         return one
-    raise TraceFormatError(path, "file", "must hold a JSON object", "nothing")
+    raise _nothing(path)
+
+
+def _nothing(path: Path) -> TraceFormatError:
+    return TraceFormatError(path, "file", "must hold a JSON object", "nothing")
