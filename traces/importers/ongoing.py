@@ -17,7 +17,7 @@ from ..shifted_decisions import keyed_generator
 from .drafters import Drafters
 from .options import ImportOptions
 from .reading.fields import Fields
-from .reading.objects import read_objects
+from .reading.objects import read_object, read_objects
 
 Part = TypeVar("Part")
 Told = TypeVar("Told")
@@ -138,6 +138,12 @@ class Ongoing:
             any_sound = True
             yield from parsed
         self._bad.check(path, any_sound=any_sound)
+
+    def one_object(self, path: Path) -> Fields:
+        """The object of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
+        if self.options.line is not None:
+            self.findings.mattered.add("line")
+        return read_object(path, self.options.line)
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
         """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""

@@ -8,6 +8,14 @@ from ..rounds.rounds import RoundsRequest
 from .ongoing import Ongoing
 from .reading.fields import Fields
 
+# What counts the speculation of a whole request, whatever it answered.
+_OF_THE_REQUEST = (
+    ("metrics", "speculative_decoding"),
+    ("speculative_decoding",),
+    ("spec_decode_metrics",),
+    ("timings",),
+)
+_SEVERAL = "answers stand beside others in one response, whose usage counts their tokens together"
 EMPTY = "answers without a token were left out"
 
 
@@ -46,8 +54,15 @@ class Responses:
         return self.ongoing.drafters.of_server(self._path)
 
     def each(self, parse: "Parse") -> Iterator[RoundsRequest]:
-        """The requests of all responses that have a token."""
-        return self.ongoing.each(self._path, lambda line: self.answered(parse(self, line)))
+        """The requests of all responses that have a token, one for each of their choices."""
+
+        def requests(line: Fields) -> Iterator[RoundsRequest]:
+            answers = answers_of(line)
+            self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
+            for answer in answers:
+                yield from self.answered(parse(self, answer))
+
+        return self.ongoing.each(self._path, requests)
 
     def answered(self, request: RoundsRequest | None) -> list[RoundsRequest]:
         """The request of a response; none, which is noted, if its answer has no token."""
@@ -55,17 +70,52 @@ class Responses:
         return [] if request is None else [request]
 
 
+# What a response of one answer comes to; None if the answer has no token.
 Parse = Callable[[Responses, Fields], RoundsRequest | None]
 
 
 def by_response(parse: Parse) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
-    """Reads files that hold one response an object: `parse` gives its request, None if its answer has no token."""
+    """Reads files that hold one response an object; each of its choices is a request."""
 
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         for path in files:
             yield from Responses(path, ongoing).each(parse)
 
     return read
+
+
+def answers_of(line: Fields) -> list[Fields]:
+    """A response of n > 1 choices as n responses of one each, called `ID/CHOICE`; any other one as it is.
+
+    Their `usage` has the prompt's tokens alone: those of the answers are counted together.
+
+    Raises:
+        TraceFormatError: what the engine counts is of the request as a whole, so that nobody says which answer kept
+            what. vLLM counts a request only if it asks for one answer.
+    """
+    choices = line.values.get("choices")
+    if not isinstance(choices, list) or len(choices) < 2:
+        return [line]
+    for *around, key in _OF_THE_REQUEST:
+        place = within(line, *around) if around else line
+        if place is not None and key in place.values:
+            rule = "must stand beside one choice (n = 1): it is of the request as a whole, not of each of its answers"
+            raise place.error(key, rule, f"{len(choices)} choices")
+    usage = {key: value for key, value in usage_of(line).values.items() if key != "completion_tokens"}
+    own = {key: line.text(key) for key in ("id", "request_id") if key in line}
+    return [
+        Fields(
+            line.place,
+            {
+                **line.values,
+                **{key: f"{name}/{number}" for key, name in own.items()},
+                "choices": [choice.values],
+                "usage": usage,
+            },
+            line.prefix,
+        )
+        for number, choice in enumerate(line.each("choices"))
+    ]
 
 
 def stem(path: Path) -> str:
@@ -89,10 +139,11 @@ def prompt_tokens(line: Fields) -> int:
 
 
 def first_choice(line: Fields) -> Fields | None:
-    """The first choice of a response, None if there is none."""
+    """The first choice of a response, None if there is none; of the only one, by the number that it says."""
     choices = line.values.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return Fields(line.place, choices[0], f"{line.prefix}choices[0].")
+        index = choices[0].get("index", 0)
+        return Fields(line.place, choices[0], f"{line.prefix}choices[{index if type(index) is int else 0}].")
     return None
 
 

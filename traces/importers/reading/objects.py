@@ -13,6 +13,7 @@ from .lines import raw_lines, refuse_pipe, sound_lines
 from .streamed import Refuse, read_stream, stream_head
 
 First = TypeVar("First")
+_MOST_TOLD = 8  # lines that an error lists
 
 
 def refuse(error: TraceFormatError) -> None:
@@ -52,12 +53,31 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
         raise _nothing(path)
 
 
-def read_object(path: Path) -> Fields:
-    """The one JSON object of a file, over as many lines as it likes; raises TraceFormatError as `read_objects`."""
-    found = read_objects(path)
-    only = _first(path, found)
-    if next(found, None) is not None:
-        raise TraceFormatError(path, "JSON", "must be one JSON object", "more than one")
+def read_object(path: Path, line: int | None = None) -> Fields:
+    """The one JSON object of a file, over as many lines as it likes.
+
+    Args:
+        path: of the file.
+        line: where the object begins that is meant, from 1; None: there is only one.
+
+    Raises:
+        TraceFormatError: as `read_objects`; several objects and no line, or none or several on that line.
+    """
+    only: Fields | None = None
+    lines: list[str] = []
+    for found in read_objects(path):
+        begins = found.place.removeprefix(f"{path}: line ").partition(",")[0]
+        lines.append(begins)
+        if line is None or begins == str(line):
+            if only is not None and line is not None:
+                raise TraceFormatError(path, "line", "must hold one object", f"several on line {line}")
+            only = found
+    told = ", ".join(lines[:_MOST_TOLD]) + (", ..." if len(lines) > _MOST_TOLD else "")
+    if only is None:
+        raise TraceFormatError(path, "line", f"must be one where an object begins ({told})", line)
+    if line is None and len(lines) > 1:
+        rule = f"must be stated, the file holds {len(lines)} results: `line` N, one of {told}"
+        raise TraceFormatError(path, "line", rule, "nothing")
     return Fields(str(path), only.values)
 
 

@@ -130,9 +130,11 @@ def _asked(path: Path) -> Iterator[_Asked]:
         if question in seen:
             raise line.error("question_id", "must be unique in the file", question)
         seen.add(question)
-        choice = next(line.each("choices"), None)
+        choice, *further = [*line.each("choices")] or [None]
         if choice is None:
             raise line.error("choices", "must hold an answer", [])
+        if further:
+            raise line.error("choices", "must hold one answer: times are of one", f"{1 + len(further)} answers")
         for turn, num_tokens in enumerate(choice.counts("new_tokens", least=1)):
             yield _Asked(
                 request_id=f"{question}/{turn + 1}",

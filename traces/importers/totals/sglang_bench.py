@@ -10,7 +10,6 @@ from pathlib import Path
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described, having
 from ..ongoing import Ongoing
-from ..reading.objects import read_object
 from .stated import StatedLog, hazards_of_mean, lengths_of_benchmark
 
 _MEAN = "accept_length"
@@ -19,7 +18,7 @@ _MEAN = "accept_length"
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """The requests of one run."""
     log = StatedLog(files, ongoing)
-    run = read_object(log.path)
+    run = ongoing.one_object(log.path)
     window = ongoing.drafters.window_of(log.name, run)
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
     yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)

@@ -10,7 +10,6 @@ from pathlib import Path
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described, having
 from ..ongoing import Ongoing
-from ..reading.objects import read_object
 from .stated import StatedLog, drafting_share, hazards_of_rates, lengths_of_benchmark, note_short_drafts
 
 _RATES = "spec_decode_per_position_acceptance_rates"
@@ -19,7 +18,7 @@ _RATES = "spec_decode_per_position_acceptance_rates"
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """The requests of one run."""
     log = StatedLog(files, ongoing)
-    run = read_object(log.path)
+    run = ongoing.one_object(log.path)
     hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
     lengths = lengths_of_benchmark(run)
     drafts, accepted = (
