@@ -154,6 +154,10 @@ class Ongoing:
         self._ids.add(request_id)
         self._new_ids.append(request_id)
 
+    def begin_file(self) -> None:
+        """Let names of requests come again: another file gives its own, and they are no names of the recording's."""
+        self._ids.clear()
+
     def generator(self, request_id: str) -> np.random.Generator:
         """Random numbers for what the log does not say of a request, the same whatever else is imported."""
         self.findings.mattered.add("seed")

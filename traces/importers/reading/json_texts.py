@@ -7,6 +7,7 @@ leaves brackets open too; it is told by the next line, which is an object of its
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ....strict_json import MOST_BYTES, decode_json
 from .lines import too_long
@@ -30,7 +31,7 @@ class JsonText:
     last: bool = False
 
 
-def json_texts(path: object, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
     """The values of numbered lines, sound or not; raises TraceFormatError, with the path, for one of over 128 MiB."""
     before: JsonText | None = None
     for found in _joined(path, lines):
@@ -41,7 +42,7 @@ def json_texts(path: object, lines: Iterator[tuple[int, bytes]]) -> Iterator[Jso
         yield replace(before, last=True)
 
 
-def _joined(path: object, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
     gathered: list[bytes] = []
     first = depth = size = 0
     for number, line in lines:

@@ -51,7 +51,7 @@ def bounded_lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def too_long(place: object, what: str) -> TraceFormatError:
+def too_long(place: Path | str, what: str) -> TraceFormatError:
     """What to raise of a line, or of a value over many lines, that goes on and on."""
     return TraceFormatError(place, what, f"must have at most {MOST_BYTES:,} bytes", "more")
 

@@ -7,6 +7,7 @@ that a server streams side by side (SGLang's, by `index` and the `id` of their `
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from ....strict_json import MOST_BYTES, decode_json, kind_of_json
@@ -41,7 +42,7 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
     return head, False
 
 
-def read_stream(path: object, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
+def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
     """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped.
 
     Args:
@@ -67,7 +68,7 @@ def read_stream(path: object, lines: Iterable[bytes], bad: Refuse) -> Iterator[F
     yield from responses.end()
 
 
-def _events(path: object, stream: EventStream, lines: Iterable[bytes]) -> Iterator[Event]:
+def _events(path: Path, stream: EventStream, lines: Iterable[bytes]) -> Iterator[Event]:
     try:
         for line in lines:
             yield from stream.feed(line)

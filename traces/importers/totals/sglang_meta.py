@@ -22,7 +22,7 @@ from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.lines import refuse_pipe
 from ..reading.objects import read_objects
-from ..responses import Responses, answers_of, first_choice, usage_of, within
+from ..responses import Responses, answers_of, first_choice, read_responses, usage_of, within
 from .counted import Counted, counted_request, of_histogram
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
@@ -49,9 +49,7 @@ class _Proposed(NamedTuple):
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """One request an answer; a file is gone through twice, since only all of it shows the window."""
-    for path in files:
-        file = Responses(path, ongoing)
-        yield from file.each(partial(_parse, _proposed(path)))
+    return read_responses(files, ongoing, lambda path: partial(_parse, _proposed(path)))
 
 
 def _proposed(path: Path) -> _Proposed:
