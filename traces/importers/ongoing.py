@@ -17,7 +17,7 @@ from ..shifted_decisions import keyed_generator
 from .drafters import Drafters
 from .options import ImportOptions
 from .reading.fields import Fields
-from .reading.objects import read_object, read_objects
+from .reading.objects import read_objects, the_one
 
 Part = TypeVar("Part")
 Told = TypeVar("Told")
@@ -141,9 +141,13 @@ class Ongoing:
 
     def one_object(self, path: Path) -> Fields:
         """The object of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
+        return self.the_one(path, read_objects(path))
+
+    def the_one(self, path: Path, results: Iterable[Fields]) -> Fields:
+        """The same of the results of a file."""
         if self.options.line is not None:
             self.findings.mattered.add("line")
-        return read_object(path, self.options.line)
+        return the_one(path, results, self.options.line)
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
         """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""

@@ -1,6 +1,6 @@
 """Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -54,27 +54,33 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
 
 
 def read_object(path: Path, line: int | None = None) -> Fields:
-    """The one JSON object of a file, over as many lines as it likes.
+    """The one JSON object of a file, over as many lines as it likes; raises as `read_objects` and `the_one`."""
+    return the_one(path, read_objects(path), line)
+
+
+def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
+    """The one result of a file, or of several the one that is meant.
 
     Args:
         path: of the file.
-        line: where the object begins that is meant, from 1; None: there is only one.
+        results: that it holds, at least one.
+        line: where the one begins that is meant, from 1; None: there is only one.
 
     Raises:
-        TraceFormatError: as `read_objects`; several objects and no line, or none or several on that line.
+        TraceFormatError: several results and no line, or none or several on that line.
     """
     only: Fields | None = None
     lines: list[str] = []
-    for found in read_objects(path):
+    for found in results:
         begins = found.place.removeprefix(f"{path}: line ").partition(",")[0]
         lines.append(begins)
         if line is None or begins == str(line):
             if only is not None and line is not None:
-                raise TraceFormatError(path, "line", "must hold one object", f"several on line {line}")
+                raise TraceFormatError(path, "line", "must hold one result", f"several on line {line}")
             only = found
     told = ", ".join(lines[:_MOST_TOLD]) + (", ..." if len(lines) > _MOST_TOLD else "")
     if only is None:
-        raise TraceFormatError(path, "line", f"must be one where an object begins ({told})", line)
+        raise TraceFormatError(path, "line", f"must be one where a result begins ({told})", line)
     if line is None and len(lines) > 1:
         rule = f"must be stated, the file holds {len(lines)} results: `line` N, one of {told}"
         raise TraceFormatError(path, "line", rule, "nothing")
