@@ -11,6 +11,7 @@ from pathlib import Path
 from .ongoing import Ongoing
 from .reading.fields import Fields
 from .reading.lines import lines_of, text_lines
+from .reading.objects import JSON_BEGINS
 
 _TITLE = re.compile(r"\s*=+ *Serving Benchmark Result *=+\s*")
 _LINE = re.compile(r"\s*([A-Z][^:]{0,80}): +(\S+)\s*")
@@ -23,6 +24,7 @@ _KEYS = {
     "Total input tokens": "total_input_tokens",
     "Total generated tokens": "total_output_tokens",
     "Accept length": "accept_length",
+    "Accept rate": "accept_rate",
     "Acceptance length": "spec_decode_acceptance_length",
     "Acceptance rate (%)": "spec_decode_acceptance_rate",
     "Drafts": "spec_decode_num_drafts",
@@ -39,7 +41,7 @@ def prints(label: str, line: str) -> bool:
 def result_of(ongoing: Ongoing, path: Path) -> Fields:
     """The result of a file, or of its block of lines; of several the one that the user names."""
     for _, line in lines_of(path):
-        if line.lstrip().startswith((b"{", b"[")):
+        if JSON_BEGINS.match(line.lstrip()):
             break
         return ongoing.the_one(path, printed_results(path))
     return ongoing.one_object(path)
@@ -52,10 +54,13 @@ def printed_results(path: Path) -> Iterator[Fields]:
     for number, line in text_lines(path):
         here = f"{path}: line {number}"
         if _TITLE.fullmatch(line):
-            if place:
+            if values:
                 yield Fields(place, values)
             values, place = {}, here
             continue
+        if values and not line.strip().strip("="):
+            yield Fields(place, values)
+            values, place = {}, ""
         found = _LINE.fullmatch(line)
         if found is None:
             if place and not _HEADING.fullmatch(line) and _SPECULATION.search(line):
@@ -63,11 +68,11 @@ def printed_results(path: Path) -> Iterator[Fields]:
                     "line", "must be a name and a number, as blocks of results are", line.strip()
                 )
             continue
-        place = place or here
-        _take(values, here, found[1], found[2])
-    if not place:
-        raise Fields(str(path), {}).error("content", "must hold a block of results, names and numbers", "none")
-    yield Fields(place, values)
+        if place or found[1] in _KEYS:
+            place = place or here
+            _take(values, here, found[1], found[2])
+    if values:
+        yield Fields(place, values)
 
 
 def _take(values: dict[str, object], place: str, label: str, text: str) -> None:

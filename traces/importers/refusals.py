@@ -14,6 +14,7 @@ from .format import Format
 from .formats import FORMATS
 from .reading.fields import Fields
 from .reading.lines import opened
+from .reading.objects import JSON_BEGINS
 
 _MOST = 280  # characters of a message; the command's own words come before it
 _LEAST_SHOWN, _MOST_SHOWN = 16, 60  # of what was found
@@ -89,7 +90,7 @@ def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
             return _refusal(path, f"must be text or JSON: it is {kind.words}; {kind.instead}", start[:8])
     if b"\x00" in head:
         return _refusal(path, f"must be text or JSON; {_SERVER}", start[:8])
-    if re.match(rb"\{|\[\s*(?:[\[{\"]|$)", start):
+    if JSON_BEGINS.match(start):
         return _refusal(error.path, error.rule, error.value, field="JSON")
     text = head.decode("utf-8", errors="replace")
     return _refusal(path, _nearest(text, re.findall(r"[\w:]{4,}", text)[:_MOST_WORDS]), " ".join(text.split()))

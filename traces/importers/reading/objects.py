@@ -1,5 +1,6 @@
 """Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ from .json_texts import JsonText, json_texts
 from .lines import raw_lines, refuse_pipe, sound_lines
 from .streamed import Refuse, read_stream, stream_head
 
+JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # and not a line of a log that begins with a time in brackets
 First = TypeVar("First")
 _MOST_TOLD = 8  # lines that an error lists
 
@@ -78,6 +80,8 @@ def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
             if only is not None and line is not None:
                 raise TraceFormatError(path, "line", "must hold one result", f"several on line {line}")
             only = found
+    if not lines:
+        raise TraceFormatError(path, "file", "must hold a result", "nothing")
     told = ", ".join(lines[:_MOST_TOLD]) + (", ..." if len(lines) > _MOST_TOLD else "")
     if only is None:
         raise TraceFormatError(path, "line", f"must be one where a result begins ({told})", line)

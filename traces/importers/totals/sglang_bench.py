@@ -1,7 +1,7 @@
 """Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
 
-One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`; or the block
-of lines that it prints. The window is `--speculative-num-steps` of the server: the file does not say it.
+One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`; or the
+block of lines that it prints. The window is `--speculative-num-steps` of the server: the file does not say it.
 """
 
 from collections.abc import Iterator, Sequence
