@@ -12,7 +12,7 @@ OPTIONS |= {"horizon_s": "horizon_seconds", "rates": "rate"}  # of workloads
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
-_OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|zero_tokens)`")
+_OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
 
 
 Value = TypeVar("Value", bound=Hashable)

@@ -38,8 +38,8 @@ class ObservedAsked:
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by a benchmark's "
-            "detailed result.",
+            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
+            "result of a benchmark.",
         ),
     ] = None
     calibrate: Annotated[

@@ -2,8 +2,8 @@
 
 Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
 token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
-sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended: both
-clients do so at an infinite `request_rate`. At a finite one nobody knows.
+sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
+both clients do so at an infinite `request_rate`. At a finite one nobody knows.
 """
 
 from heapq import heapify, heapreplace
