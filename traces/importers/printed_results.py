@@ -65,7 +65,7 @@ def printed_results(path: Path) -> Iterator[Fields]:
         if found is None:
             if place and not _HEADING.fullmatch(line) and _SPECULATION.search(line):
                 raise Fields(here, {}).error(
-                    "line", "must be a name and a number, as blocks of results are", line.strip()
+                    "line", "must be a name and a number, as in a block of results", line.strip()
                 )
             continue
         if place or found[1] in _KEYS:

@@ -22,6 +22,7 @@ _HEAD_BYTES = 2**16
 _MOST_WORDS = 5000  # of an object
 _LEAST_WORD = 4
 _CLOSE = 0.85
+_CLOSER = re.compile(r" \(it has [^)]*\)")  # of a rule: what can be left out
 _SERVER = "save responses, a log or /metrics of a server that speculates (docs/importing.md)"
 
 
@@ -150,6 +151,8 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _refusal(place: object, rule: str, found: object, *, field: str = "format") -> TraceFormatError:
+    if len(str(place)) + len(rule) > _MOST - 2 * _LEAST_SHOWN:
+        rule = _CLOSER.sub("", rule)
     room = _MOST - len(str(place)) - len(field) - len(rule) - len(": : , got ''...")
     shown = found if isinstance(found, bytes) else str(found)[: min(max(room, _LEAST_SHOWN), _MOST_SHOWN)]
     return TraceFormatError(str(place), field, rule, shown)

@@ -31,13 +31,17 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
         lines: taken from as far as needed.
     """
     head: list[bytes] = []
-    size = 0
+    seen = 0
     for line in lines:
         head.append(line)
-        text, size = line.removeprefix(BYTE_ORDER_MARK), size + len(line)
-        if text.startswith(_DATA) or (text.startswith(_SILENT) and not any(map(bytes.strip, head[:-1]))):
-            return head, True
-        if text.lstrip().startswith(_JSON) or len(head) == _MOST_LINES or size > _MOST_BYTES:
+        text = line.removeprefix(BYTE_ORDER_MARK) if len(head) == 1 else line
+        for part in text[:_MOST_BYTES].splitlines():  # which CR alone may end
+            if part.startswith(_DATA) or (part.startswith(_SILENT) and not seen):
+                return head, True
+            if part.lstrip().startswith(_JSON) or seen == _MOST_LINES:
+                return head, False
+            seen += bool(part.strip())
+        if len(line) > _MOST_BYTES:
             break
     return head, False
 

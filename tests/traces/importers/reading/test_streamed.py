@@ -57,3 +57,42 @@ def test_what_is_no_chunk_is_refused_by_its_line_or_skipped(tmp_path):
     skipped = []
     assert [found.values for found in read_objects(path, skipped.append)] == [{"id": "a", "usage": 1}]
     assert [str(error).split(": ")[2] for error in skipped] == ["event", "JSON", "JSON", "event"]
+
+
+def test_choices_are_kept_by_their_index_and_the_last_value_stays(tmp_path):
+    told = [
+        [{"index": 1, "text": "b", "count": 1}],
+        [{"index": 0, "text": "a"}, {"index": 1, "text": None, "count": 2}],
+        [],
+        [{"index": 0, "finish_reason": "stop"}],
+    ]
+    path = stream(tmp_path / "x.sse", [{"id": "a", "choices": choices} for choices in told])
+    (found,) = read_objects(path)
+    assert found.values["choices"] == [
+        {"index": 0, "text": "a", "finish_reason": "stop"},
+        {"index": 1, "text": "b", "count": 2},
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    "head", ["", "event: message{0}", ": ping{0}{0}", "x-any: thing{0}", "HTTP/1.1 200 OK{0}content-type: text{0}{0}"]
+)
+def test_streams_as_they_are_saved(tmp_path, end, mark, head):
+    """With any line ends, a byte order mark, comments, unknown fields, a head of HTTP, and constants nobody reads."""
+    path = tmp_path / "x.sse"
+    events = [
+        f'data: {{"id": "a", "x": NaN,{end}data:  "n": 1}}{end}{end}',
+        f'data:{{"usage": 2}}{end}data: [DONE]{end}',
+    ]
+    path.write_bytes((mark + head.format(end) + "".join(events)).encode())
+    (found,) = read_objects(path)
+    assert (found.values["id"], found.values["n"], found.values["usage"]) == ("a", 1, 2)
+
+
+def test_text_that_speaks_of_data_further_down_is_no_stream(tmp_path):
+    path = tmp_path / "x.log"
+    path.write_text("INFO start\n" * 70 + "data: {}\n")
+    with pytest.raises(TraceFormatError, match="line 1: JSON: must be one JSON object"):
+        list(read_objects(path))
