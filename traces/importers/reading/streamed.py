@@ -31,8 +31,9 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
         lines: taken from as far as needed.
     """
     head: list[bytes] = []
-    seen = 0
+    seen = size = 0
     for line in lines:
+        size += len(line)
         head.append(line)
         text = line.removeprefix(BYTE_ORDER_MARK) if len(head) == 1 else line
         for part in text[:_MOST_BYTES].splitlines():  # which CR alone may end
@@ -41,7 +42,7 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
             if part.lstrip().startswith(_JSON) or seen == _MOST_LINES:
                 return head, False
             seen += bool(part.strip())
-        if len(line) > _MOST_BYTES:
+        if size > _MOST_BYTES:
             break
     return head, False
 
