@@ -1,9 +1,10 @@
 """Arguments that are refused: in one line that names the argument, its range and what was given instead."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import TypeVar
 
 _NAMED = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
@@ -12,7 +13,10 @@ OPTIONS |= {"horizon_s": "horizon_seconds", "rates": "rate"}  # of workloads
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
-_OF_RULES = re.compile("`(models|names|output_tokens|replace|requests|windows|zero_tokens)`")
+_OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
+
+
+Value = TypeVar("Value", bound=Hashable)
 
 
 class ArgumentError(ValueError):
@@ -64,6 +68,17 @@ def check_least(name: str, value: float, least: float) -> None:
     """Raise ArgumentError, which names the argument, unless a value is `least` or more."""
     if not value >= least:
         raise ArgumentError(f"{name} must be >= {least}, got {value!r}")
+
+
+def repeated(values: Iterable[Value]) -> list[Value]:
+    """Those that stood before, in order and as often as they came again; in time that grows as their number does."""
+    seen: set[Value] = set()
+    again = []
+    for value in values:
+        if value in seen:
+            again.append(value)
+        seen.add(value)
+    return again
 
 
 @lru_cache

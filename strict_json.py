@@ -1,25 +1,36 @@
-"""JSON from others: nothing is accepted that would have to be guessed at, such as a key that stands there twice."""
+"""JSON from others: nothing is accepted that would have to be guessed at, such as a key that stands there twice.
+
+What it holds is bounded: bytes of a file or a line, and how deep brackets nest.
+"""
 
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, NoReturn
 
+from .arguments import repeated
 
-def decode_json(text: bytes, *, decimals: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
+MOST_BYTES = 2**27  # of a file that is read whole, and of a line of a longer one
+MOST_DEPTH = 100  # of brackets within brackets: whoever goes through values may call itself for each
+
+
+def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
     """The value that a text holds.
 
     Args:
         text: of one value.
         decimals: whether numbers with a point or an exponent become `Decimal`, digit by digit, instead of floats.
+        constants: whether NaN, Infinity and -Infinity are taken, as floats: for files of others, whose fields are
+            checked one by one as they are read, and most of which nobody reads.
 
     Raises:
-        ValueError: no UTF-8, no JSON (NaN and Infinity are none), brackets nested too deep, or an object that has a
-            key twice; one line.
+        ValueError: no UTF-8, no JSON (NaN and Infinity are none, without `constants`), brackets nested deeper than 100,
+            or an object that has a key twice; one line.
     """
     try:
-        return json.loads(
+        found = json.loads(
             text.decode("utf-8"),
-            parse_constant=_refuse_constant,
+            parse_constant=float if constants else _refuse_constant,
             object_pairs_hook=_object,
             parse_float=Decimal if decimals else None,
         )
@@ -29,6 +40,34 @@ def decode_json(text: bytes, *, decimals: bool = False) -> Any:  # noqa: ANN401 
         raise ValueError(f"{error.msg} at character {error.pos}") from None
     except RecursionError:
         raise ValueError("brackets nested too deep") from None
+    if text.count(b"[") + text.count(b"{") > MOST_DEPTH and nested_too_deep(found):
+        raise ValueError("brackets nested too deep")
+    return found
+
+
+def read_json(path: Path, *, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
+    """The one value of a file; raises OSError, and ValueError as `decode_json` and for a file of more than 128 MiB."""
+    return decode_json(read_bounded(path), constants=constants)
+
+
+def read_bounded(path: Path) -> bytes:
+    """All of a file; raises OSError, and ValueError for more than 128 MiB, however much more there would be."""
+    with path.open("rb") as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    return found
+
+
+def nested_too_deep(value: object) -> bool:
+    """Whether a decoded value of JSON or TOML has lists and tables within each other to more than 100 levels."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MOST_DEPTH):
+        held = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
+        level = [one for one in held if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def kind_of_json(value: object) -> str:
@@ -44,8 +83,8 @@ def kind_of_json(value: object) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for place, key in enumerate(keys) if key in keys[:place])!r} twice")
+        twice = repeated(key for key, _ in pairs)[0]
+        raise ValueError(f"key {twice[:100]!r} twice")
     return found
 
 

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-# Read at any depth, with memory that grows as its square.
-_DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")
+from .strict_json import nested_too_deep, read_bounded
+
+# Read at any depth, with memory that grows as its square. No part is gone through twice, however long.
+_DEEP_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 Content = TypeVar("Content", bound=BaseModel)
 
 
@@ -34,16 +36,24 @@ def read_toml(file: Path, kind: str, refused: type[TomlFileError]) -> dict[str, 
         refused: raised for a file that is no TOML or cannot be read.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-        if _DEEP_KEY.search(text):
-            raise RecursionError
-        values = tomllib.loads(text)
+        return decode_toml(read_bounded(file).decode("utf-8"))
     except OSError as error:
         raise refused(file, kind, "must be readable", error.strerror) from None
+    except ValueError as error:  # of UTF-8, of TOML, and of too much
+        raise refused(file, kind, "must be TOML in UTF-8", str(error)) from None
+
+
+def decode_toml(text: str) -> dict[str, Any]:
+    """The values of a text; raises ValueError, one line, for what is no TOML or nests deeper than 100 levels."""
+    deep = ValueError("tables or lists nested too deep")
+    if _DEEP_KEY.search(text):
+        raise deep
+    try:
+        values = tomllib.loads(text)
     except RecursionError:
-        raise refused(file, kind, "must be TOML in UTF-8", "tables or lists nested too deep") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise refused(file, kind, "must be TOML in UTF-8", str(error)) from error
+        raise deep from None
+    if nested_too_deep(values):
+        raise deep
     return values
 
 

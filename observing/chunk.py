@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..strict_json import decode_json
-from .event_stream import BrokenStreamError
+from ..traces.importers.reading.event_stream import BrokenStreamError
 
 _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
 
@@ -33,17 +33,16 @@ class Chunk:
 
 
 def chunk_of(data: str) -> Chunk:
-    """What the data of an event says; raises BrokenStreamError for what is no object of JSON."""
+    """What the data of an event says; raises BrokenStreamError for what is no object of JSON, or of several answers."""
     try:
-        content = decode_json(data.encode("utf-8"))
+        content = decode_json(data.encode("utf-8"), constants=True)
     except ValueError:
         raise BrokenStreamError(f"an event is no JSON: {data[:60]!r}") from None
     if not isinstance(content, dict):
         raise BrokenStreamError(f"an event is no JSON object: {data[:60]!r}")
     if content.get("error"):
         return Chunk(error=message_of(content))
-    choices = content.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    choice = _choice(content)
     usage, timings = _object(content, "usage"), _object(content, "timings")
     reason = choice.get("finish_reason")
     return Chunk(
@@ -55,6 +54,15 @@ def chunk_of(data: str) -> Chunk:
         drafted=_count(timings, "draft_n"),
         accepted=_count(timings, "draft_n_accepted"),
     )
+
+
+def _choice(content: dict[str, Any]) -> dict[str, Any]:
+    """The one choice of an event, empty if it has none: one answer was asked for."""
+    choices = content.get("choices")
+    found = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+    if len(found) > 1 or any(one.get("index", 0) not in (0, None) for one in found):
+        raise BrokenStreamError("an event is of a second choice: one answer was asked for")
+    return found[0] if found else {}
 
 
 def message_of(content: object) -> str:

@@ -6,13 +6,14 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from ..runs.observed.request import ObservedRequest
+from ..traces.importers.reading.event_stream import BrokenStreamError, EventStream
 from ..traces.workloads.arrival import Arrival
 from .chunk import Chunk, chunk_of
 from .clock import Clock
 from .endpoint import Endpoint, ServerError
-from .event_stream import BrokenStreamError, EventStream
 
 _PIECE = 2**16
+_MOST_EVENT_BYTES = 2**24  # of one event of a stream
 _DONE = "[DONE]"
 
 
@@ -111,7 +112,8 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
 
 
 def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
-    for data, at_ps in _events(response, clock):
+    unknown: list[str] = []
+    for data, at_ps in _events(response, clock, unknown):
         if data == _DONE:
             answer.done = True
             return
@@ -120,13 +122,19 @@ def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpo
             raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)[:300]}")
         answer.take(chunk, at_ps)
     if not answer.finish_reason:
-        raise BrokenStreamError("the stream ended without [DONE] and without a finish_reason")
+        told = f"; it has {unknown[0]!r}, which is no field of an event stream" if unknown else ""
+        raise BrokenStreamError(f"the stream ended without [DONE] and without a finish_reason{told}")
 
 
-def _events(response: HTTPResponse, clock: Clock) -> Iterator[tuple[str, int]]:
-    """(data, when it came) of each event."""
-    stream = EventStream()
+def _events(response: HTTPResponse, clock: Clock, unknown: list[str]) -> Iterator[tuple[str, int]]:
+    """(data, when it came) of each event; the first line of no known field goes to `unknown`."""
+
+    def note(_: int, line: bytes) -> None:
+        if not unknown:
+            unknown.append(line[:60].decode("utf-8", errors="replace"))
+
+    stream = EventStream(most_bytes=_MOST_EVENT_BYTES, unknown=note)
     while piece := response.read1(_PIECE):
         at_ps = clock.now_ps()
-        for data in stream.feed(piece):
-            yield data, at_ps
+        for event in stream.feed(piece):
+            yield event.data, at_ps

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..arguments import repeated
 from ..decoding.pool import Pool
 
 
@@ -50,7 +51,7 @@ def _check_order(text: str, members: list[str], pool: Pool) -> None:
         levels = [pool.level(name) for name in members]
     except ValueError as error:
         raise ValueError(f"chain {text!r}: {error}") from None
-    twice = [name for index, name in enumerate(members) if name in members[:index]]
+    twice = repeated(members)
     if twice:
         raise ValueError(f"chain {text!r}: {twice[0]} stands twice")
     if levels != sorted(levels):

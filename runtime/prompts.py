@@ -9,6 +9,7 @@ from typing import Any
 from ..arguments import ArgumentError
 from ..strict_json import decode_json
 from ..traces.errors import TraceFormatError
+from ..traces.importers.reading.lines import bounded_lines, sound_lines
 from .answer_check import CHECKS, Check, last_number
 from .tasks.code_tests import CodeTests, read_tests
 
@@ -77,14 +78,12 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines (from 1) that are not blank."""
-    for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
+    for number, raw in sound_lines(enumerate(bounded_lines(path), start=1)):
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield number, raw.decode("utf-8")
         except UnicodeDecodeError as error:
             offender = raw[error.start : error.end]
             raise TraceFormatError(path, f"line {number}, byte {error.start + 1}", "must be UTF-8", offender) from None
-        if line.strip():
-            yield number, line
 
 
 def _prompt(path: Path, number: int, line: str) -> Prompt:

@@ -43,6 +43,9 @@ RequestsOption = Annotated[
 SeedOption = Annotated[
     int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
 ]
+LineOption = Annotated[
+    int | None, typer.Option(metavar="N", help="The line where the result begins, of a file that holds several.")
+]
 LookupOption = Annotated[
     str | None,
     typer.Option(
@@ -67,6 +70,7 @@ def import_(
     requests: RequestsOption = None,
     output_tokens: Annotated[int | None, typer.Option(help="Of each such request's answer.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Of each such request's prompt.")] = None,
+    line: LineOption = None,
     seed: SeedOption = None,
     lookup: LookupOption = None,
     json: JsonOption = None,
@@ -85,6 +89,7 @@ def import_(
         skip_bad_lines=skip_bad_lines,
         lookup=None if lookup is None else _lookup(lookup),
         load=_load(requests, output_tokens, prompt_tokens),
+        line=line,
         seed=seed,
     )
     imported = import_logs(files, out, options, format_name=format_name)

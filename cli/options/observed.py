@@ -36,7 +36,11 @@ class ObservedAsked:
 
     observed: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Judge the simulator by what paceline observe saw of a server, on --cluster."),
+        typer.Option(
+            metavar="RUN",
+            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
+            "result of a benchmark.",
+        ),
     ] = None
     calibrate: Annotated[
         Path | None,

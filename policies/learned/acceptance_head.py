@@ -15,7 +15,7 @@ from typing import Any
 from ...arguments import check_within
 from ...decoding.pool import Pool
 from ...decoding.rules.draft_stops import RefusalAbove
-from ...strict_json import decode_json, kind_of_json
+from ...strict_json import kind_of_json, read_json
 from ..parts.default_members import smallest_model
 from .logistic import Fit
 
@@ -93,7 +93,7 @@ def moved(agreement: float, num_accepted: int, num_judged: int) -> float:
 def read_head(path: str) -> AcceptanceHead:
     """Read a file; raises ValueError that names it, the field, the rule and what was found."""
     try:
-        found = decode_json(Path(path).read_bytes())
+        found = read_json(Path(path))
     except OSError as error:
         raise ValueError(f"head {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

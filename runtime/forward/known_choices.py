@@ -9,7 +9,7 @@ import torch
 
 from ...counted import counted
 from ...machine import kept_folder, processor
-from ...strict_json import decode_json
+from ...strict_json import read_json
 from ...whole_files import write_whole
 
 
@@ -48,7 +48,7 @@ class KnownChoices:
 
 def _read(path: Path) -> dict[str, dict[str, list[str]]]:
     try:
-        found = decode_json(path.read_bytes())
+        found = read_json(path)
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict) or not all(_are_choices(choices) for choices in found.values()):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...strict_json import decode_json, kind_of_json
+from ...strict_json import kind_of_json, read_json
 
 # A head of one token would have nothing to choose, and no second-best token for the gap that policies look at.
 FEWEST = 2
@@ -19,7 +19,7 @@ def read_head_tokens(path: Path, vocab_size: int) -> list[int]:
         ValueError: the rule that the file breaks, with the value; it names no file.
         OSError: it cannot be read.
     """
-    found = decode_json(path.read_bytes())
+    found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"must be a list of token ids, got {kind_of_json(found)}")
     last = -1

@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
+from ...strict_toml import decode_toml
 from ..pools.pool_file import MemberEntry, PoolFile, PoolFileError
 from .frontier import SlimFound
 from .masks import Mask
@@ -153,8 +151,8 @@ def _with_value(text: str, field: str, value: str) -> str:
 def _check(file: Path, edited: str, expected: PoolFile) -> None:
     """Text was edited, so whether the result says what it should is not taken for granted."""
     try:
-        content = PoolFile.model_validate(tomllib.loads(edited))
-    except (tomllib.TOMLDecodeError, ValidationError, RecursionError) as error:
+        content = PoolFile.model_validate(decode_toml(edited))
+    except ValueError as error:
         raise _unfit(file, str(error)) from error
     if content != expected:
         raise _unfit(file, "another form")

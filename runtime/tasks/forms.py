@@ -4,14 +4,16 @@ import csv
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ...arguments import ArgumentError
-from ...strict_json import decode_json
+from ...strict_json import MOST_BYTES, decode_json
 from ...traces.errors import TraceFormatError
+from ...traces.importers.reading.lines import opened, too_long
 from ..prompts import Prompt
 from .code_tests import read_tests
 
@@ -133,9 +135,12 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError) as error:
+        with opened(path) as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise too_long(path, "file")
+        text = raw.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TraceFormatError(path, "file", "must be whole and compressed by gzip", str(error)) from None
     except UnicodeDecodeError as error:
         offender = error.object[error.start : error.end]

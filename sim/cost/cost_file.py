@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from ...strict_json import decode_json, kind_of_json
+from ...strict_json import kind_of_json, read_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable, Record
 from .base import LOOKUP_S, CostRangeError, DraftTerms
@@ -156,7 +156,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
     """
     try:
-        content = decode_json(path.read_bytes())
+        content = read_json(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -11,8 +11,8 @@ from ...reports.observed.comparison import ObservedCell, cells_table, compared, 
 from ...reports.observed.tables import acceptance_words
 from ...reports.tables.grid import Grid, shown
 from ...reports.tables.printed import Printed
+from ...runs.observed.bench_result import FOLLOWS, read_run
 from ...runs.observed.meta import ObservedMeta, ObservedRun
-from ...runs.observed.store import read_observed
 from ...runs.serving.log import ServingLog
 from ...traces.recording import Recording
 from .calibrate import Calibration, calibrate
@@ -89,9 +89,10 @@ def validate_observed(
     """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
 
     Args:
-        observed: folder that `paceline observe --out` wrote, which is judged.
+        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark, which is
+            judged.
         cluster: that is simulated: a TOML file, or a device of the sheet.
-        calibrate_on: folder of another run, to which the seconds of the target's forwards are fitted; None: nothing is.
+        calibrate_on: another run, to which the seconds of the target's forwards are fitted; None: nothing is.
         policy: of the replicas that have none of their own; None: plain.
         recording: that acceptance is drawn from; None: the one that comes with the package.
         cost: of all replicas, in place of the cluster's own; not beside `calibrate_on`.
@@ -107,10 +108,11 @@ def validate_observed(
     check_within("`tail_bound`", tail_bound, "(0, 10]")
     if calibrate_on is not None and cost is not None:
         raise ArgumentError(f"`cost` must be left out beside `calibrate`, which fits one, got {cost}")
-    run, name = read_observed(Path(observed)), str(observed)
+    run, name = read_run(Path(observed)), str(observed)
     requests = replayed_requests(run, name)
     replayer = Replayer(cluster, policy, recording, cost=cost, seed=seed)
-    fitted = None if calibrate_on is None else _fitted(Path(calibrate_on), run, name, replayer)
+    other = None if calibrate_on is None else read_run(Path(calibrate_on))
+    fitted = None if other is None else _fitted(other, str(calibrate_on), run, name, replayer)
     priced = replayer if fitted is None else replayer.priced(fitted.cost)
     log = priced.served(requests)
     judged = ObservedRun(run.meta, requests.requests)
@@ -123,21 +125,25 @@ def validate_observed(
         "policy": log.meta.about.policy,
         "cost": priced.cost_names,
         "seed": seed,
-        "notes": [*_notes(run.meta, log), *_about_requests(requests)],
+        "notes": [*_of_results(other, run), *_notes(run.meta, log), *_about_requests(requests)],
     }
     cells = compared(judged, log, mean_bound=mean_bound, tail_bound=tail_bound)
     return ObservedValidation(meta=meta, calibration=fitted, cells=cells)
 
 
-def _fitted(folder: Path, judged: ObservedRun, name: str, replayer: Replayer) -> Calibration:
+def _of_results(*runs: ObservedRun | None) -> list[str]:
+    """What must be known of runs that were read from results of benchmarks."""
+    return list(dict.fromkeys(note for run in runs if run is not None for note in run.meta.notes if note == FOLLOWS))
+
+
+def _fitted(run: ObservedRun, called: str, judged: ObservedRun, name: str, replayer: Replayer) -> Calibration:
     """Seconds of another run; raises ArgumentError where it is the same one, also as a copy."""
-    run = read_observed(folder)
     if run.meta == judged.meta and run.requests == judged.requests:
         raise ArgumentError(
             f"`calibrate` must be another run than `observed`: a fit says nothing of what it was fitted to, got "
-            f"{folder} for {name}"
+            f"{called} for {name}"
         )
-    return calibrate(replayed_requests(run, str(folder)), replayer)
+    return calibrate(replayed_requests(run, called), replayer)
 
 
 def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:

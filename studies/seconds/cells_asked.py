@@ -1,8 +1,8 @@
 """Which cells may be asked of a validation: each once, or a policy would be its own rival."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, repeated
 
 
 def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
@@ -15,9 +15,9 @@ def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: in
         _check_each_once("tags", tags)
 
 
-def _check_each_once(name: str, values: Sequence[object]) -> None:
+def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
     if not values:
         raise ArgumentError(f"`{name}` must hold one, got none")
-    twice = [value for place, value in enumerate(values) if value in values[:place]]
+    twice = repeated(values)
     if twice:
         raise ArgumentError(f"`{name}` {twice[0]} is given twice")

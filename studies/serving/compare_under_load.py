@@ -8,7 +8,7 @@ from typing import Unpack
 
 from pydantic import with_config
 
-from ...arguments import ArgumentError, check_within
+from ...arguments import ArgumentError, check_within, repeated
 from ...interrupts import Interrupts, held_interrupts
 from ...progress import Progress
 from ...reports.serving.load_comparison import AtRate, LoadComparison
@@ -130,7 +130,7 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
         raise ArgumentError("`rates` must hold at least one, got none")
     for rate in rates:
         check_within("`rates`", rate, "[1e-9, 1e9]")
-    twice = [rate for place, rate in enumerate(rates) if rate in rates[:place]]
+    twice = repeated(rates)
     if twice:
         raise ArgumentError(f"`rates` must differ, got {twice[0]:g} twice")
     return sorted(rates)

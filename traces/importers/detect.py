@@ -1,4 +1,4 @@
-"""Tell the format of files by the keys of their first objects or by their lines, or say what was missed."""
+"""Tell the format of files by the keys of their first objects or by their lines, or say which one is nearest."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ..errors import TraceFormatError
 from .format import Format
-from .formats import FORMATS, format_keys
+from .formats import FORMATS
 from .reading.fields import Fields
 from .reading.lines import refuse_pipe, text_lines
 from .reading.objects import peek_objects
+from .refusals import keys_of, unlike, unreadable
 from .vllm_responses import is_plain
 
 _MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
@@ -45,11 +46,11 @@ def _telling(path: Path) -> Format | Fields:
     try:
         found = peek_objects(path)
     except TraceFormatError as error:
-        if error.field not in ("JSON", "event"):
+        if error.field != "JSON":
             raise
         known = _format_of_lines(path)
         if known is None:
-            raise TraceFormatError(error.path, "format", f"must be one of {format_keys()}", error.value) from None
+            raise unreadable(path, error) from None
         return known
     first = next(found)
     if not is_plain(first):
@@ -69,8 +70,7 @@ def _format_of(first: Fields) -> Format:
     fitting = [known for known in FORMATS if known.sees(first)]
     if len(fitting) == 1:
         return fitting[0]
-    if fitting:
-        rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
-    else:
-        rule = f"must be told by its keys ({format_keys()})"
-    raise first.error("format", rule, f"keys {', '.join(sorted(first.values)) or 'none'}")
+    if not fitting:
+        raise unlike(first)
+    rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
+    raise first.error("format", rule, keys_of(first))

@@ -55,9 +55,9 @@ class Drafters:
             self._found[name] = DrafterInfo(name=name, by_start=by_start, prefilled=told)
         return name
 
-    def of_server(self, path: Path) -> str:
+    def of_server(self, path: Path, method: str = DRAFTER) -> str:
         """The name of the one drafter of a server's log, which says nothing of it and begins after a prefill."""
-        return self.name(DRAFTER, path, prefilled=True, settled=True)
+        return self.name(method, path, prefilled=True, settled=True)
 
     def prefilled(self, name: str) -> bool:
         """Whether a prefill emitted a token before the first round of a drafter."""

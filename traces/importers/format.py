@@ -42,6 +42,7 @@ class Format(BaseModel):
         name: as the command line calls it.
         words: what its files are, in words.
         keys: what tells its files, for error messages.
+        near: what else stands in such files, and in those of their kin that lack what tells them.
         form: what they usually know.
         by_line: whether a line that is bad can be skipped.
         exact: what becomes exact.
@@ -57,6 +58,7 @@ class Format(BaseModel):
     name: str
     words: str
     keys: tuple[str, ...]
+    near: tuple[str, ...] = ()
     form: Form
     by_line: bool
     exact: str

@@ -33,8 +33,3 @@ def format_named(name: str) -> Format:
         if known.name == name:
             return known
     raise ValueError(f"format must be one of {', '.join(format_names())}, got {name!r}")
-
-
-def format_keys() -> str:
-    """What tells the files of every format, for error messages."""
-    return "; ".join(f"{known.name}: {', '.join(known.keys)}" for known in FORMATS)

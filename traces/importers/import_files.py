@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, repeated
 from ..errors import TraceFormatError
 from ..rounds.meta import LOOKUP, RoundsMeta
 from ..rounds.recording import RoundsRecording
@@ -40,7 +40,7 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
     """
     if not files:
         raise ValueError("files must name at least one file, got none")
-    twice = [path for place, path in enumerate(files) if path in files[:place]]
+    twice = repeated(files)
     if twice:
         raise ValueError(f"files must be given once each, got {str(twice[0])!r} twice")
     if name not in (AUTO, *format_names()):

@@ -17,7 +17,7 @@ from ..shifted_decisions import keyed_generator
 from .drafters import Drafters
 from .options import ImportOptions
 from .reading.fields import Fields
-from .reading.objects import read_objects
+from .reading.objects import read_objects, the_one
 
 Part = TypeVar("Part")
 Told = TypeVar("Told")
@@ -139,6 +139,16 @@ class Ongoing:
             yield from parsed
         self._bad.check(path, any_sound=any_sound)
 
+    def one_object(self, path: Path) -> Fields:
+        """The object of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
+        return self.the_one(path, read_objects(path))
+
+    def the_one(self, path: Path, results: Iterable[Fields]) -> Fields:
+        """The same of the results of a file."""
+        if self.options.line is not None:
+            self.findings.mattered.add("line")
+        return the_one(path, results, self.options.line)
+
     def request(self, fields: Fields, field: str, request_id: str) -> None:
         """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
         if not request_id:
@@ -147,6 +157,10 @@ class Ongoing:
             raise fields.error(field, "must be unique", request_id)
         self._ids.add(request_id)
         self._new_ids.append(request_id)
+
+    def begin_file(self) -> None:
+        """Let names of requests come again: another file gives its own, and they are no names of the recording's."""
+        self._ids.clear()
 
     def generator(self, request_id: str) -> np.random.Generator:
         """Random numbers for what the log does not say of a request, the same whatever else is imported."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, check_within
 from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 
 MOST_REQUESTS = 1_000_000
@@ -49,6 +49,7 @@ class ImportOptions:
         skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
         lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
         load: the requests of a log that names none; None: the log names them.
+        line: where the result begins that is taken, of a file that holds several, from 1; None: it holds one.
         seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
     """
 
@@ -62,6 +63,7 @@ class ImportOptions:
     skip_bad_lines: bool = False
     lookup: NgramInfo | None = None
     load: Load | None = None
+    line: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class ImportOptions:
         for name, window in self.windows.items():
             if not 1 <= window <= MOST:
                 raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
+        if self.line is not None:
+            check_within("`line`", self.line, f"[1, {MOST}]")
 
     def key_of_file(self, path: Path) -> str | None:
         """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
@@ -99,6 +103,7 @@ class ImportOptions:
         for argument, rule in (
             ("seed", "nothing of this log is drawn"),
             ("load", "this log names its requests"),
+            ("line", "files of this format are taken whole"),
             ("lookup", "this log has no token ids to look up"),
         ):
             if getattr(self, argument) is not None and argument not in mattered:

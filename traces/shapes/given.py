@@ -1,13 +1,13 @@
 """What a user says of the shapes of models: a list of them in a file, a preset, or a config."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ...arguments import ArgumentError
-from ...strict_json import decode_json
+from ...arguments import ArgumentError, repeated
+from ...strict_json import decode_json, read_bounded
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
 from .decoder import Decoder, presets
@@ -38,13 +38,14 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
         name, _, source = text.partition("=") if "=" in text else (target, "", text)
         if not name or not source:
             raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
-        _refuse_twice(name, called)
+        if name in called:
+            raise _twice(name)
         if _is_file(source):
             listed.append(read_hub_config(Path(source), name))
         else:
             called[name] = source
-    for index, shape in enumerate(listed):
-        _refuse_twice(shape.name, [*called, *(other.name for other in listed[:index])])
+    for name in repeated([*called, *(shape.name for shape in listed)]):
+        raise _twice(name)
     base = model_called(called.get(target, target))
     return (*listed, *(_preset(name, text, base) for name, text in called.items()))
 
@@ -67,9 +68,8 @@ def _is_file(text: str) -> bool:
     return text.endswith(".json") or Path(text).is_dir()
 
 
-def _refuse_twice(name: str, known: Collection[str]) -> None:
-    if name in known:
-        raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
+def _twice(name: str) -> ArgumentError:
+    return ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
 
 
 def _preset(name: str, text: str, target: str | None) -> ModelInfo:
@@ -88,11 +88,10 @@ def _shapes(text: str) -> list[ModelInfo]:
     """Shapes from a file that lists them, at least one."""
     path = Path(text)
     try:
-        content = path.read_bytes()
+        content = read_bounded(path)
+        decoded = decode_json(content)
     except OSError as error:
         raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
-    try:
-        decoded = decode_json(content)
     except ValueError as error:
         raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
     if isinstance(decoded, dict) and "model_type" in decoded:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...strict_json import decode_json, kind_of_json
+from ...strict_json import kind_of_json, read_json
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
 from .decoder import WIDTHS, Decoder, Mixture
@@ -52,7 +52,7 @@ def read_hub_decoder(path: Path) -> Decoder | None:
 def _config(path: Path) -> "_Config":
     file = path / CONFIG if path.is_dir() else path
     try:
-        content = decode_json(file.read_bytes())
+        content = read_json(file, constants=True)
     except OSError as error:
         raise TraceFormatError(file, "file", "must be a readable file", error.strerror) from None
     except ValueError as error:

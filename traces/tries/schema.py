@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ...arguments import repeated
 from ..errors import TraceFormatError
 from .columns import NodeColumns, RequestRow
 from .features.columns import layout, schema_fields
@@ -60,8 +61,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
     """Columns of `nodes.parquet`; raises TraceFormatError where model names make two columns the same."""
     fields = [pa.field(name, kind, nullable=False) for name, _, _, kind in _layout(meta)] + schema_fields(meta)
-    names = [field.name for field in fields]
-    doubles = sorted({name for name in names if names.count(name) > 1})
+    doubles = sorted(set(repeated(field.name for field in fields)))
     if doubles:
         raise TraceFormatError(path, "models", "names must give different column names", doubles)
     return pa.schema(fields)

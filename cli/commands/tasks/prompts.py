@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ....arguments import repeated
 from ....counted import counted
 from ....runtime.tasks.forms import FORMS, prompt_lines, read_task
 from ....whole_files import write_whole
@@ -23,10 +24,9 @@ def prompts(
     """
     check_file_path("--out", out)
     found = tuple(prompt for path in file for prompt in read_task(form, path)[:limit])
-    names = [prompt.request_id for prompt in found]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"FILE must name each question once, got {twice} twice")
+    twice = repeated(prompt.request_id for prompt in found)
+    if twice:
+        raise ValueError(f"FILE must name each question once, got {twice[0]} twice")
     write_whole(out, prompt_lines(found))
     scored = sum(prompt.answer is not None for prompt in found)
     tested = sum(prompt.tests is not None for prompt in found)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from inspect import Parameter, signature
 
-from ....arguments import ArgumentError
+from ....arguments import ArgumentError, repeated
 from ....policies.about import BRANCHES, about_of
 from ....policies.check import check_pool
 from ....policies.options import PolicyClass
@@ -35,10 +35,9 @@ def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> 
     for spec in specs:
         if spec.policy_class is None:  # a target's name, or nobody's: told now, and not cell by cell
             spec.build(check_pool())
-    labels = [spec.label for spec in specs]
-    twice = next((label for place, label in enumerate(labels) if label in labels[:place]), None)
-    if twice is not None:
-        raise ArgumentError(f"`policies` must differ, got {twice} twice")
+    twice = repeated(spec.label for spec in specs)
+    if twice:
+        raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
     return tuple(specs)
 
 

@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.hub import cached_file
 
-from ....strict_json import decode_json, kind_of_json
+from ....strict_json import kind_of_json, read_json
 from ...broken_rule import ConfigError
 from ..fetching.fetched import fetched
 from ..loading.quiet_loading import quiet_loading
@@ -138,7 +138,7 @@ def _file_of(location: Path | str, name: str) -> Path | None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        values = decode_json(path.read_bytes())
+        values = read_json(path, constants=True)
     except (OSError, ValueError) as error:
         raise PoolFileError(path, "content", "must be JSON", " ".join(str(error).split())) from error
     if not isinstance(values, dict):

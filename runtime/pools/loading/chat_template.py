@@ -8,7 +8,7 @@ from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 from transformers.utils.hub import cached_file
 
-from ....strict_json import decode_json
+from ....strict_json import read_json
 from ..fetching.fetched import fetched
 from ..pool_file import PoolFileError
 
@@ -80,7 +80,7 @@ def _file_of(file: Path, location: str, name: str) -> Path | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    values = decode_json(path.read_bytes())
+    values = read_json(path, constants=True)
     if not isinstance(values, dict):
         raise ValueError(f"{path.name} must be an object")
     return values

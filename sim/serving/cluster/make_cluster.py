@@ -1,5 +1,6 @@
 """From a cluster file, or the name of a device, and a recording to a cluster."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,13 +242,17 @@ def _shapes(recording: Recording) -> dict[str, ModelInfo]:
 def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
     """A name for each table: its own, else its device's, else that and its place in the file."""
     given = [table.name for table in content.replicas]
+    seen: set[str] = set()
     for row, name in enumerate(given):
-        if name is not None and name in given[:row]:
+        if name in seen:
             raise ClusterFileError(path, f"replicas[{row}].name", "must be unique", name)
+        if name is not None:
+            seen.add(name)
+    usually = Counter(table.device or "replica" for table in content.replicas)
     names: list[str] = []
     for row, table in enumerate(content.replicas):
         usual = table.device or "replica"
-        taken = usual in given or sum(usual == (other.device or "replica") for other in content.replicas) > 1
+        taken = usual in seen or usually[usual] > 1
         names.append(table.name or (f"{usual}-{row}" if taken else usual))
     return names
 

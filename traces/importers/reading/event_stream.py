@@ -1,71 +1,106 @@
-"""Streamed responses as they came over the wire (server-sent events): the chunks of each, as one object.
+"""Server-sent events, as completions are streamed: bytes as they come, the data of each event as it was sent.
 
-A chunk is a line `data: {...}`; `data: [DONE]` ends a response, and so does a chunk with another `id` or one after a
-chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a field that is not empty is that
-of the response: what engines count comes with the last chunk. Other fields of events (`event:`, `id:`, `retry:` and
-comments) say nothing of it.
+The format is that of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or both; a
+byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by LF;
+comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
+none.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NamedTuple
 
-from ....strict_json import decode_json, kind_of_json
-from ...errors import TraceFormatError
-from .fields import Fields
+from .lines import BYTE_ORDER_MARK
 
-Refuse = Callable[[TraceFormatError], None]
-
-_OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
-_DATA, _DONE = b"data:", b"[DONE]"
+_LINE_ENDS = b"\r\n"
+_SILENT = frozenset({b"", b"event", b"id", b"retry"})
 
 
-def begins_stream(line: bytes) -> bool:
-    """Whether a line is one of an event stream."""
-    return line.startswith((_DATA, *_OTHER_FIELDS))
+class BrokenStreamError(ValueError):
+    """A stream that is none of server-sent events; the message says what was found."""
 
 
-def read_stream(path: object, lines: Iterator[tuple[int, bytes]], bad: Refuse) -> Iterator[Fields]:
-    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped."""
-    response: dict[str, Any] = {}
-    place = ""
-    for number, line in lines:
-        here = f"{path}: line {number}"
-        text = line.removeprefix(_DATA).strip()
-        if line.startswith(_DATA) and text != _DONE:
-            chunk = _chunk(here, text, bad)
-            if response and chunk and _is_another(response, chunk):
-                yield Fields(place, response)
-                response = {}
-            _take(response, chunk)
-            place = here
-        elif text == _DONE and response:
-            yield Fields(place, response)
-            response = {}
-        elif not line.startswith((_DATA, *_OTHER_FIELDS)):
-            shown = line[:60].decode("utf-8", errors="replace").strip()
-            bad(TraceFormatError(here, "event", "must be a line of an event stream (data: ...)", shown))
-    if response:
-        yield Fields(place, response)
+class Event(NamedTuple):
+    """One event.
+
+    Attributes:
+        data: its lines of data.
+        number: of the last of them in the stream, from 1.
+    """
+
+    data: str
+    number: int
 
 
-def _chunk(place: str, text: bytes, bad: Refuse) -> dict[str, Any]:
-    """The object of a chunk, empty if it is none and may be skipped."""
-    try:
-        found = decode_json(text)
-        if isinstance(found, dict):
-            return found
-        told = kind_of_json(found)
-    except ValueError as error:
-        told = str(error)
-    bad(TraceFormatError(place, "JSON", "must be one JSON object after data:", told))
-    return {}
+class EventStream:
+    """Turns pieces of a stream into its events. Final.
 
+    Args:
+        most_bytes: of one event, and of any one line.
+        unknown: is handed the number and the text of each line whose field has an unknown name.
+        alone: whether one line of data is an event by itself if another follows without an empty line between: some
+            save streams without them. None: it never is, as the format says.
+    """
 
-def _is_another(response: dict[str, Any], chunk: dict[str, Any]) -> bool:
-    return response.get("stop") is True or ("id" in response and "id" in chunk and response["id"] != chunk["id"])
+    def __init__(
+        self,
+        *,
+        most_bytes: int,
+        unknown: Callable[[int, bytes], None] | None = None,
+        alone: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._most_bytes, self._unknown, self._alone = most_bytes, unknown, alone
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._line_size = self._data_size = 0
+        self._number = self._data_number = 0
+        self._ended_by_cr = False
 
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes, which may end anywhere; each event that is whole now, to be read to the end.
 
-def _take(response: dict[str, Any], chunk: dict[str, Any]) -> None:
-    for key, value in chunk.items():
-        if key not in response or value not in (None, [], {}):
-            response[key] = value
+        Raises:
+            BrokenStreamError: an event, or a line, of more bytes than it may have.
+        """
+        if not piece:
+            return
+        if self._ended_by_cr:
+            piece = piece.removeprefix(b"\n")
+        self._ended_by_cr = piece.endswith(b"\r")
+        for part in piece.splitlines(keepends=True):  # of bytes: at LF, CR and CR LF, and nowhere else
+            self._line.append(part)
+            self._line_size += len(part)
+            if self._line_size + self._data_size > self._most_bytes:
+                raise BrokenStreamError(f"an event is longer than {self._most_bytes:,} bytes")
+            if part[-1] in _LINE_ENDS:
+                yield from self._take(self._whole_line())
+
+    def end(self) -> Iterator[Event]:
+        """The event that the stream breaks off in, which a browser would throw away; it ends the stream."""
+        if self._line:
+            yield from self._take(self._whole_line())
+        yield from self._event()
+
+    def _whole_line(self) -> bytes:
+        line = b"".join(self._line).rstrip(_LINE_ENDS)
+        self._line.clear()
+        self._line_size = 0
+        self._number += 1
+        return line.removeprefix(BYTE_ORDER_MARK) if self._number == 1 else line
+
+    def _take(self, line: bytes) -> Iterator[Event]:
+        field, _, value = line.partition(b":")
+        if not line:
+            yield from self._event()
+        elif field == b"data":
+            if self._alone is not None and len(self._data) == 1 and self._alone(self._data[0]):
+                yield from self._event()
+            self._data.append(value.removeprefix(b" "))
+            self._data_size += len(line) + 1
+            self._data_number = self._number
+        elif field not in _SILENT and self._unknown is not None:
+            self._unknown(self._number, line)
+
+    def _event(self) -> Iterator[Event]:
+        data, self._data, self._data_size = b"\n".join(self._data), [], 0
+        if data.strip():
+            yield Event(data.decode("utf-8", errors="replace"), self._data_number)

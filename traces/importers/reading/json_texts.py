@@ -7,8 +7,10 @@ leaves brackets open too; it is told by the next line, which is an object of its
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ....strict_json import decode_json
+from ....strict_json import MOST_BYTES, decode_json
+from .lines import too_long
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
@@ -29,10 +31,10 @@ class JsonText:
     last: bool = False
 
 
-def json_texts(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
-    """The values of numbered lines, sound or not."""
+def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+    """The values of numbered lines, sound or not; raises TraceFormatError, with the path, for one of over 128 MiB."""
     before: JsonText | None = None
-    for found in _joined(lines):
+    for found in _joined(path, lines):
         if before is not None:
             yield before
         before = found
@@ -40,16 +42,19 @@ def json_texts(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
         yield replace(before, last=True)
 
 
-def _joined(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
     gathered: list[bytes] = []
-    first = depth = 0
+    first = depth = size = 0
     for number, line in lines:
         if len(gathered) == 1 and gathered[0].startswith(b"{") and _is_object(line):
             yield JsonText(number=first, text=gathered[0])
             gathered, depth = [], 0
         if not gathered:
-            first = number
+            first, size = number, 0
         gathered.append(line)
+        size += len(line)
+        if size > MOST_BYTES:
+            raise too_long(f"{path}: line {first}", "value")
         depth = 0 if len(gathered) == 1 and _looks_whole(line) else depth + _opened(line)
         if depth <= 0:
             yield JsonText(number=first, text=b"".join(gathered))
@@ -74,6 +79,6 @@ def _is_object(line: bytes) -> bool:
     if not line.startswith(b"{"):
         return False
     try:
-        return isinstance(decode_json(line), dict)
+        return isinstance(decode_json(line, constants=True), dict)
     except ValueError:
         return False

@@ -130,9 +130,10 @@ def _asked(path: Path) -> Iterator[_Asked]:
         if question in seen:
             raise line.error("question_id", "must be unique in the file", question)
         seen.add(question)
-        choice = next(line.each("choices"), None)
-        if choice is None:
-            raise line.error("choices", "must hold an answer", [])
+        choices = list(line.each("choices"))
+        if len(choices) != 1:
+            raise line.error("choices", "must hold one answer, the one that is timed", f"{len(choices)} answers")
+        choice = choices[0]
         for turn, num_tokens in enumerate(choice.counts("new_tokens", least=1)):
             yield _Asked(
                 request_id=f"{question}/{turn + 1}",

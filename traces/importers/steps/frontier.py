@@ -16,7 +16,6 @@ from ..drafters import DRAFTER
 from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from ..reading.objects import read_object
 from ..step_rounds import check_drafted, rounds_at, starts_of
 
 _COMMITTED = "per_request_committed_tokens_per_iteration"
@@ -28,7 +27,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """One request per entry."""
     for path in files:
         name = ongoing.drafters.name(DRAFTER, path)
-        found = read_object(path)
+        found = ongoing.one_object(path)
         committed = found.nested(_COMMITTED)
         scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None
         if scheduled is not None and set(scheduled.values) != set(committed.values):

@@ -24,6 +24,7 @@ TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
 PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
 UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
 _UNLIKE = "requests have answers whose length depends on the method"
+_OTHER_PROMPT = "requests have prompts whose length depends on the method; that of the first one counts"
 _PARTIAL = "requests were not answered by every method"
 
 
@@ -61,6 +62,7 @@ def merged(ongoing: Ongoing, answers: Iterable[RoundsRequest]) -> Iterator[Round
         request = _request(told)
         ongoing.findings.note(_UNLIKE, len(set(request.num_tokens.values())) > 1)
         ongoing.findings.note(_PARTIAL, len(request.num_tokens) < len(methods))
+        ongoing.findings.note(_OTHER_PROMPT, len({answer.prompt_tokens for answer in told if answer.prompt_tokens}) > 1)
         yield request
 
 
@@ -70,4 +72,5 @@ def _request(told: list[RoundsRequest]) -> RoundsRequest:
         for field in ("num_tokens", "rounds", "wall_s", "prefill_s")
     }
     tag = next((answer.tag for answer in told if answer.tag), "")
-    return RoundsRequest(request_id=told[0].request_id, tag=tag, **by_method)
+    prompt_tokens = next((answer.prompt_tokens for answer in told if answer.prompt_tokens), 0)
+    return RoundsRequest(request_id=told[0].request_id, tag=tag, prompt_tokens=prompt_tokens, **by_method)

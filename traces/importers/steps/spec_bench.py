@@ -1,6 +1,6 @@
 """Answer files of Spec-Bench, EAGLE and Medusa: what each method accepted, step by step, on the same questions.
 
-One object a line: `question_id`, `category`, `model_id`, `choices[0]` with, per turn, `new_tokens`, `wall_time` and
+One object a line: `question_id`, `category`, `model_id`, `choices`, each with, per turn, `new_tokens`, `wall_time` and
 `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
 misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
 alone. A file with steps and tokens only says how many tokens a step of a turn emitted on average: its rounds are drawn
@@ -27,7 +27,6 @@ from ..totals.counted import Counted, draw_steps
 from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
 
 _LENGTHS = ("accept_lengths", "accept_lengths:")
-_FURTHER = "further samples of a question (choices after the first) were left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class _Turn:
     """One turn of one answer.
 
     Attributes:
-        request_id: question and turn.
+        request_id: question and turn, and of further samples (choices after the first) which it is, from 1.
         tag: category of the question.
         fields: where it stood.
         num_steps: of the answer.
@@ -85,9 +84,8 @@ def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, li
     line, turns = told
     if any(turn.request_id in seen for turn in turns):
         raise line.error("question_id", "must be unique in the file", line.text("question_id"))
-    choice, *further = line.each("choices")
-    ongoing.findings.note(_FURTHER, len(further))
-    ongoing.findings.note(EMPTY, len(choice.sequence("new_tokens")) - len(turns))
+    told_turns = sum(len(choice.sequence("new_tokens")) for choice in line.each("choices"))
+    ongoing.findings.note(EMPTY, told_turns - len(turns))
     found = [_answer(ongoing, name, turn) for turn in turns]
     seen.update(turn.request_id for turn in turns)
     return found
@@ -97,10 +95,14 @@ def _turns(line: Fields) -> list[_Turn]:
     """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit."""
     question, tag = line.text("question_id"), line.text("category", default="")
     line.text("model_id", default="")  # refused before what follows
-    choices = list(line.each("choices"))
-    if not choices:
+    found = [_choice(question, tag, choice, sample) for sample, choice in enumerate(line.each("choices"))]
+    if not found:
         raise line.error("choices", "must hold an answer", [])
-    choice = choices[0]
+    return [turn for turns in found for turn in turns]
+
+
+def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
+    """The turns of one answer that have tokens."""
     num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
@@ -112,7 +114,7 @@ def _turns(line: Fields) -> list[_Turn]:
     lengths = _lengths(choice, steps, num_tokens)
     return [
         _Turn(
-            request_id=f"{question}/{turn + 1}",
+            request_id=f"{question}/{turn + 1}" + (f"/{sample}" if sample else ""),
             tag=tag,
             fields=choice,
             num_steps=int(steps[turn]),

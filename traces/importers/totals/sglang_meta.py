@@ -3,27 +3,80 @@
 One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
-the step. A tree proposes more tokens than its deepest path has: where the histogram ends before the tokens proposed in
-a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep drafts were. Without
-a histogram nothing shows a tree: drafts are chains unless the window is less than what was proposed. A response without
-`spec_verify_ct` is one of the target alone.
+the step, at most in any response of the file: servers may draft less now and then. A tree proposes more tokens than its
+deepest path has: where every histogram of the file ends before the tokens proposed in a step, it may be one (or a chain
+that no step kept whole), and a stated window has to say how deep drafts were. Without a histogram nothing shows a tree:
+drafts are chains unless the window is less than what was proposed. A response without `spec_verify_ct` is one of the
+target alone.
 """
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import TraceFormatError
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, first_choice, usage_of, within
+from ..reading.lines import refuse_pipe
+from ..reading.objects import read_objects
+from ..responses import Responses, answers_of, first_choice, read_responses, usage_of, within
 from .counted import Counted, counted_request, of_histogram
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
 _UNSTATED = (
-    "must be stated, `windows` {}=K, since the histogram ends at {}: a tree was proposed, or a chain that no step kept "
-    "whole"
+    "must be stated, `windows` {}=K, since no histogram of the file goes beyond {}: a tree was proposed, or a chain "
+    "that no step kept whole"
 )
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
+
+
+class _Proposed(NamedTuple):
+    """What all responses of a file show of drafts.
+
+    Attributes:
+        window: most tokens that one proposed by the step, if that is as many in each of its steps; None if not.
+        longest: most tokens that a step can have kept by the length of a histogram; None without any.
+    """
+
+    window: int | None
+    longest: int | None
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request an answer; a file is gone through twice, since only all of it shows the window."""
+    return read_responses(files, ongoing, lambda path: partial(_parse, _proposed(path)))
+
+
+def _proposed(path: Path) -> _Proposed:
+    """Of a file that will be read again; what breaks a rule is left to whoever does."""
+    refuse_pipe(path)
+    most: tuple[float, int] = 0.0, 0
+    longest = -1
+    for line in read_objects(path, lambda _: None):
+        try:
+            metas = [meta for answer in answers_of(line) if (meta := _meta(answer)) is not None]
+            for meta in metas:
+                steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
+                longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
+                if steps and drafted:
+                    most = max(most, (drafted / steps, drafted // steps))
+        except TraceFormatError:
+            continue
+    by_step, window = most
+    return _Proposed(window if window == by_step and window else None, longest if longest >= 0 else None)
+
+
+def _drafted(meta: Fields) -> int | None:
+    return next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
+
+
+def _histogram_key(meta: Fields) -> str | None:
+    return next((key for key in _HISTOGRAMS if key in meta), None)
 
 
 def _sees(found: Fields) -> bool:
@@ -35,19 +88,19 @@ def _meta(line: Fields) -> Fields | None:
     return within(line, "meta_info") or within(first_choice(line), "meta_info")
 
 
-def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
+def _parse(proposed: _Proposed, file: Responses, line: Fields) -> RoundsRequest | None:
     meta = _meta(line)
     if meta is None:
         raise line.error("meta_info", "must be there, in the response or in its first choice", "nothing")
     request_id = file.name_of(line, meta)
-    counting = meta if _TOKENS in meta else usage_of(line)
-    tokens = counting.count(_TOKENS, least=0)
+    usage = usage_of(line)
+    tokens = (meta if _TOKENS in meta else usage).count(_TOKENS, least=0)
     if not tokens:
         return None
+    counting = meta if "prompt_tokens" in meta else usage
     steps = meta.count(_STEPS, least=0, default=0)
-    drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
     if steps:
-        counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, drafted)
+        counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, proposed)
         return counted_request(file, counting, meta, request_id, counted)
     prompt_tokens = counting.count("prompt_tokens", least=0, default=0)
     return RoundsRequest(
@@ -55,14 +108,14 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     )
 
 
-def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
-    """What was counted; the window is what was drafted in a step, if that is one and the same in all and no tree's."""
-    window = drafted // steps if drafted and not drafted % steps else None
+def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
+    """What was counted; the window is that of the file."""
+    drafted, window = _drafted(meta), proposed.window
     stated = ongoing.options.windows.get(name)
     if stated is not None and drafted is not None and drafted > stated * steps:
         ongoing.findings.note(_TREES)
         drafted = None
-    key = next((key for key in _HISTOGRAMS if key in meta), None)
+    key = _histogram_key(meta)
     if key is None:
         ongoing.findings.forms.add("request means")
         if tokens - 1 < steps:
@@ -75,9 +128,9 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
     if counted.num_steps != steps:
         raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
-    if stated is None and window is not None and window >= len(histogram):
-        raise meta.error("window", _UNSTATED.format(name, len(histogram) - 1), f"{window} tokens proposed in a step")
+    if stated is None and window is not None and proposed.longest is not None and window > proposed.longest:
+        raise meta.error("window", _UNSTATED.format(name, proposed.longest), f"{window} tokens proposed in a step")
     return counted
 
 
-SGLANG_META = Format(**described("sglang-meta"), read=by_response(_parse), sees=_sees)
+SGLANG_META = Format(**described("sglang-meta"), read=_read, sees=_sees)

@@ -1,6 +1,6 @@
 """TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
 
-One response an object: the first choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
+One response an object: each choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
 `total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
 the prefill, and then a window must be given. `usage` counts tokens.
 """
@@ -11,6 +11,7 @@ from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, first_choice, usage_of, within
 from .counted import Counted, counted_request, of_histogram
 
+_AS_LONG = "answers have no count of tokens of their own: each is taken to be as long as what its steps emit"
 _HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
 
 
@@ -26,6 +27,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
         rule = f"must have speculative_decoding or {_MEAN} in its first choice"
         raise line.error("choices", rule, "no choice" if choice is None else "neither")
     statistics = within(choice, "speculative_decoding")
+    file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
     file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
     return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
@@ -47,7 +49,8 @@ def _of_statistics(line: Fields, statistics: Fields) -> Counted:
 def _of_mean(line: Fields, choice: Fields) -> Counted:
     tokens, mean = completion_tokens(line), choice.rate(_MEAN, most=1e6)
     if tokens is None:
-        raise line.error("usage.completion_tokens", f"must be there beside {_MEAN}", "nothing")
+        rule = f"must be there beside {_MEAN}, and of one answer alone (n = 1)"
+        raise line.error("usage.completion_tokens", rule, "nothing")
     steps = max(round(tokens / mean) - 1, 0) if mean >= 1 else -1
     if not 0 <= steps <= max(tokens - 1, 0):
         raise choice.error(_MEAN, f"must lie between 1 and the {tokens} tokens of the answer", mean)

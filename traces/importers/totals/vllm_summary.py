@@ -9,7 +9,7 @@ from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, usage_of
-from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, metrics_of
+from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, is_plain, metrics_of
 from .counted import counted_request, of_histogram
 
 
@@ -32,4 +32,4 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     return counted_request(file, usage_of(line), metrics, request_id, counted)
 
 
-VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees)
+VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=is_plain)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from decimal import Decimal
 from typing import Any
 
+from ....arguments import repeated
 from ....strict_json import decode_json, kind_of_json
 from ...importers.reading.lines import lines_of
 from ..exact_seconds import MOST_PS, MOST_READ_PS, PS_PER_S, ps_of_decimal
@@ -72,9 +73,9 @@ def ids_of(reading: Reading, line: int, field: str, value: object) -> tuple[int,
     if set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ID):
         place, wrong = next((place, one) for place, one in enumerate(value) if not whole(one, 0, MOST_ID))
         raise reading.error(line, f"{field}[{place}]", f"must be a whole number in [0, {MOST_ID}]", shown(wrong))
-    if len(set(value)) != len(value):
-        twice = next(one for place, one in enumerate(value) if one in value[:place])
-        raise reading.error(line, field, "must not hold an id twice: it stands for all the text before it", twice)
+    twice = repeated(value)
+    if twice:
+        raise reading.error(line, field, "must not hold an id twice: it stands for all the text before it", twice[0])
     return tuple(value)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from ....arguments import repeated
 from ...errors import TraceFormatError
 from ...importers.reading.lines import lines_of
 from ..arrival import Arrival
@@ -107,9 +108,9 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
 
 def check_head(table: Table, reading: Reading, line: int, head: list[str]) -> None:
     """Raise TraceFormatError for columns that are missing, unknown or there twice."""
-    for place, name in enumerate(head):
-        if name in head[:place]:
-            raise reading.error(line, "columns", "must be there once each", name)
+    for twice in repeated(head):
+        raise reading.error(line, "columns", "must be there once each", twice)
+    for name in head:
         if name not in table.known:
             raise reading.error(line, "columns", f"must be of {', '.join(table.known)}", name)
     missing = [name for name in table.needed if name not in head]

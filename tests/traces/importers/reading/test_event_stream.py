@@ -1,57 +1,85 @@
-"""Streamed responses: one object each, with what its chunks say last."""
+"""Server-sent events, however they are cut: the rules of WHATWG, bounded."""
 
-import json
+from collections import deque
+from itertools import chain
 
 import pytest
-from paceline.traces import TraceFormatError
-from paceline.traces.importers.reading.objects import read_objects
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.traces.importers.reading.event_stream import BrokenStreamError, EventStream
 
-USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
-METRICS = {"speculative_decoding": {"per_step_accepted": [1, 0], "per_step_drafted": [2, 2]}}
-
-
-def chunks(name):
-    word = {"index": 0, "delta": {"content": "word"}}
-    return [
-        {"id": name, "choices": [word], "usage": None},
-        {"id": name, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": None},
-        {"id": name, "choices": [], "usage": USAGE, "metrics": METRICS},
-    ]
+texts = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), min_size=1).map(
+    lambda text: f"x{text}"
+)
 
 
-def stream(path, *responses, done="data: [DONE]\n\n"):
-    path.write_text("".join("".join(f"data: {json.dumps(one)}\n\n" for one in found) + done for found in responses))
-    return path
+def events(*pieces, most_bytes=2**20, **options):
+    stream = EventStream(most_bytes=most_bytes, **options)
+    return [event for piece in pieces for event in stream.feed(piece)]
 
 
-@pytest.mark.parametrize("done", ["data: [DONE]\n\n", ""])
-def test_each_stream_is_one_response(tmp_path, done):
-    path = stream(tmp_path / "x.sse", chunks("a"), chunks("b"), done=done)
-    found = [response.values for response in read_objects(path)]
-    assert [response["id"] for response in found] == ["a", "b"]
-    for response in found:
-        assert response["usage"] == USAGE
-        assert response["metrics"] == METRICS
-        assert response["choices"][0]["finish_reason"] == "stop"
+@given(st.lists(texts, max_size=6), st.data(), st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from(["", "\ufeff"]))
+def test_events_are_the_same_however_the_stream_is_cut(sent, data, end, mark):
+    raw = mark + "".join(f": comment{end}event: e{end}data: {one}{end}{end}foo: bar{end}baz{end}" for one in sent)
+    raw = raw.encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    pieces = [raw[start:until] for start, until in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    found = events(*pieces)
+    assert [event.data for event in found] == sent
+    assert [event.number for event in found] == [3 + 6 * place for place in range(len(sent))]
 
 
-def test_streams_of_llama_cpp_end_with_stop(tmp_path):
-    one = [{"content": "a", "stop": False}, {"content": "", "stop": True, "timings": {"predicted_n": 2}}]
-    found = [response.values for response in read_objects(stream(tmp_path / "x", one, one, done=""))]
-    assert [response["timings"] for response in found] == [{"predicted_n": 2}] * 2
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b"data: a\ndata:b\n\n", ["a\nb"]),
+        (b"data:  two spaces\n\n", [" two spaces"]),
+        (b"data\ndata: x\n\n", ["\nx"]),
+        (b"data\n\ndata:\n\n", []),  # an event without data
+        (b"data: cut", []),
+        (b"data: no empty line\n", []),
+        (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", ["a"]),  # a mark is one at the beginning only
+        (b"Data: a\n data: b\ndata : c\n\n", []),
+        (b":\n: keep alive\nretry: 3\nid\nevent: error\nx-any: thing\nHTTP/1.1 200 OK\ndata: a\n\n", ["a"]),
+        (b"data: a\r\rdata: b\n\ndata: c\r\n\r\n", ["a", "b", "c"]),
+        (b"data: \xff\xe4\n\n", ["\ufffd\ufffd"]),
+        (b"data: a\x0bb\x0c\xc2\x85\xe2\x80\xa8c\n\n", ["a\x0bb\x0c\x85\u2028c"]),  # no other ends of lines
+    ],
+)
+def test_lines_mean_what_the_format_says(raw, found):
+    assert [event.data for event in events(raw)] == found
+    assert [event.data for event in events(*(bytes([byte]) for byte in raw))] == found
 
 
-def test_other_fields_and_comments_are_passed_over(tmp_path):
-    path = tmp_path / "x.sse"
-    path.write_text(': ping\nevent: message\nid: 7\ndata: {"id": "a"}\nretry: 10\n\ndata: [DONE]\n')
-    assert [response.values for response in read_objects(path)] == [{"id": "a"}]
+def test_a_stream_that_breaks_off_has_its_last_event_for_those_who_want_it():
+    stream = EventStream(most_bytes=100)
+    assert list(stream.feed(b"data: a\n\ndata: b\ndata: c")) == [("a", 1)]
+    assert list(stream.end()) == [("b\nc", 4)]
+    assert list(stream.end()) == []
 
 
-def test_what_is_no_chunk_is_refused_by_its_line_or_skipped(tmp_path):
-    path = tmp_path / "x.sse"
-    path.write_text('data: {"id": "a"}\nHTTP/1.1 200 OK\ndata: {"usage"\ndata: [1]\ndata: {"usage": 1}\n')
-    with pytest.raises(TraceFormatError, match=r"line 2: event: must be a line of an event stream \(data: ...\), got"):
-        list(read_objects(path))
-    skipped = []
-    assert [found.values for found in read_objects(path, skipped.append)] == [{"id": "a", "usage": 1}]
-    assert [str(error).split(": ")[2] for error in skipped] == ["event", "JSON", "JSON"]
+def test_lines_alone_and_unknown_fields_are_handed_out():
+    seen = []
+    found = events(
+        b'data: {"a"}\nwhat: ever\ndata: {"b"\ndata: }\n\n',
+        unknown=lambda *line: seen.append(line),
+        alone=lambda text: text.endswith(b"}"),
+    )
+    assert found == [('{"a"}', 1), ('{"b"\n}', 4)]
+    assert seen == [(2, b"what: ever")]
+
+
+@pytest.mark.parametrize(
+    "piece", [b"x" * 50, b": " + b"x" * 50, b"data: x\n", b"data:\n", b"data: " + b"x" * 50, b"x" * 2000]
+)
+def test_no_line_and_no_event_grows_beyond_the_limit(piece):
+    stream = EventStream(most_bytes=1000)
+    with pytest.raises(BrokenStreamError, match="an event is longer than 1,000 bytes"):
+        deque(chain.from_iterable(stream.feed(piece) for _ in range(1000)))
+
+
+def test_any_number_of_small_events_and_comments_passes():
+    stream, count = EventStream(most_bytes=100), 0
+    for _ in range(1000):
+        count += len(list(stream.feed(b": a comment that says nothing\ndata: x\ndata: y\n\n: and\n")))
+    assert count == 1000

@@ -87,7 +87,7 @@ def broken(change):
         (broken(lambda line: line.pop("eval_time")), "eval_time: must be there"),
         (
             broken(lambda line: line["generate_time"].__setitem__(0, 1e999)),
-            "JSON: must be one JSON object (the file's last",
+            "generate_time.0: must be seconds in [1e-12, 1e+09], got inf",
         ),
     ],
 )

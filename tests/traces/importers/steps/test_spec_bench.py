@@ -97,12 +97,16 @@ def test_a_last_step_beyond_the_text_is_cut_and_said(read, tmp_path):
     assert any(note.startswith("1 rounds reached beyond the end") for note in trace.meta.notes)
 
 
-def test_further_samples_are_left_out_and_said(read, tmp_path):
-    line = answer(1, [3, 1])
-    line["choices"] *= 3
-    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", line))
-    assert len(trace.requests) == 1
-    assert trace.meta.notes[-1].startswith("2 further samples")
+def test_further_samples_are_requests_and_meet_those_of_other_methods(read, tmp_path):
+    line, other = answer(1, [3, 1], [2]), answer(1, [1, 2], [4, 1])
+    line["choices"] += other["choices"]
+    again = answer(1, [2, 2], [2, 1], method="eagle")
+    again["choices"] += answer(1, [3], [1], method="eagle")["choices"]
+    files = [write_lines(tmp_path / name, one) for name, one in (("x.jsonl", line), ("y.jsonl", again))]
+    trace = read("spec-bench", *files)
+    assert [request.request_id for request in trace.requests] == ["1/1", "1/2", "1/1/1", "1/2/1"]
+    assert [request.rounds["sps"].accepted.tolist() for request in trace.requests] == [[2, 0], [1], [0, 1], [3, 0]]
+    assert all(set(request.rounds) == {"sps", "eagle"} for request in trace.requests)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def test_a_tree_counts_as_its_deepest_path(read, refusal, tmp_path):
     """63 tokens proposed in a step are no window of 63."""
     path = write_lines(tmp_path / "x.jsonl", sglang("a", 10, 22, histogram=[4, 2, 3, 1], window=63))
     told = refusal("sglang-meta", path)
-    assert "meta_info.window: must be stated, `windows` drafter=K, since the histogram ends at 3: a tree was" in told
+    assert (
+        "meta_info.window: must be stated, `windows` drafter=K, since no histogram of the file goes beyond 3: a" in told
+    )
     assert told.endswith("got '63 tokens proposed in a step'")
     trace = read("sglang-meta", path, windows={"drafter": 5})
     rounds = trace.requests[0].rounds["drafter"]
@@ -127,11 +129,29 @@ def test_answers_without_a_token_are_left_out_and_counted(read, tmp_path):
     assert "2 answers without a token were left out" in trace.meta.notes
 
 
+def test_the_window_of_sglang_is_that_of_the_whole_file(read, refusal, tmp_path):
+    """One response that shows a chain, or what was drafted, shows it for all."""
+    refused = sglang("a", 3, 7, histogram=[1, 1, 1], window=3)  # by itself: a tree, or a chain that no step kept whole
+    whole, silent = sglang("b", 2, 7, histogram=[1, 0, 0, 1], window=3), sglang("c", 4, 9, window=None)
+    less = sglang("d", 4, 8, histogram=[2, 1, 1], window=2)  # the server drafted less there
+    part = sglang("e", 4, 8, histogram=[2, 1, 1], spec_draft_token_num=10, window=None)
+    broken = {"meta_info": {"id": "f", "spec_verify_ct": "?"}}
+    path = write_lines(tmp_path / "x.jsonl", refused, whole, silent, less, part)
+    trace = read("sglang-meta", path)
+    assert trace.meta.drafters[0].window == 3
+    drafted = {request.request_id: int(request.rounds["drafter"].drafted.sum()) for request in trace.requests}
+    assert drafted == {"a": 9, "b": 6, "c": 12, "d": 8, "e": 10}
+    trace = read("sglang-meta", write_lines(tmp_path / "y.jsonl", broken, whole, refused), skip_bad_lines=True)
+    assert len(trace.requests) == 2
+    for other in (silent, less):
+        assert "window: must be stated" in refusal("sglang-meta", write_lines(tmp_path / "z.jsonl", refused, other))
+
+
 def test_a_mean_alone_gives_as_many_steps(read, refusal, tmp_path):
     """SGLang without a histogram, TensorRT-LLM without statistics: steps and tokens are known."""
-    path = write_lines(tmp_path / "x.jsonl", sglang("a", 12, 31), sglang("b", 9, 25, window=None))
+    path = write_lines(tmp_path / "x.jsonl", sglang("a", 12, 31, window=None), sglang("b", 9, 25, window=None))
     told = refusal("sglang-meta", path)
-    assert "line 2: meta_info.window: must be stated, the log does not say how many tokens a round drafts" in told
+    assert "line 1: meta_info.window: must be stated, the log does not say how many tokens a round drafts" in told
     trace = read("sglang-meta", path, windows={"drafter": 3})
     assert trace.meta.form == "request means"
     for request, steps in zip(trace.requests, (12, 9), strict=True):

@@ -117,7 +117,7 @@ def test_a_mean_is_met_by_rounds_of_the_window(read, tmp_path, window):
         ("vllm-log", lambda p: write_text(p, metrics_line([0.5], 1, 2), metrics_line([0.5, 0.1], 1, 2)), "1 positions"),
         ("vllm-bench", lambda p: write_lines(p, vllm_bench([0.5, 1.5])), "[1]: must be a number in [0, 1], got 1.5"),
         ("vllm-bench", lambda p: write_lines(p, vllm_bench([0.5], lens=(0,))), "an answer of at least one token"),
-        ("sglang-bench", lambda p: write_lines(p, sglang_bench(2), sglang_bench(3)), "must be one JSON object"),
+        ("sglang-bench", lambda p: write_lines(p, sglang_bench(2), sglang_bench(3)), "the file holds 2 results"),
         ("sglang-bench", lambda p: write_lines(p, sglang_bench(2)), "window: must be stated"),
     ],
 )

@@ -1,0 +1,90 @@
+"""Detailed results of serving benchmarks as observed runs: lengths, first tokens and chunks, when they were sent."""
+
+import json
+
+import pytest
+from paceline.runs.observed.bench_result import FOLLOWS, read_bench, read_run
+from paceline.runs.observed.store import write_observed
+from paceline.traces import TraceFormatError
+
+MS = 10**9  # picoseconds
+
+
+def result(**more):
+    return {
+        "completed": 3,
+        "request_rate": float("inf"),
+        "max_concurrency": None,
+        "input_lens": [5, 6, 7],
+        "output_lens": [3, 1, 2],
+        "ttfts": [0.010, 0.020, 0.030],
+        "itls": [[0.001, 0.002], [], [0.004]],
+        **more,
+    }
+
+
+@pytest.fixture
+def read(tmp_path):
+    def reading(found):
+        path = tmp_path / "bench.json"
+        path.write_text(json.dumps(found))
+        return read_bench(path)
+
+    return reading
+
+
+def test_requests_have_the_seconds_of_the_result(read):
+    run = read(result(start_times=[100.5, 100.25, 101.0], errors=["", "", "reset by peer"], model_id="m"))
+    assert [one.request_id for one in run.requests] == ["2", "1", "3"]
+    second, first, third = run.requests
+    assert (first.sent_at_ps, first.prompt_tokens, first.output_tokens) == (250 * MS, 5, 3)
+    assert first.outputs_at_ps == (260 * MS, 261 * MS, 263 * MS)
+    assert first.ended_at_ps == 263 * MS
+    assert (second.sent_at_ps, second.outputs_at_ps) == (0, (20 * MS,))
+    assert third.failed == "reset by peer"
+    assert (run.meta.model, run.meta.loop, run.meta.notes) == ("m", "open", ())
+    assert len(run.finished) == 2
+
+
+@pytest.mark.parametrize("rate", [float("inf"), "inf"])
+def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read, rate):
+    run = read(result(request_rate=rate))
+    assert [one.sent_at_ps for one in run.requests] == [0, 0, 0]
+    assert run.meta.notes == (FOLLOWS,)
+    run = read(result(request_rate=rate, max_concurrency=2))
+    assert [one.sent_at_ps for one in run.requests] == [0, 0, 13 * MS]  # the first ended before the second
+    assert (run.meta.loop, run.meta.concurrency) == ("closed", 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"request_rate": 3.0}, "start_times: must be there, where request_rate is finite"),
+        ({"request_rate": None}, "start_times: must be there"),
+        ({"ttfts": None}, "ttfts: must be there"),
+        ({"ttfts": [0.1]}, "ttfts: must hold one entry for each of the 3 requests, got 1"),
+        ({"ttfts": [0.1, -1, 0.1]}, "ttfts[1]: must be seconds in [0, 1e+09], got -1"),
+        ({"itls": [[0.1, float("nan")], [], []]}, "itls[0][1]: must be seconds in [0, 1e+09], got nan"),
+        ({"itls": [1, [], []]}, "itls.0: must be a list"),
+        ({"start_times": [0, "x", 1]}, "start_times[1]: must be seconds, got 'x'"),
+        ({"output_lens": [3, 1.5, 2]}, "output_lens[1]: must be a whole number"),
+        ({"max_concurrency": 0}, "max_concurrency: must be a whole number in [1,"),
+    ],
+)
+def test_what_does_not_do_is_refused_by_its_field(read, more, told):
+    with pytest.raises(TraceFormatError) as error:
+        read(result(**more))
+    assert told in str(error.value)
+
+
+def test_several_results_are_refused(tmp_path):
+    path = tmp_path / "two.jsonl"
+    path.write_text(json.dumps(result()) + "\n" + json.dumps(result()))
+    with pytest.raises(TraceFormatError, match="must hold one result, got 'several'"):
+        read_run(path)
+
+
+def test_a_run_may_be_a_folder_or_a_result(tmp_path, read):
+    run = read(result())
+    write_observed(run, tmp_path / "run")
+    assert read_run(tmp_path / "run").requests == read_run(tmp_path / "bench.json").requests == run.requests

@@ -1,0 +1,121 @@
+"""JSON and TOML of others: repeats found in one pass, depth and size bounded, one line for whatever is wrong.
+
+What took minutes where every key was looked for among all before it takes no time worth a limit here.
+"""
+
+import json
+import tomllib
+
+import pytest
+from paceline import strict_json
+from paceline.arguments import repeated
+from paceline.strict_json import MOST_DEPTH, decode_json, nested_too_deep, read_json
+from paceline.strict_toml import TomlFileError, decode_toml, read_toml
+from paceline.traces import TraceFormatError
+from paceline.traces.workloads import open_workload
+
+MANY = 200_000
+
+
+def test_those_that_stood_before_in_order():
+    assert repeated("abcabca") == ["a", "b", "c", "a"]
+    assert repeated(iter([1, 2, 3])) == []
+
+
+def test_many_keys_with_the_last_one_twice():
+    pairs = ", ".join(f'"k{number}": 1' for number in range(MANY))
+    with pytest.raises(ValueError, match=f"^key 'k{MANY - 1}' twice$"):
+        decode_json(f'{{{pairs}, "k{MANY - 1}": 2}}'.encode())
+    with pytest.raises(ValueError, match=r"^key 'x{100}' twice$"):  # of a key of any length the beginning
+        decode_json(json.dumps({"x" * 5000: 1})[:-1].encode() + b', "' + b"x" * 5000 + b'": 2}')
+
+
+def test_many_blocks_with_the_last_one_twice(tmp_path):
+    path = tmp_path / "w.jsonl"
+    line = {"timestamp": 0, "input_length": MANY * 512, "output_length": 1, "hash_ids": [*range(MANY), MANY - 1]}
+    path.write_text(json.dumps(line))
+    with pytest.raises(TraceFormatError, match=f"hash_ids: must not hold an id twice.*got {MANY - 1}$"):
+        list(open_workload(path))
+
+
+@pytest.mark.parametrize("opened", ["[", '{"a":'])
+@pytest.mark.parametrize("depth", [1, MOST_DEPTH, MOST_DEPTH + 1, 900, 2000, 200_000])
+def test_brackets_within_brackets(opened, depth):
+    text = (opened * depth + "1" + {"[": "]"}.get(opened, "}") * depth).encode()
+    if depth > MOST_DEPTH:
+        with pytest.raises(ValueError, match=r"^brackets nested too deep$"):
+            decode_json(text)
+    else:
+        assert decode_json(text) == json.loads(text)
+
+
+def test_many_brackets_that_are_not_deep_and_brackets_in_texts():
+    wide = [[[number]] for number in range(1000)]
+    assert decode_json(json.dumps(wide).encode()) == wide
+    text = {"a": "[" * 10_000}
+    assert decode_json(json.dumps(text).encode()) == text
+    assert not nested_too_deep("[[[")
+
+
+def test_constants_are_taken_where_asked():
+    assert decode_json(b'{"a": [Infinity, -Infinity]}', constants=True) == {"a": [float("inf"), float("-inf")]}
+    for word in ("NaN", "Infinity", "-Infinity"):
+        with pytest.raises(ValueError, match=f"^{word}, which is no JSON$"):
+            decode_json(word.encode())
+
+
+def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(strict_json, "MOST_BYTES", 100)
+    path = tmp_path / "x.json"
+    path.write_text('"' + "x" * 98 + '"')
+    assert read_json(path) == "x" * 98
+    path.write_text('"' + "x" * 99 + '"')
+    with pytest.raises(ValueError, match=r"^more than 100 bytes$"):
+        read_json(path)
+    with pytest.raises(TomlFileError, match=r"x\.json: cluster must be TOML in UTF-8, got 'more than 100 bytes'"):
+        read_toml(path, "cluster", TomlFileError)
+
+
+LONG = 1_000_000
+TEXTS = {
+    "a long key": "a" * LONG + " = 1",
+    "a long key without a value": "a" * LONG,
+    "a long quoted key": f'"{"a" * LONG}" = 1',
+    "a long name": f'name = "{"a" * LONG}"',
+    "an open quote": '"' + "a" * LONG,
+    "an open single quote": "'" + "a " * LONG,
+    "quotes": '"' * LONG + '"',
+    "dashes": "a-" * LONG,
+    "blanks": "a" + " " * LONG,
+    "blanks around dots": "a . " * 60 + " " * LONG,
+    "many tables": "".join(f"[t{number}]\n" for number in range(20_000)),
+}
+DEEP = {
+    "lists": "a = " + "[" * 5000 + "]" * 5000,
+    "lists that are read": "a = " + "[" * 150 + "]" * 150,
+    "tables": "a = " + "{b = " * 3000 + "1" + "}" * 3000,
+    "dots": "a." * 200_000 + "b = 1",
+    "quoted dots": '"a b".' * 100 + "c = 1",
+    "single quotes": "'a'." * 100 + "c = 1",
+    "a header": "[" + ".".join("a" * 200) + "]",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_long_toml_is_read_in_one_pass(name):
+    try:
+        expected = tomllib.loads(TEXTS[name])
+    except tomllib.TOMLDecodeError:
+        with pytest.raises(tomllib.TOMLDecodeError):
+            decode_toml(TEXTS[name])
+    else:
+        assert decode_toml(TEXTS[name]) == expected
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_toml_is_refused_in_one_line(name, tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(DEEP[name])
+    with pytest.raises(TomlFileError) as error:
+        read_toml(path, "cluster", TomlFileError)
+    assert str(error.value) == f"{path}: cluster must be TOML in UTF-8, got 'tables or lists nested too deep'"
