@@ -2,12 +2,18 @@
 
 One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
-`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
+`spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
+every step. For chains the window is that by
 the step. A tree proposes more tokens than its deepest path has: where the histogram ends before the tokens proposed in
 a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep drafts were. Without
 a histogram nothing shows a tree: drafts are chains unless the window is less than what was proposed. A response without
 `spec_verify_ct` is one of the target alone.
 """
+
+from dataclasses import replace
+
+import numpy as np
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..format import Format, described
@@ -15,6 +21,7 @@ from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, first_choice, usage_of, within
 from .counted import Counted, counted_request, of_histogram
+from .drawing import Ints
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
@@ -23,6 +30,7 @@ _UNSTATED = (
     "must be stated, `windows` {}=K, since the histogram ends at {}: a tree was proposed, or a chain that no step kept "
     "whole"
 )
+_PROPOSED = "spec_proposed_drafts_histogram"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
 
 
@@ -57,11 +65,17 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
 
 def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
     """What was counted; the window is what was drafted in a step, if that is one and the same in all and no tree's."""
-    window = drafted // steps if drafted and not drafted % steps else None
+    proposed = _proposed(meta)
+    window: int | None
+    if proposed is not None:
+        window, drafted = len(proposed) - 1, int(proposed @ np.arange(len(proposed)))
+    else:
+        window = drafted // steps if drafted and not drafted % steps else None
     stated = ongoing.options.windows.get(name)
-    if stated is not None and drafted is not None and drafted > stated * steps:
+    most = drafted if proposed is None or window is None else window * steps
+    if stated is not None and most is not None and most > stated * steps:
         ongoing.findings.note(_TREES)
-        drafted = None
+        drafted = proposed = None
     key = next((key for key in _HISTOGRAMS if key in meta), None)
     if key is None:
         ongoing.findings.forms.add("request means")
@@ -73,11 +87,19 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     ongoing.findings.forms.add("histograms")
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
+    counted = replace(counted, drafted_histogram=proposed)
     if counted.num_steps != steps:
         raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
     if stated is None and window is not None and window >= len(histogram):
         raise meta.error("window", _UNSTATED.format(name, len(histogram) - 1), f"{window} tokens proposed in a step")
     return counted
+
+
+def _proposed(meta: Fields) -> Ints | None:
+    """`[W + 1]` steps that were proposed 0, 1, ... tokens, None if the response does not say."""
+    found = meta.counts(_PROPOSED, least=0) if _PROPOSED in meta else np.zeros(0, np.int64)
+    some = np.flatnonzero(found)
+    return found[: some[-1] + 1] if len(some) and some[-1] else None
 
 
 SGLANG_META = Format(**described("sglang-meta"), read=by_response(_parse), sees=_sees)
