@@ -14,6 +14,7 @@ OPTIONS = {
     "llamacpp-log": WINDOW,
     "sglang-bench": WINDOW,
     "vllm-log": ["--requests", "3", "--output-tokens", "20"],
+    "llamacpp-metrics": ["--requests", "3", "--output-tokens", "20"],
 }
 MODEL = {"name": "draft", "parameters": 68, "layers": 2, "hidden_size": 8, "kv_bytes_per_token": 64, "dtype": "float16"}
 
