@@ -49,6 +49,7 @@ _STATISTICS = re.compile(
     r" #gen tokens = *(?P<drafted>[0-9]{1,15}), #acc tokens = *(?P<accepted>[0-9]{1,15})\b"
 )
 _WHOSE = re.compile(r"\bid +([0-9]{1,9}) \| task +(-?[0-9]{1,18}) \|")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _ANY = re.compile(r"eval time|draft|accept|statistics|\bacc\b|\bid +[0-9]+ \| task", re.IGNORECASE)
 
 # What stands before a message: times, a level, and whose it is.
@@ -254,7 +255,8 @@ def _positions(rates: str | None) -> int | None:
 def _told_in(path: Path) -> Iterator[_Told]:
     """What the lines of each request say."""
     log, place, any_told = _Log(), str(path), False
-    for number, line in text_lines(path):
+    for number, written in text_lines(path):
+        line = _COLOUR.sub("", written)
         if _ANY.search(line):
             place = f"{path}: line {number}"
             for told in log.take(place, line):

@@ -136,6 +136,16 @@ def test_what_a_server_says_of_its_drafter_is_no_figure(read, tmp_path, line):
     assert totals(read("auto", path, **WINDOW).requests[0])[1:] == (40, 30)
 
 
+@pytest.mark.parametrize(
+    "around",
+    ["{}", "\x1b[32m{}\x1b[0m", "2026-05-14 22:40:29.046 | {}", "[53409] {}", "Nov 26 01:02:03 host llama[7]: {}\r"],
+)
+def test_lines_may_stand_within_those_of_whoever_wrote_them_down(read, tmp_path, around):
+    lines = [around.format(line) for line in new_llamacpp_lines(60, 40, 30, more=[statistics(1, 29, 40, 30)])]
+    trace = read("auto", write_text(tmp_path / "x.log", *lines), **WINDOW)
+    assert totals(trace.requests[0])[1:] == (40, 30)
+
+
 def test_the_absence_of_drafts_is_told(read, tmp_path):
     alone = read("auto", write_text(tmp_path / "a.log", *new_llamacpp_lines(60), *llamacpp_lines(9)))
     assert "nothing in these files tells of drafts: every answer is taken to be the target's alone" in alone.meta.notes
