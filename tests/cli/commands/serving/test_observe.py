@@ -96,6 +96,7 @@ def test_a_tokenizer_that_stops_telling_leaves_what_was_measured(folder):
     assert len(read_observed(folder / "run").requests) == 4
 
 
+SPEC = "vllm:spec_decode_num"
 PAGES = {
     "alias": (
         'vllm:spec_decode_num_drafts_total{engine="0",model_name="/models/m"} 4',
@@ -110,6 +111,7 @@ PAGES = {
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="tiny",position="x"} 4',
         "acceptance is unknown: ",
     ),
+    "long": (f"{'# ' * 2**23}\n{SPEC}_drafts_total 4", "acceptance is unknown: "),
     "negative": ('sglang:spec_accept_length{model_name="tiny"} -2.5', "must be a finite number >= 0, got -2.5"),
 }
 
