@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from ..arguments import ArgumentError
 from .chunk import message_of
 
-_MOST_BYTES = 2**20  # of a message or a page that is read whole
+_MOST_BYTES = 2**20  # of a message
+_MOST_PAGE_BYTES = 2**24  # of a page that is read whole; metrics of many engines come to some 2**21
 
 
 class ServerError(ValueError):
@@ -95,15 +96,18 @@ class Endpoint:
             connection.close()
 
     def page(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """All of a short answer as text; raises ServerError, which names its address."""
+        """All of a short answer as text; raises ServerError, which names its address, also for one that is too long."""
         where = f"{self.url}{path}"
         try:
             with self.asked(path, body) as response:
-                return response.read(_MOST_BYTES).decode("utf-8", errors="replace")
+                data = response.read(_MOST_PAGE_BYTES + 1)
         except RefusedError as error:
             raise RefusedError(f"{where}: {error}") from None
         except (OSError, HTTPException) as error:
             raise ServerError(f"{where}: cannot be reached: {self.reason(error)}") from None
+        if len(data) > _MOST_PAGE_BYTES:  # half of it could say something else
+            raise ServerError(f"{where}: must be at most {_MOST_PAGE_BYTES:,} bytes")
+        return data.decode("utf-8", errors="replace")
 
     def reason(self, error: Exception) -> str:
         """What went wrong with a connection, in words."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..runs.observed.request import ObservedRequest
 from ..strict_json import decode_json
+from ..traces.workloads.options import MOST_COUNT
 from .endpoint import Endpoint, ServerError
 from .exchange import Exchange
 
@@ -49,12 +50,15 @@ class ServerTokenizer:
         return found
 
     def counted(self, found: Exchange) -> ObservedRequest:
-        """The request with what its answer did not tell."""
+        """The request with what its answer did not tell, as far as the server tells it now: a run was measured."""
         seen = found.seen
         if not seen.finished:
             return seen
-        prompt = seen.prompt_tokens if seen.prompt_tokens is not None else self.count(found.prompt)
-        output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
+        try:
+            prompt = seen.prompt_tokens if seen.prompt_tokens is not None else self.count(found.prompt)
+            output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
+        except ServerError:
+            return seen
         # A prompt of no token and an answer of less than none are no counts: such a tokenizer does not tell.
         return replace(
             seen, prompt_tokens=prompt if prompt > 0 else None, output_tokens=output if output >= 0 else None
@@ -67,7 +71,7 @@ class ServerTokenizer:
         except ValueError:
             return None
         count = content.get("count") if isinstance(content, dict) else None
-        if isinstance(count, int):
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_COUNT:
             return count
         tokens = content.get("tokens") if isinstance(content, dict) else None
         return len(tokens) if isinstance(tokens, list) else None

@@ -137,13 +137,13 @@ class _Run:
         """Warm up, serve, and gather; `named` are fields of the meta."""
         self._warm_up(arrivals[0])
         tokenizer = ServerTokenizer(self._endpoint, self._model) if self._asked.count_tokens else None
-        before = counters(self._endpoint, self._model)
+        before = counters(self._endpoint)
         with held_interrupts() as interrupts:
             found, ended_at_ps = self._served(arrivals, named["concurrency"], interrupts)
             stopped = INTERRUPTED if interrupts.heard() else ""
-        after = before if stopped else counters(self._endpoint, self._model)
+        after = before if stopped else counters(self._endpoint)
         seen = _counted([*found], tokenizer if not stopped else None)
-        acceptance, why = acceptance_between(before, after, seen)
+        acceptance, why = acceptance_between(before, after, seen, self._model)
         if stopped:
             acceptance, why = None, "the run was interrupted"
         meta = ObservedMeta(

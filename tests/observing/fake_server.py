@@ -24,6 +24,7 @@ class Ways:
         timings: of the last chunk, as llama.cpp's.
         key: that has to be sent; "" for none.
         tokenizer: whether /tokenize answers.
+        tokenized: what /tokenize answers instead of a count, in turn; the last one stays. Empty: a count.
         models: that are listed.
         one_at_a_time: whether requests wait for each other.
     """
@@ -38,6 +39,7 @@ class Ways:
     timings: dict[str, int] | None = None
     key: str = ""
     tokenizer: bool = False
+    tokenized: list = field(default_factory=list)
     models: tuple[str, ...] = (MODEL,)
     one_at_a_time: bool = False
 
@@ -92,7 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         seen = self.server.seen
         if self.path == "/tokenize" and seen.ways.tokenizer:
-            self._page(200, json.dumps({"count": tokens_of(body["prompt"])}))
+            counted = {"count": tokens_of(body.get("prompt", ""))}
+            said = seen.ways.tokenized
+            self._page(200, json.dumps((said.pop(0) if len(said) > 1 else said[0]) if said else counted))
             return
         if self.path not in {"/v1/completions", "/v1/chat/completions"}:
             self._page(404, json.dumps({"detail": "Not Found"}))

@@ -95,6 +95,10 @@ class Drafters:
             raise fields.error("window", f"must be that of `windows` {name}={wanted}", window)
         self._found[name] = self._found[name].model_copy(update={"window": window, "stated": stated})
 
+    def seen(self) -> tuple[DrafterInfo, ...]:
+        """Every drafter so far."""
+        return tuple(self._found.values())
+
     def infos(self) -> tuple[DrafterInfo, ...]:
         """Every drafter for the recording; raises ArgumentError for an option that named nothing."""
         self._options.refuse_unused(self._used_keys, tuple(self._found))

@@ -2,7 +2,17 @@
 
 from .format import Format
 from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
-from .totals import llamacpp, sglang_bench, sglang_meta, trtllm, vllm_bench, vllm_log, vllm_metrics, vllm_summary
+from .totals import (
+    llamacpp,
+    llamacpp_log,
+    metrics,
+    sglang_bench,
+    sglang_meta,
+    trtllm,
+    vllm_bench,
+    vllm_log,
+    vllm_summary,
+)
 
 FORMATS: tuple[Format, ...] = (
     eagle_timed.EAGLE_TIMED,
@@ -14,8 +24,11 @@ FORMATS: tuple[Format, ...] = (
     sglang_meta.SGLANG_META,
     trtllm.TRTLLM,
     llamacpp.LLAMACPP_TIMINGS,
-    llamacpp.LLAMACPP_LOG,
-    vllm_metrics.VLLM_METRICS,
+    llamacpp_log.LLAMACPP_LOG,
+    metrics.VLLM_METRICS,
+    metrics.SGLANG_METRICS,
+    metrics.TRTLLM_METRICS,
+    metrics.LLAMACPP_METRICS,
     vllm_log.VLLM_LOG,
     vllm_bench.VLLM_BENCH,
     sglang_bench.SGLANG_BENCH,

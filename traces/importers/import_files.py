@@ -17,6 +17,7 @@ from ..shapes.named import model_called
 from .detect import detect
 from .format import Format
 from .formats import format_named, format_names
+from .kept_tokens import KeptTokens
 from .ongoing import Ongoing
 from .options import ImportOptions
 from .reading.lines import lines_of
@@ -84,8 +85,10 @@ def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterat
     """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
     if ongoing.options.skip_bad_lines and not source.by_line:
         raise ArgumentError(f"`skip_bad_lines` must be left out: {source.name} files do not go by lines")
+    kept = KeptTokens()
     try:
         for request in source.read(files, ongoing):
+            kept.see(request)
             if request.prompt and request.output:
                 ongoing.findings.mattered.add("lookup")
             yield request
@@ -94,6 +97,8 @@ def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterat
             raise
         rule = f"{error.rule}; {source.name} is told by {', '.join(source.keys)}"
         raise TraceFormatError(error.path, error.field, rule, error.value) from None
+    for words in kept.remarks(ongoing.drafters.seen()):
+        ongoing.findings.remark(words)
 
 
 def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta:

@@ -10,12 +10,15 @@ from paceline.traces.importers import ImportOptions, Load, read_recording
 
 from ...traces.importers.foreign_files import (
     counters,
+    llamacpp_counters,
     llamacpp_lines,
     metrics_line,
     sglang,
+    sglang_counters,
     summary,
     timings,
     trtllm,
+    trtllm_counters,
     vllm_bench,
     write_lines,
     write_text,
@@ -40,6 +43,15 @@ COUNTED = {  # what each line counts: (tokens, target steps after the prefill)
 }  # fmt: skip
 STATED = {  # what each states: the shares of drafts that kept each token, and the tokens of a step
     "vllm-metrics": (lambda p: write_text(p, *counters(1000, [710, 530, 420])), (0.71, 0.53, 0.42), {}),
+    "llamacpp-metrics": (lambda p: write_text(p, *llamacpp_counters(1000, [710, 530, 420])), (0.71, 0.53, 0.42), {}),
+    "trtllm-metrics": (
+        lambda p: write_text(
+            p, *trtllm_counters([1000, 800, 500], [710, 424, 210], requests=0, tokens=0, by_place=True)
+        ),
+        (0.71, 0.53, 0.42),
+        {},
+    ),
+    "sglang-metrics": (lambda p: write_text(p, *sglang_counters(2.66)), None, {"drafter": 3}),
     "vllm-log": (lambda p: write_text(p, metrics_line([0.71, 0.53, 0.42], 1660, 3000)), (0.71, 0.53, 0.42), {}),
     "vllm-bench": (
         lambda p: write_lines(p, vllm_bench([0.71, 0.53, 0.42], lens=[2000] * 6, drafts=6 * 751)),

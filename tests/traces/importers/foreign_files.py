@@ -142,8 +142,45 @@ def timings(tokens, drafted=None, accepted=0, **more):
             {**found, "draft_n": drafted, "draft_n_accepted": accepted}}  # fmt: skip
 
 
+WORDINGS = {  # of the line of drafts, by version
+    "rate": "draft acceptance rate = {share:.5f} ( {accepted:4} accepted / {drafted:5} generated)",
+    "length": "draft acceptance = {share:.5f} ({accepted:5} accepted / {drafted:5} generated), "
+    "mean acceptance length = {length:5.2f}, acceptance rate per position = (0.809, 0.723, 0.596, 0.525)",
+    "len": "draft acceptance = {share:.5f} ({accepted:5} accepted / {drafted:5} generated), mean len = {length:5.2f}",
+}
+
+
+def new_llamacpp_lines(tokens, drafted=None, accepted=0, *, wording="len", slot=0, task=0, more=()):
+    """The same since 2026: a prefix on each line; `more` are lines of statistics."""
+    prefix = f"0.11.730.868 I slot print_timing: id  {slot} | task {task} | "
+    lines = [
+        f"0.10.655.055 I slot print_timing: id  {slot} | task {task} | n_decoded =    374, tg = 123.96 t/s",
+        f"{prefix}prompt eval time =     652.30 ms /   109 tokens (    0.60 ms per token,  1672.55 tokens per second)",
+        f"{prefix}       eval time =    4092.97 ms / {tokens:5} tokens (    7.93 ms per token,   126.07 t/s)",
+        f"{prefix}      total time =    4745.27 ms / {tokens + 109:5} tokens",
+        f"{prefix}   graphs reused =        139",
+    ]
+    if drafted is not None:
+        told = {"share": accepted / drafted, "accepted": accepted, "drafted": drafted}
+        lines.append(prefix + WORDINGS[wording].format(**told, length=1 + accepted / max(tokens - 1 - accepted, 1)))
+    return [
+        *lines,
+        *more,
+        f"0.11.730.999 I slot      release: id  {slot} | task {task} | stop processing: n_tokens = 9",
+    ]
+
+
+def statistics(begun, drafts, drafted, accepted, *, method="draft-mtp", prefix="I "):
+    """What llama.cpp's server logs of a method after each request, since it started."""
+    return (
+        f"0.11.730.906 {prefix}statistics {method:>16}: #calls(b,g,a) = {begun:4} {drafts:6} {drafts:6}, #gen drafts = "
+        f"{drafts:6}, #acc drafts = {drafts:5}, #gen tokens = {drafted:6}, #acc tokens = {accepted:5}, #mean acc len = "
+        "3.65, #acc rate/pos = (0.809, 0.723), dur(b,g,a) = 0.003, 662.976, 0.282 ms"
+    )
+
+
 def llamacpp_lines(tokens, drafted=None, accepted=0):
-    """What llama.cpp's server logs of a request."""
+    """What llama.cpp's server logged of a request until 2026."""
     lines = [
         "slot print_timing: id  3 | task 0 |",
         "prompt eval time =     648.99 ms /   133 tokens (    4.88 ms per token,   204.94 tokens per second)",
@@ -151,23 +188,23 @@ def llamacpp_lines(tokens, drafted=None, accepted=0):
         f"      total time =   31036.11 ms /  {tokens + 133:4} tokens",
     ]
     if drafted is not None:
-        lines.append(
-            f"draft acceptance rate = {accepted / drafted:.5f} ( {accepted:4} accepted / {drafted:5} generated)"
-        )
+        told = {"share": accepted / drafted, "accepted": accepted, "drafted": drafted}
+        lines.append(WORDINGS["rate"].format(**told))
     return [*lines, "slot      release: id  3 | task 0 | stop processing"]
 
 
-def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine=0):
-    """A page of vLLM's counters."""
-    labels = f'engine="{engine}",model_name="m"'
+def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine=0, model="m", prefix="vllm:"):
+    """A page of vLLM's counters, or of another engine that has the same."""
+    labels = f'engine="{engine}",model_name="{model}"'
     drafted = drafts * len(positions) if drafted is None else drafted
+    name = f"{prefix}spec_decode_num"
     lines = [
-        "# TYPE vllm:spec_decode_num_drafts_total counter",
-        f"vllm:spec_decode_num_drafts_total{{{labels}}} {drafts}.0",
-        f"vllm:spec_decode_num_draft_tokens_total{{{labels}}} {drafted}.0",
-        f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {sum(positions)}.0",
+        f"# TYPE {name}_drafts_total counter",
+        f"{name}_drafts_total{{{labels}}} {drafts}.0",
+        f"{name}_draft_tokens_total{{{labels}}} {drafted}.0",
+        f"{name}_accepted_tokens_total{{{labels}}} {sum(positions)}.0",
         *(
-            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {count}.0'
+            f'{name}_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {count}.0'
             for place, count in enumerate(positions)
         ),
     ]
@@ -180,13 +217,68 @@ def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine
     return lines
 
 
-def metrics_line(rates, accepted, drafted):
+def llamacpp_counters(drafts, positions):
+    """A page of llama.cpp's counters, which have no labels but the position."""
+    name = "llamacpp:spec_decode_num"
+    return [
+        "llamacpp:tokens_predicted_total 4000",
+        f"{name}_drafts_total {drafts}",
+        f"{name}_draft_tokens_total {drafts * len(positions)}",
+        f"{name}_accepted_tokens_total {sum(positions)}",
+        *(f'{name}_accepted_tokens_per_pos_total{{position="{place}"}} {n}' for place, n in enumerate(positions)),
+    ]
+
+
+def trtllm_counters(drafted, accepted, *, requests=4, tokens=220, by_place=False):
+    """A page of TensorRT-LLM's counters: totals, or one count for each position."""
+    labels, name = 'engine_type="trtllm",model_name="m"', "trtllm_spec_decode"
+    if by_place:
+        lines = [
+            f'{name}_{kind}_tokens_total{{{labels},token_position="{place}"}} {count}.0'
+            for kind, counts in (("drafted", drafted), ("accepted", accepted))
+            for place, count in enumerate(counts)
+        ]
+    else:
+        lines = [
+            f"{name}_num_draft_tokens_total{{{labels}}} {drafted}.0",
+            f"{name}_num_accepted_tokens_total{{{labels}}} {accepted}.0",
+        ]
+    return [
+        *lines,
+        f"{name}_acceptance_length{{{labels}}} 2.0",
+        f'trtllm_request_success_total{{{labels},finished_reason="stop"}} {requests}.0',
+        f"trtllm_generation_tokens_total{{{labels}}} {tokens}.0",
+        f"trtllm_prompt_tokens_total{{{labels}}} {10 * requests}.0",
+    ]
+
+
+def sglang_counters(*lengths, steps=None, requests=4, tokens=220, depth=3):
+    """A page of SGLang's: a gauge of each rank, and counters where there are steps."""
+    lines = [
+        f'sglang:spec_accept_length{{dp_rank="{rank}",model_name="m",tp_rank="{rank}"}} {length}'
+        for rank, length in enumerate(lengths)
+    ]
+    if depth:
+        lines.append(f'sglang:spec_num_steps{{model_name="m",tp_rank="0"}} {depth}.0')
+    if steps is not None:
+        lines += [
+            f'sglang:spec_verify_calls_total{{model_name="m"}} {steps}.0',
+            f'sglang:generation_tokens_total{{is_streaming="true",model_name="m"}} {tokens - 20}.0',
+            'sglang:generation_tokens_total{is_streaming="false",model_name="m"} 20.0',
+            f'sglang:prompt_tokens_total{{is_streaming="true",model_name="m"}} {10 * requests}.0',
+            f'sglang:num_requests_total{{is_streaming="true",model_name="m"}} {requests}.0',
+        ]
+    return lines
+
+
+def metrics_line(rates, accepted, drafted, *, depth=None):
     """A line of vLLM's log."""
+    told = "" if depth is None else f"Current speculative depth: {depth}, "
     shown = ", ".join(f"{rate:.3f}" for rate in rates)
     return (
         "(APIServer pid=1) INFO 05-18 11:19:54 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: "
-        f"{1 + sum(rates):.2f}, Accepted throughput: 67.60 tokens/s, Drafted throughput: 83.70 tokens/s, Accepted: "
-        f"{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, "
+        f"{1 + sum(rates):.2f}, {told}Accepted throughput: 67.60 tokens/s, Drafted throughput: 83.70 tokens/s, "
+        f"Accepted: {accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, "
         f"Avg Draft acceptance rate: {100 * accepted / drafted if drafted else float('nan'):.1f}%"
     )
 
@@ -225,6 +317,7 @@ STATED = {
     "llamacpp-log": {"windows": {"drafter": 4}},
     "sglang-bench": {"windows": {"drafter": 4}},
     "vllm-log": {"load": Load(requests=3, output_tokens=20)},
+    "llamacpp-metrics": {"load": Load(requests=3, output_tokens=20)},
 }
 
 
@@ -266,6 +359,11 @@ def one_file_each(folder):
             write_text(folder / "llama.log", *llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5))
         ],
         "vllm-metrics": [write_text(folder / "metrics.prom", *counters(100, [70, 50], requests=4, tokens=220))],
+        "llamacpp-metrics": [write_text(folder / "llama.prom", *llamacpp_counters(100, [70, 50]))],
+        "trtllm-metrics": [
+            write_text(folder / "trt.prom", *trtllm_counters([100, 90], [70, 50], by_place=True)),
+        ],
+        "sglang-metrics": [write_text(folder / "sglang.prom", *sglang_counters(2.5, steps=100))],
         "vllm-log": [
             write_text(
                 folder / "vllm.log", "INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)

@@ -61,7 +61,7 @@ SPOILED = {
     "a log of vLLM without drafts": (
         b"INFO 05-18 11:19:54 [loggers.py:127] Engine 000: Avg prompt throughput: 3.2 tokens/s, Avg generation "
         b"throughput: 9 tokens/s (vllm)\n",
-        ["nearest is vllm-log", "SpecDecoding metrics:"],
+        ["speculative decoding is off", "SpecDecoding metrics:"],
     ),
     "a log of llama.cpp without answers": (
         b"srv  init: initializing slots\nslot get_availabl: id 0\nllama_context: n_ctx = 4096\n",

@@ -13,7 +13,7 @@ from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..responses import Responses
 from ..step_rounds import rounds_at, starts_of
-from .drawing import Ints, draw_accepted, place, spread
+from .drawing import Ints, draw_accepted, pair, place, spread
 
 MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a model
 
@@ -30,6 +30,7 @@ class Counted:
         num_accepted: drafted tokens that stayed in all of them.
         num_drafted: tokens drafted in all of them, None if the log does not say.
         histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
+        drafted_histogram: steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
         window: most tokens drafted in a step, None if the log does not say.
     """
 
@@ -38,6 +39,7 @@ class Counted:
     num_accepted: int
     num_drafted: int | None = None
     histogram: Ints | None = None
+    drafted_histogram: Ints | None = None
     window: int | None = None
     prefilled: bool = True
 
@@ -127,10 +129,32 @@ def _check(fields: Fields, counted: Counted, window: int) -> None:
     if drafted is not None and not accepted <= drafted <= steps * window:
         rule = f"must lie between the {accepted} accepted and {steps} steps of {window} tokens (`windows`)"
         raise fields.error("drafted", rule, drafted)
-    if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
-        raise fields.error("histogram", f"must hold steps within the window, {window}", len(counted.histogram) - 1)
+    _check_histograms(fields, counted, window)
     if steps - counted.num_emitted > accepted:
         raise fields.error("steps", f"must be fewer than the {counted.num_tokens} tokens of the answer", steps)
+
+
+def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
+    if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
+        raise fields.error("histogram", f"must hold steps within the window, {window}", len(counted.histogram) - 1)
+    if counted.histogram is None or counted.drafted_histogram is None:
+        return
+    if int(counted.drafted_histogram.sum()) != counted.num_steps:
+        rule = f"must add up to the {counted.num_steps} steps"
+        raise fields.error("drafted histogram", rule, int(counted.drafted_histogram.sum()))
+    # Steps that kept at least so many tokens need as many that drafted them.
+    longest = max(len(counted.histogram), len(counted.drafted_histogram))
+    kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
+    if np.any(kept > drafted):
+        count = int(np.argmax(kept > drafted))
+        rule = f"must hold the {kept[count]} steps that kept {count} tokens or more"
+        raise fields.error("drafted histogram", rule, int(drafted[count]))
+
+
+def _at_least(histogram: Ints, length: int) -> Ints:
+    """`[length]` how many there are of 0 or more, 1 or more, ..."""
+    padded = np.pad(histogram, (0, length - len(histogram)))
+    return np.cumsum(padded[::-1])[::-1]
 
 
 def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
@@ -142,4 +166,7 @@ def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) 
         surplus = counted.num_accepted + counted.num_steps - counted.num_emitted
         return draw_accepted(counted.num_accepted, drafted, generator, one_keeps=max(surplus, 0)), drafted
     accepted = np.repeat(np.arange(len(counted.histogram)), counted.histogram).astype(np.int64)
+    if counted.drafted_histogram is not None:
+        drafted = np.repeat(np.arange(len(counted.drafted_histogram)), counted.drafted_histogram).astype(np.int64)
+        return accepted, pair(accepted, drafted, generator)
     return accepted, spread(total, accepted, most, generator)

@@ -68,6 +68,27 @@ def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) ->
     return accepted
 
 
+def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
+    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely.
+
+    Args:
+        accepted: `[R]` tokens that each round kept.
+        drafted: `[R]` tokens of drafts, of which some order fits.
+        generator: draws it.
+    """
+    longest_first = np.sort(drafted)[::-1]
+    most_first = np.argsort(accepted)[::-1]
+    # Rounds that kept more can take only the first of these drafts: each takes one that no round before it took.
+    fitting = np.searchsorted(-longest_first, -accepted[most_first], side="right")
+    order = np.arange(len(drafted))
+    for place, many in enumerate(fitting):
+        chosen = int(generator.integers(place, many))
+        order[place], order[chosen] = order[chosen], order[place]
+    paired = np.empty_like(drafted)
+    paired[most_first] = longest_first[order]
+    return paired
+
+
 def constant_hazard(mean: float, drafted: Ints) -> float:
     """The probability h, the same for every drafted token, with which rounds keep `mean` tokens on average.
 

@@ -2,8 +2,10 @@
 
 One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
-`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
-the step, at most in any response of the file: servers may draft less now and then. A tree proposes more tokens than its
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
+`spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
+every step. For chains the window is that by the step, at most in any response of the file: servers may draft less now
+and then. A tree proposes more tokens than its
 deepest path has: where every histogram of the file ends before the tokens proposed in a step, it may be one (or a chain
 that no step kept whole), and a stated window has to say how deep drafts were. Without a histogram nothing shows a tree:
 drafts are chains unless the window is less than what was proposed. A response without `spec_verify_ct` is one of the
@@ -11,9 +13,12 @@ target alone.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ...errors import TraceFormatError
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
@@ -24,6 +29,7 @@ from ..reading.lines import refuse_pipe
 from ..reading.objects import read_objects
 from ..responses import Responses, answers_of, first_choice, read_responses, usage_of, within
 from .counted import Counted, counted_request, of_histogram
+from .drawing import Ints
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
@@ -32,6 +38,7 @@ _UNSTATED = (
     "must be stated, `windows` {}=K, since no histogram of the file goes beyond {}: a tree was proposed, or a chain "
     "that no step kept whole"
 )
+_BY_STEP = "spec_proposed_drafts_histogram"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
 
 
@@ -63,16 +70,26 @@ def _proposed(path: Path) -> _Proposed:
             for meta in metas:
                 steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
                 longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
-                if steps and drafted:
+                by_step = _by_step(meta)
+                if by_step is not None:
+                    most = max(most, (len(by_step) - 1, len(by_step) - 1))
+                elif steps and drafted:
                     most = max(most, (drafted / steps, drafted // steps))
         except TraceFormatError:
             continue
-    by_step, window = most
-    return _Proposed(window if window == by_step and window else None, longest if longest >= 0 else None)
+    per_step, window = most
+    return _Proposed(window if window == per_step and window else None, longest if longest >= 0 else None)
 
 
 def _drafted(meta: Fields) -> int | None:
     return next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
+
+
+def _by_step(meta: Fields) -> Ints | None:
+    """`[W + 1]` steps that were proposed 0, 1, ... tokens, None if the response does not say."""
+    found = meta.counts(_BY_STEP, least=0) if _BY_STEP in meta else np.zeros(0, np.int64)
+    some = np.flatnonzero(found)
+    return found[: some[-1] + 1] if len(some) and some[-1] else None
 
 
 def _histogram_key(meta: Fields) -> str | None:
@@ -110,11 +127,15 @@ def _parse(proposed: _Proposed, file: Responses, line: Fields) -> RoundsRequest 
 
 def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
     """What was counted; the window is that of the file."""
-    drafted, window = _drafted(meta), proposed.window
+    drafted, window, by_step = _drafted(meta), proposed.window, _by_step(meta)
+    deepest = None if drafted is None else drafted / steps
+    if by_step is not None:
+        drafted, deepest = int(by_step @ np.arange(len(by_step))), len(by_step) - 1
+        window = len(by_step) - 1 if window is None else window
     stated = ongoing.options.windows.get(name)
-    if stated is not None and drafted is not None and drafted > stated * steps:
+    if stated is not None and deepest is not None and deepest > stated:
         ongoing.findings.note(_TREES)
-        drafted = None
+        drafted = by_step = None
     key = _histogram_key(meta)
     if key is None:
         ongoing.findings.forms.add("request means")
@@ -126,6 +147,7 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     ongoing.findings.forms.add("histograms")
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
+    counted = replace(counted, drafted_histogram=by_step)
     if counted.num_steps != steps:
         raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
     if stated is None and window is not None and proposed.longest is not None and window > proposed.longest:

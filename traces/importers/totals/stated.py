@@ -13,6 +13,7 @@ from ...errors import TraceFormatError
 from ...meta import MOST
 from ...rounds.meta import StatedAcceptance
 from ...rounds.rounds import RoundsRequest
+from ..drafters import DRAFTER
 from ..ongoing import Ongoing
 from ..options import MOST_REQUESTS
 from ..reading.fields import Fields
@@ -111,18 +112,19 @@ def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window
 
 
 class StatedLog:
-    """A log that states acceptance for all its requests together: one file, of one drafter that is not named.
+    """A log that states acceptance for all its requests together, of one drafter that is not named.
 
     Args:
         files: one; raises TraceFormatError for more, since they would be logs of other requests.
         ongoing: takes note.
+        several: whether there may be more, which tell of one server in the order of time.
     """
 
-    def __init__(self, files: Sequence[Path], ongoing: Ongoing) -> None:
-        if len(files) > 1:
+    def __init__(self, files: Sequence[Path], ongoing: Ongoing, *, several: bool = False) -> None:
+        if len(files) > 1 and not several:
             raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
-        self.path = files[0]
-        self.name = ongoing.drafters.of_server(self.path)
+        self.path = files[-1]
+        self.name = ongoing.drafters.name(DRAFTER, *files, prefilled=True, settled=True)
         self._ongoing = ongoing
 
     def requests(

@@ -2,10 +2,15 @@
 
 A line has `Accepted: A tokens, Drafted: D tokens, Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed,
 each weighed by its drafts: A over the sum of its rates, or D over its positions where nothing was accepted.
+
+Where depth is adapted, a line has `Current speculative depth: K`, and rates of 0 for the positions beyond, which were
+not drafted and so were not refused: these positions are known from the other lines. Drafts of a line may be of several
+depths, if depth changed within its seconds. Then its drafted tokens are not K for each draft, and it tells of the
+positions that drafts of both depths have, that of the line before it and its own.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +26,13 @@ from ..reading.lines import text_lines
 from .stated import StatedLog, hazards_of_rates, note_short_drafts
 
 _LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
+_OTHER_LINE = "Avg generation throughput:"  # of every server's log
 _ROUNDING = 0.0005  # vLLM prints rates with three decimals, each at most so far from what it was
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
 _RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
+_DEPTH = re.compile(r"Current speculative depth: ([0-9]{1,6})\b")
+_ADAPTED = "depth was adapted, from {} to {} tokens: a position counts for the drafts that had it"
+_UNDRAFTED = "no draft had the positions from {} on: they are left out"
 
 
 class _Line(NamedTuple):
@@ -32,6 +41,8 @@ class _Line(NamedTuple):
     Attributes:
         place: file and line.
         rates: `[W]` shares of its drafts.
+        depth: tokens of a draft when it was written.
+        known: positions that all of its drafts had.
         drafts: as they follow from rounded rates.
         fewest: drafts that there were at least.
         drafted: tokens.
@@ -39,13 +50,15 @@ class _Line(NamedTuple):
 
     place: str
     rates: NDArray[np.float64]
+    depth: int
+    known: int
     drafts: float
     fewest: float
     drafted: int
 
 
 def _sees_line(line: str) -> bool:
-    return _LINE in line
+    return _LINE in line or _OTHER_LINE in line
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -57,25 +70,46 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         if lines and len(found.rates) != len(lines[0].rates):
             rule = f"must hold {len(lines[0].rates)} positions, as the lines before it"
             raise TraceFormatError(found.place, _RATES_WORDS, rule, f"{len(found.rates)} positions")
+        hazards_of_rates(Fields(found.place, {}), _RATES_WORDS, found.rates)
         lines.append(found)
-    drafts = sum(line.drafts for line in lines)
-    if not drafts:
-        raise fields.error(_LINE, "must tell of a draft in some line", "none")
-    window, drafted = len(lines[0].rates), sum(line.drafted for line in lines)
-    kept: NDArray[np.float64] = sum((line.rates * line.drafts for line in lines), np.zeros(window))
-    hazards = hazards_of_rates(fields, _RATES_WORDS, kept / drafts)
-    if drafted < sum(line.fewest for line in lines) * window:
-        note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=window)
-    yield from log.requests(fields, None, hazards, window=window)
+    if not lines:
+        raise fields.error(
+            "log", f"must have a line `{_LINE}` with drafts: speculative decoding is off, or its metrics are", "none"
+        )
+    _remark(ongoing, lines)
+    hazards = _hazards(lines)
+    yield from log.requests(fields, None, hazards, window=len(hazards))
+
+
+def _hazards(lines: Sequence[_Line]) -> tuple[float, ...]:
+    """`[W]` share of the drafts that had a position and were kept up to it, that kept it as well."""
+    hazards = []
+    for place in range(max(line.known for line in lines)):
+        told = [line for line in lines if line.known > place]
+        reached = sum(line.drafts * (line.rates[place - 1] if place else 1.0) for line in told)
+        kept = sum(line.drafts * line.rates[place] for line in told)
+        hazards.append(float(min(kept / reached, 1.0)) if reached else 0.0)
+    return tuple(hazards)
+
+
+def _remark(ongoing: Ongoing, lines: Sequence[_Line]) -> None:
+    depths, known = [line.depth for line in lines], max(line.known for line in lines)
+    if len(set(depths)) > 1:
+        ongoing.findings.remark(_ADAPTED.format(min(depths), max(depths)))
+    if known < len(lines[0].rates):
+        ongoing.findings.remark(_UNDRAFTED.format(known + 1))
+    if any(line.drafted < line.fewest * line.known for line in lines):
+        drafts, drafted = sum(line.drafts for line in lines), sum(line.drafted for line in lines)
+        note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=max(depths))
 
 
 def _lines(path: Path) -> Iterator[_Line]:
     """The lines that tell of drafts."""
-    for number, line in text_lines(path):
-        if not _sees_line(line):
-            continue
-        place = f"{path}: line {number}"
-        counts, rates, told = _COUNTS.search(line), _RATES.search(line), line.strip()[-80:]
+    before: int | None = None
+    for place, line in _numbered(path):
+        counts, rates, depth, told = (
+            _COUNTS.search(line), _RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
+        )  # fmt: skip
         if counts is None:
             raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
         accepted, drafted = int(counts[1]), int(counts[2])
@@ -87,10 +121,27 @@ def _lines(path: Path) -> Iterator[_Line]:
         found = np.array([float(rate) for rate in rates[1].rstrip(", ").split(", ")])
         if found.max() > 1 or accepted > drafted:
             raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
-        total = float(found.sum())
-        drafts = accepted / total if total else drafted / len(found)
-        fewest = accepted / (total + _ROUNDING * len(found)) if total else drafts
-        yield _Line(place, found, drafts, fewest, drafted)
+        now = len(found) if depth is None else int(depth[1])
+        if not 1 <= now <= len(found):
+            rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
+            raise TraceFormatError(place, "Current speculative depth", rule, now)
+        yield _line(place, found, accepted, drafted, now, now if before is None else before)
+        before = now
+
+
+def _line(place: str, rates: NDArray[np.float64], accepted: int, drafted: int, depth: int, depth_before: int) -> _Line:
+    total = float(rates.sum())
+    drafts = accepted / total if total else drafted / depth
+    rounding = _ROUNDING * len(rates)
+    fewest = accepted / (total + rounding) if total else drafts
+    most = accepted / max(total - rounding, total / 2) if total else drafts
+    all_of_depth = fewest * depth <= drafted <= most * depth
+    known = depth if all_of_depth else min(depth, depth_before)
+    return _Line(place, rates, depth, known, drafts, fewest, drafted)
+
+
+def _numbered(path: Path) -> Iterable[tuple[str, str]]:
+    return ((f"{path}: line {number}", line) for number, line in text_lines(path) if _LINE in line)
 
 
 VLLM_LOG = Format(**described("vllm-log"), read=_read, sees_line=_sees_line)

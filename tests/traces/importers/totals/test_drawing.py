@@ -1,13 +1,13 @@
 """Drawn rounds meet the totals exactly, and are as likely as the assumption says."""
 
 from collections import Counter
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.traces.importers.totals.drawing import constant_hazard, draw_accepted, place, spread
+from paceline.traces.importers.totals.drawing import constant_hazard, draw_accepted, pair, place, spread
 
 BOUNDS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8)
 
@@ -89,3 +89,20 @@ def test_every_order_is_as_likely():
     )
     assert len(orders) == 6
     assert min(orders.values()) > 140
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 99))
+def test_paired_drafts_are_as_long_as_what_was_kept(pairs, seed):
+    accepted = np.array([kept for kept, _ in pairs])
+    drafts = np.random.default_rng(seed).permutation([kept + more for kept, more in pairs])
+    paired = pair(accepted, drafts, np.random.default_rng(seed))
+    assert (paired >= accepted).all()
+    assert sorted(paired) == sorted(drafts)
+
+
+def test_every_fitting_order_of_drafts_is_equally_likely():
+    accepted, drafts = np.array([0, 1, 2]), np.array([3, 1, 2])
+    generator = np.random.default_rng(1)
+    found = Counter(tuple(pair(accepted, drafts, generator).tolist()) for _ in range(4000))
+    assert set(found) == {order for order in permutations((3, 1, 2)) if all(np.array(order) >= accepted)}
+    assert max(found.values()) - min(found.values()) < 4000 / len(found) / 4

@@ -197,3 +197,40 @@ def test_what_does_not_fit_is_refused(refusal, tmp_path, format_name, line, told
 def test_a_file_of_both_kinds_is_refused_where_it_changes(refusal, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [1, 0], [2, 2]), summary("b", [1, 1]))
     assert "line 2: metrics.speculative_decoding.per_step_accepted: must be there" in refusal("auto", path)
+
+
+def adaptive(kept, proposed):
+    """A response of SGLang whose depth was adapted: what its other counts say is as if it had been the greatest."""
+    steps = sum(kept)
+    return sglang("a", steps, emitted(kept) + 1, histogram=kept, window=None, spec_num_proposed_drafts=7 * steps,
+                  spec_proposed_drafts_histogram=proposed)  # fmt: skip
+
+
+def test_steps_of_sglang_are_as_long_as_they_were_proposed(read, tmp_path):
+    """A step of one drafted token that kept it refused nothing, whatever the greatest depth is."""
+    kept, proposed = [2, 6, 1, 2, 0, 1, 0], [0, 6, 0, 4, 0, 2, 0]
+    trace = read("auto", write_lines(tmp_path / "x.jsonl", adaptive(kept, proposed)))
+    rounds = trace.requests[0].rounds["drafter"]
+    assert trace.meta.drafters[0].window == 5
+    assert np.bincount(rounds.drafted, minlength=7).tolist() == proposed
+    assert histogram_of(rounds, 7) == kept
+    assert (rounds.accepted <= rounds.drafted).all()
+
+
+@pytest.mark.parametrize(
+    ("kept", "proposed", "told"),
+    [
+        ([2, 3], [0, 4], "drafted histogram: must add up to the 5 steps, got 4"),
+        ([3, 0, 2], [0, 4, 1], "drafted histogram: must hold the 2 steps that kept 2 tokens or more, got 1"),
+        ([2, 3], [0, -5], "spec_proposed_drafts_histogram[1]: must be a whole number in [0, 2147483647], got -5"),
+    ],
+)
+def test_a_histogram_of_proposals_that_does_not_fit_is_refused(refusal, tmp_path, kept, proposed, told):
+    assert told in refusal("sglang-meta", write_lines(tmp_path / "x.jsonl", adaptive(kept, proposed)))
+
+
+def test_a_tree_of_sglang_is_one_with_a_histogram_of_proposals_too(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", adaptive([2, 3], [0, 0, 0, 0, 0, 0, 0, 5]))
+    trace = read("sglang-meta", path, windows={"drafter": 3})
+    assert trace.meta.drafters[0].window == 3
+    assert any("trees, of which the deepest path counts" in note for note in trace.meta.notes)

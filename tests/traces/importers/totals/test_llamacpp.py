@@ -62,10 +62,3 @@ def test_what_does_not_fit_is_refused(read, tmp_path, told, rule):
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the rule is compared
         read("llamacpp-timings", write_lines(tmp_path / "x.jsonl", told), **WINDOW)
     assert rule in str(error.value)
-
-
-def test_a_log_that_is_none(refusal, tmp_path):
-    path = write_text(tmp_path / "x.log", "draft acceptance rate = 0.5 ( 3 accepted / 6 generated)")
-    assert "line 1: draft acceptance rate: must follow the eval time of its request" in refusal("llamacpp-log", path)
-    path = write_text(tmp_path / "y.log", "nothing of that kind")
-    assert "content: must hold eval time = ... ms / N tokens, got 'no such line'" in refusal("llamacpp-log", path)

@@ -106,7 +106,7 @@ def test_a_mean_is_met_by_rounds_of_the_window(read, tmp_path, window):
         (
             "vllm-metrics",
             lambda p: write_text(p, *counters("x", [1])),
-            "line 2: vllm:spec_decode_num_drafts_total: must",
+            "line 2: vllm:spec_decode_num_drafts: must be of the form name{labels} value",
         ),
         ("vllm-metrics", lambda p: write_text(p, "# nothing"), "must count a draft"),
         (
@@ -126,8 +126,8 @@ def test_what_does_not_fit_is_refused(refusal, tmp_path, format_name, write, tol
 
 
 def test_only_one_file(refusal, tmp_path):
-    paths = [write_text(tmp_path / name, *counters(10, [5], requests=1, tokens=30)) for name in ("a", "b")]
-    assert "b: file: must be the only one of this format, got '2 files'" in refusal("vllm-metrics", *paths)
+    paths = [write_text(tmp_path / name, metrics_line([0.5], 50, 100)) for name in ("a", "b")]
+    assert "b: file: must be the only one of this format, got '2 files'" in refusal("vllm-log", *paths)
 
 
 def test_a_window_that_is_not_the_logs(refusal, tmp_path):
