@@ -1,8 +1,21 @@
 """The formats by name: the one list that the command line, the detector and the tests go through."""
 
+from . import bench_clients
 from .format import Format
 from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
-from .totals import llamacpp, sglang_bench, sglang_meta, trtllm, vllm_bench, vllm_log, vllm_metrics, vllm_summary
+from .totals import (
+    acceptance_by_k,
+    llamacpp,
+    sglang_bench,
+    sglang_log,
+    sglang_meta,
+    trtllm,
+    trtllm_iterations,
+    vllm_bench,
+    vllm_log,
+    vllm_metrics,
+    vllm_summary,
+)
 
 FORMATS: tuple[Format, ...] = (
     eagle_timed.EAGLE_TIMED,
@@ -19,6 +32,11 @@ FORMATS: tuple[Format, ...] = (
     vllm_log.VLLM_LOG,
     vllm_bench.VLLM_BENCH,
     sglang_bench.SGLANG_BENCH,
+    sglang_log.SGLANG_LOG,
+    trtllm_iterations.TRTLLM_ITERATIONS,
+    bench_clients.AIPERF,
+    bench_clients.GUIDELLM,
+    acceptance_by_k.ACCEPTANCE_BY_K,
 )
 
 

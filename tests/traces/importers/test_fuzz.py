@@ -28,7 +28,7 @@ ODD_WORDS = (
     "", "0", "-1", "1", "3", "7", "1.5", "0.000", "1.000", "nan", "NaN", "inf", "1e400", "1e9", "9" * 30, "2147483648",
     "{", "}", '"', "é", "\x00", "x" * 300, "position=", "/", "0.9, 0.9", ",",
 )  # fmt: skip
-TEXTS = frozenset({"llamacpp-log", "vllm-metrics", "vllm-log"})
+TEXTS = frozenset({"llamacpp-log", "vllm-metrics", "vllm-log", "sglang-log"})
 OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "`windows` must name a drafter")
 
 
