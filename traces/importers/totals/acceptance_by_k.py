@@ -80,6 +80,8 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         told = ", ".join(curves) or "none"
         raise fields.error("curves", "must be one, of lengths by K: keep it alone in the file", told)
     (curve,) = curves.values()
+    if not curve:
+        raise fields.error("curves", "must have a row, of a K and its length", "none")
     window = max(curve)
     shares = _shares(fields, ongoing, curve)
     if len(curve) == 1:
