@@ -48,7 +48,7 @@ class FileSource:
     @property
     def timed(self) -> bool:
         """See `Source`."""
-        return self.known.timed
+        return self.known.timed(self.first)
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; raises TraceFormatError."""
