@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-# Read at any depth, with memory that grows as its square.
-_DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")
+# Read at any depth, with memory that grows as its square. Looked for from the beginnings of words only, and without
+# looking back: a name of any length is passed once.
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:["']?[\w-]++["']?[ \t]*+\.[ \t]*+){64}""")
 Content = TypeVar("Content", bound=BaseModel)
 
 
