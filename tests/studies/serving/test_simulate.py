@@ -436,6 +436,6 @@ def test_a_first_row_that_is_wrong_is_refused(tmp_path):
 
 def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused():
     asked = {"workload": "poisson:rate=2,requests=3", "policy": "plain", "cluster": "h100"}
-    assert simulate(**asked, cost="h100").log.about.cluster == "h100"
+    assert simulate(**asked, cost="h100").log.meta.about.cluster == "h100"
     with pytest.raises(ValueError, match=r"`cost` must be left out, or the device of `cluster`, h100: .* got h200"):
         simulate(**asked, cost="h200")
