@@ -22,9 +22,12 @@ class RepeatedIdError(WrongArrivalError):
         request_id: that both have.
     """
 
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"request {request_id}: request_id must be unique in the workload, got it twice")
+    def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
+        super().__init__(request_id)
         self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"request {self.request_id}: request_id must be unique in the workload, got it twice"
 
 
 class ArrivedRequests:
