@@ -23,7 +23,9 @@ class Aim:
     most: bool
 
 
-GOODPUT = Aim(figure="goodput_per_s", words="most goodput", most=True)
+# By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
+# how quickly the last ones drained.
+GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
 IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
 
 
@@ -37,16 +39,21 @@ class Best:
         tied: others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of
             the same seeds, which all met the same requests.
         same: those of them whose figure is the very same at every seed.
+        aim: what it is best at.
     """
 
     rate: float | None
     policy: str
     tied: tuple[str, ...]
     same: tuple[str, ...] = ()
+    aim: Aim = IN_SYSTEM
 
 
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
-    """The best of the policies that were run at a rate; None where a figure of one is not known."""
+    """The best of the policies that were run at a rate; None where a figure of one is not known.
+
+    Where all kept the same promises at every seed, goodput tells none of them apart: the time in the system does.
+    """
     means = [row.mean(aim.figure) for row in rows]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(rows):
@@ -54,8 +61,11 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     best = rows[known.index(max(known) if aim.most else min(known))]
     others = [row for row in rows if row is not best]
     apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
+    if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
+        return best_at(rate, rows, IN_SYSTEM)
     return Best(
         rate=rate,
+        aim=aim,
         policy=best.about.policy,
         tied=tuple(policy for policy, differences in apart if _hold_zero(differences)),
         same=tuple(policy for policy, differences in apart if not any(differences)),
@@ -66,13 +76,16 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
     """Who is best where, each change of it, and what is not told apart; rates rise."""
     if not found:
         return []
-    parts = []
-    for policy, same in groupby(found, key=lambda best: best.policy):
-        rates = [best.rate for best in same]
-        parts.append(f"{policy} {_span(rates)}")
-    lines = [f"{aim.words}: {'; '.join(parts)}"]
+    lines = []
+    for by, of_aim in groupby(found, key=lambda best: best.aim):
+        parts = []
+        for policy, same in groupby(of_aim, key=lambda best: best.policy):
+            rates = [best.rate for best in same]
+            parts.append(f"{policy} {_span(rates)}")
+        tied = "" if by is aim else f"{aim.words}: a tie, all met as many promises; "
+        lines.append(f"{tied}{by.words}: {'; '.join(parts)}")
     for low, high in pairwise(found):
-        if low.policy != high.policy:
+        if low.policy != high.policy and low.aim is high.aim:
             lines.append(
                 f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
                 f"{high.policy}"
@@ -89,7 +102,9 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
 
 def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
     """A row for each rate."""
-    return [{"rate": best.rate, "policy": best.policy, "tied": list(best.tied)} for best in found]
+    return [
+        {"rate": best.rate, "by": best.aim.figure, "policy": best.policy, "tied": list(best.tied)} for best in found
+    ]
 
 
 def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:

@@ -15,6 +15,21 @@ class WrongArrivalError(ValueError):
     """A request that cannot have come; the message says which, and why."""
 
 
+class RepeatedIdError(WrongArrivalError):
+    """A request with the id of another one.
+
+    Attributes:
+        request_id: that both have.
+    """
+
+    def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"request {self.request_id}: request_id must be unique in the workload, got it twice"
+
+
 class ArrivedRequests:
     """What the workload says of each request, by serial, and which replica it was given to."""
 
@@ -38,9 +53,7 @@ class ArrivedRequests:
         serial = len(replicas)
         known.add(arrival.request_id)
         if len(known) == serial:  # it was there
-            raise WrongArrivalError(
-                f"request {arrival.request_id}: request_id must be unique in the workload, got it twice"
-            )
+            raise RepeatedIdError(arrival.request_id)
         replicas.append(replica)
         self._newest.append(arrival)
         if len(self._newest) == _AT_ONCE:

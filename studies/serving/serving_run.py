@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ...arguments import ArgumentError
 from ...interrupts import Interrupts
 from ...policies.about import about_of
+from ...runs.serving.arrived_requests import RepeatedIdError
 from ...runs.serving.log import ServingLog
 from ...runs.serving.meta import ServingAbout
 from ...runs.serving.recorder import ServingRecorder
@@ -20,6 +21,7 @@ from ...sim.serving.served_replica import ServedReplica
 from ...sim.serving.simulate import BROKEN, Dispatch, Served, serve
 from ...sim.simulate import seconds_to_decide
 from ...traces.workloads import Workload
+from ...traces.workloads.files import repeated
 from ..comparing.policy_runs import built
 from ..named_policies import NamedPolicy, named_policy
 from .broken_workload import BrokenWorkloadError
@@ -128,11 +130,12 @@ def serving_run(
     except ValueError as error:
         if recorder.stopped_by != BROKEN:
             raise
-        about = _about(setting, policies, workload, [str(error)], rate=rate, seed=seed)
+        told = repeated(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
+        about = _about(setting, policies, workload, [str(told)], rate=rate, seed=seed)
         log = recorder.log(about)
         if not len(log.requests["request_id"]):  # nothing came before it
             raise
-        raise BrokenWorkloadError(log, error) from error
+        raise BrokenWorkloadError(log, told) from error
     shares = shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
     return recorder.log(_about(setting, policies, workload, shares, rate=rate, seed=seed)), served
 

@@ -10,6 +10,7 @@ from pydantic import with_config
 from ...arguments import ArgumentError, check_within
 from ...decoding.prefill import Start, start_of
 from ...reports.serving.slo.promises import Promises
+from ...sim.cost.devices import device_sheet
 from ...sim.cost.make import scaled_by_name
 from ...sim.replay_tables import ReplayTables, tables_of
 from ...sim.serving.cluster.cluster import Cluster, Replica
@@ -197,9 +198,21 @@ def serving_setting(
     )
 
 
+def _check_device(cluster: Cluster, cost: object) -> None:
+    """Refuse the seconds of one device of the sheet beside the memory of another; raises ArgumentError."""
+    sheet = device_sheet()
+    if not isinstance(cost, str) or cost not in sheet:
+        return
+    others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - {cost})
+    if others:
+        rule = f"must be left out, or the device of `cluster`, {others[0]}: memory of one and seconds of another are no"
+        raise ArgumentError(f"`cost` {rule} device, got {cost}")
+
+
 def _priced(cluster: Cluster, replay: Setting) -> Cluster:
     """The cluster at the seconds asked for: one cost for all replicas, or each at its own; scaled in both cases."""
     if replay.cost is not None:
+        _check_device(cluster, replay.cost)
         cost = replace(replay, models=None).priced()  # a cluster has another use for shapes: its memory
         priced = [replace(replica, cost=cost, cost_name=cost.name) for replica in cluster.replicas]
         return replace(cluster, replicas=tuple(priced))

@@ -1,14 +1,18 @@
 """The formats by name: the one list that the command line, the detector and the tests go through."""
 
+from . import bench_clients
 from .format import Format
 from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
 from .totals import (
+    acceptance_by_k,
     llamacpp,
     llamacpp_log,
     metrics,
     sglang_bench,
+    sglang_log,
     sglang_meta,
     trtllm,
+    trtllm_iterations,
     vllm_bench,
     vllm_log,
     vllm_summary,
@@ -32,6 +36,11 @@ FORMATS: tuple[Format, ...] = (
     vllm_log.VLLM_LOG,
     vllm_bench.VLLM_BENCH,
     sglang_bench.SGLANG_BENCH,
+    sglang_log.SGLANG_LOG,
+    trtllm_iterations.TRTLLM_ITERATIONS,
+    bench_clients.AIPERF,
+    bench_clients.GUIDELLM,
+    acceptance_by_k.ACCEPTANCE_BY_K,
 )
 
 

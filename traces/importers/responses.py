@@ -250,11 +250,6 @@ def completion_tokens(line: Fields) -> int | None:
     return usage_of(line).known_count("completion_tokens", least=0)
 
 
-def prompt_tokens(line: Fields) -> int:
-    """Tokens of a response's prompt, 0 if it does not say."""
-    return usage_of(line).count("prompt_tokens", least=0, default=0)
-
-
 def first_choice(line: Fields) -> Fields | None:
     """The first choice of a response, None if there is none; of the only one, by the number that it says."""
     choices = line.values.get("choices")

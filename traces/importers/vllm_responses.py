@@ -7,7 +7,7 @@ A response has `metrics.speculative_decoding`; that object may also stand alone 
 
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .reading.fields import Fields
-from .responses import completion_tokens, first_choice, prompt_tokens, within
+from .responses import first_choice, usage_of, within
 
 ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
@@ -40,11 +40,17 @@ def alone(line: Fields, request_id: str) -> RoundsRequest | None:
     if not is_plain(line):
         rule = f"must be there, under metrics.speculative_decoding or alone, with {ACCEPTED} or {HISTOGRAM}"
         raise line.error("speculative_decoding", f"{rule}; null if the request ran without", "nothing")
-    tokens = completion_tokens(line)
+    return alone_of(usage_of(line), request_id)
+
+
+def alone_of(usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request without speculation whose tokens `usage` counts; raises TraceFormatError if it counts no answer."""
+    tokens = usage.known_count("completion_tokens", least=0)
     if tokens is None:
-        raise line.error("usage.completion_tokens", "must be there, the request ran without speculation", "nothing")
+        raise usage.error("completion_tokens", "must be there, the request ran without speculation", "nothing")
     if not tokens:
         return None
+    prompt_tokens = usage.count("prompt_tokens", least=0, default=0)
     return RoundsRequest(
-        request_id=request_id, prompt_tokens=prompt_tokens(line), num_tokens={TARGET_ALONE: tokens}, rounds={}
+        request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
     )

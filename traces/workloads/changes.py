@@ -11,6 +11,7 @@ from .formats.format import Tally
 from .options import WorkloadOptions
 
 ONE = Fraction(1)
+CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then have one text, which a prefix cache finds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Changes:
         self.tally.late_requests += found is None
         if found is not None:
             self.check(found)
+            if found.prompt_tokens < arrival.prompt_tokens:
+                self.tally.remark(CUT_TURNS.format(found.prompt_tokens))
         return found
 
     def check(self, arrival: Arrival) -> None:

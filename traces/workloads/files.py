@@ -11,6 +11,7 @@ from .exact_seconds import PS_PER_S
 from .formats.detect import detect
 from .formats.format import Reading, Tally, WorkloadFormat
 from .options import WorkloadOptions
+from .walk import requests_of
 
 _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")
 
@@ -48,7 +49,7 @@ class FileSource:
     @property
     def timed(self) -> bool:
         """See `Source`."""
-        return self.known.timed
+        return self.known.timed(self.first)
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; raises TraceFormatError."""
@@ -65,6 +66,28 @@ class FileSource:
                 yield arrival
         if not some:
             raise TraceFormatError(self.paths[0], "file", "must hold requests", f"none, {tally.dropped} dropped")
+
+
+def repeated(about: WorkloadAbout, request_id: str) -> TraceFormatError:
+    """What to raise of an id that two requests of a workload have; its files are read again, for their lines."""
+    rule, places = "must be unique in the workload", _places(about, request_id)
+    if len(places) < 2:
+        return TraceFormatError(about.name, "request_id", rule, request_id)
+    return TraceFormatError(places[1], "request_id", f"{rule}, and is that of {places[0]}", request_id)
+
+
+def _places(about: WorkloadAbout, request_id: str) -> list[str]:
+    """Files and lines of the first two requests of that id; none of what is drawn."""
+    options, found = WorkloadOptions(zero_tokens="one"), list[str]()
+    paths = tuple(map(Path, about.files))
+    for number, path in enumerate(paths):
+        known, first = detect(paths[0])
+        reading = Reading(path=path, options=options, tally=Tally(), number=number, first=first)
+        for line, arrival in known.read(reading):
+            found += [reading.place(line) for one, _ in requests_of(arrival) if one.request_id == request_id]
+            if len(found) > 1:
+                return found[:2]
+    return found
 
 
 def open_files(path: Path, options: WorkloadOptions) -> FileSource:

@@ -7,6 +7,13 @@ from ...arguments import ArgumentError, check_least, check_within
 
 ZERO_TOKENS = ("refuse", "drop", "one")
 MOST_COUNT = 2**31 - 1
+# Of what a text draws. Of a workload, all in memory while it is served:
+MOST_REQUESTS = 10_000_000
+# Of a session:
+MOST_TURNS = 10_000  # requests
+MOST_UNITS = 4_000_000  # of text, each of which has an id
+# Of one prompt, answer or observation:
+MOST_TOKENS = 10_000_000
 _MOST_TAG = 200
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from .arrival import Arrival, Workload, WorkloadAbout
 from .exact_seconds import PS_PER_S
+from .files import repeated
 from .walk import requests_of
 
 Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
@@ -177,6 +178,5 @@ def _check_ids(workload: Workload, hashes: "array[int]") -> None:
         for request, _ in requests_of(arrival):
             if hash(request.request_id) in suspects:
                 if request.request_id in seen:
-                    where = workload.about.files[0] if workload.about.files else workload.about.name
-                    raise TraceFormatError(where, "request_id", "must be unique in the workload", request.request_id)
+                    raise repeated(workload.about, request.request_id)
                 seen.add(request.request_id)

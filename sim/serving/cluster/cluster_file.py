@@ -17,13 +17,15 @@ ACTIVATION_RESERVE_BYTES = 2_000_000_000
 MEMORY_SHARE = 0.92
 BLOCK_TOKENS = 16
 PREFIX_CACHE = True
-MOST_REPLICAS = 100_000
+MOST_REPLICAS = 10_000
 LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would do little but look
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
-Text = Annotated[str, Field(min_length=1)]
+MOST_NAME, MOST_TEXT = 200, 4096  # characters: of what tables show, and of a path or a policy
+Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
+Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
 class ClusterFileError(TomlFileError):
@@ -142,7 +144,7 @@ class ReplicaTable(Table):
         members: by name, what they have of their own.
     """
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_NAME)] | None = None
     count: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     device: Text | None = None
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -161,7 +163,7 @@ class ReplicaTable(Table):
     admission: Annotated[Admission, Field(strict=False)] = Admission.first_chunk
     shared_prefix: SharedPrefixTable | None = None
     offload: OffloadTable | None = None
-    members: dict[str, MemberTable] = Field(default_factory=dict)
+    members: dict[Name, MemberTable] = Field(default_factory=dict)
 
     def member(self, name: str) -> MemberTable:
         """What a member has, with the replica's values where it has none of its own; `kv_blocks` may stay None."""
@@ -232,9 +234,9 @@ class ClusterContent(Table):
         replicas: at least one table of them.
     """
 
-    name: Text | None = None
+    name: Name | None = None
     horizon_s: Annotated[float, Field(gt=0, le=MOST_PS // PS_PER_S)] | None = None
-    devices: dict[str, DeviceTable] = Field(default_factory=dict)
+    devices: dict[Name, DeviceTable] = Field(default_factory=dict)
     router: RouterTable = RouterTable()
     transfer: TransferTable | None = None
     replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]

@@ -1,5 +1,6 @@
 """Who is best where: by means, with what chance leaves open, in words."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ def row(policy, *values, figure="in_system_s"):
 
 def test_the_least_time_and_the_most_goodput_are_best():
     assert best_at(1.0, [row("a", 3.0), row("b", 2.0)], IN_SYSTEM) == Best(rate=1.0, policy="b", tied=())
-    good = [row("a", 3.0, figure="goodput_per_s"), row("b", 2.0, figure="goodput_per_s")]
+    good = [row("a", 3.0, figure="slo_share"), row("b", 2.0, figure="slo_share")]
     assert best_at(1.0, good, GOODPUT).policy == "a"
 
 
@@ -72,3 +73,18 @@ def test_what_is_equal_is_no_matter_of_chance():
     _, equal, left = in_words([Best(rate=None, policy="a", tied=("b", "c"), same=("b",))], IN_SYSTEM)
     assert equal == "at the workload's own rate b did exactly as well as a"
     assert left == "at the workload's own rate chance leaves open whether a is better than c"
+
+
+def test_where_all_promises_are_met_by_all_the_time_in_the_system_tells_them_apart():
+    def both(policy, share, seconds):
+        (run,) = row(policy, share, figure="slo_share").runs
+        return SeedRow(runs=(replace(run, flat={**run.flat, "in_system_s": seconds}),))
+
+    equal = best_at(1.0, [both("a", 1.0, 3.0), both("b", 1.0, 2.0)], GOODPUT)
+    assert (equal.policy, equal.tied, equal.aim) == ("b", (), IN_SYSTEM)
+    apart = best_at(2.0, [both("a", 0.9, 3.0), both("b", 0.8, 2.0)], GOODPUT)
+    assert (apart.policy, apart.aim) == ("a", GOODPUT)
+    assert in_words([equal, apart], GOODPUT) == [
+        "most goodput: a tie, all met as many promises; least time in the system: b at 1 arrivals/s",
+        "most goodput: a at 2 arrivals/s",
+    ]

@@ -9,7 +9,11 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import ImportOptions, Load, read_recording
 
 from ...traces.importers.foreign_files import (
+    aiperf,
     counters,
+    decode_batch,
+    guidellm,
+    iteration,
     llamacpp_counters,
     llamacpp_lines,
     metrics_line,
@@ -40,6 +44,10 @@ COUNTED = {  # what each line counts: (tokens, target steps after the prefill)
         write_lines(p, timings(90, 100, 40), timings(30, 50, 10)), [(90, 49), (30, 19)],
     ),
     "llamacpp-log": lambda p: (write_text(p, *llamacpp_lines(200, 240, 110)), [(200, 89)]),
+    "aiperf": lambda p: (
+        write_lines(p, aiperf("a", [0] * 4 + [1] * 4 + [2] * 8 + [3] * 4, [3] * 20, listed=False)), [(53, 20)],
+    ),
+    "guidellm": lambda p: (write_lines(p, guidellm(summary("a", [4, 4, 8, 4]))), [(53, 20)]),
 }  # fmt: skip
 STATED = {  # what each states: the shares of drafts that kept each token, and the tokens of a step
     "vllm-metrics": (lambda p: write_text(p, *counters(1000, [710, 530, 420])), (0.71, 0.53, 0.42), {}),
@@ -58,6 +66,9 @@ STATED = {  # what each states: the shares of drafts that kept each token, and t
         (0.71, 0.53, 0.42),
         None,
     ),
+    "sglang-log": (lambda p: write_text(p, decode_batch(2.66, 1.66 / 3)), None, {"drafter": 3}),
+    "trtllm-iterations": (lambda p: write_lines(p, iteration(1, 100, 300, 166)), None, {}),
+    "acceptance-by-k": (lambda p: write_lines(p, {"1": 1.71, "2": 2.24, "3": 2.66}), (0.71, 0.53, 0.42), {}),
     "sglang-bench": (lambda p: write_lines(p, {"accept_length": 2.66, "total_output_tokens": 0}), None, {"drafter": 3}),
 }
 SEEDS = 8

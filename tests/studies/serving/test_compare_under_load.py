@@ -62,7 +62,7 @@ def test_seeds_are_run_where_chance_has_a_part(listed):
 
 def test_a_workload_has_a_rate_of_its_own(listed):
     found = compare_under_load(None, "plain", workload=listed, cluster="h100", slo={"ttft": 1.0})
-    assert (found.rates[0].rate, found.best[0].policy, found.aim.figure) == (None, "plain", "goodput_per_s")
+    assert (found.rates[0].rate, found.best[0].policy, found.aim.figure) == (None, "plain", "slo_share")
     assert "own: plain" in repr(found)
     assert found.lines() == ()
 

@@ -8,7 +8,6 @@ import signal
 import paceline
 import pytest
 from paceline.arguments import ArgumentError
-from paceline.runs.serving.arrived_requests import WrongArrivalError
 from paceline.runs.serving.store import read_serving
 from paceline.studies.serving.broken_workload import BrokenWorkloadError
 from paceline.studies.serving.simulate import simulate
@@ -393,7 +392,11 @@ def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_und
     [
         ({"arrives_s": 1.0, "prompt_tokens": 0, "output_tokens": 8}, TraceFormatError, "prompt_tokens"),
         ({"arrives_s": 0.001, "prompt_tokens": 9, "output_tokens": 8}, TraceFormatError, "must not go back in time"),
-        ({"arrives_s": 0.05, "prompt_tokens": 9, "output_tokens": 8, "request_id": "3"}, WrongArrivalError, "unique"),
+        (
+            {"arrives_s": 0.05, "prompt_tokens": 9, "output_tokens": 8, "request_id": "3"},
+            TraceFormatError,
+            "line 21: request_id: must be unique",
+        ),
         ({"arrives_s": 1.0, "prompt_tokens": 9, "output_tokens": 8, "tag": "no"}, ArgumentError, "has the tag 'no'"),
     ],
 )
@@ -429,3 +432,10 @@ def test_a_first_row_that_is_wrong_is_refused(tmp_path):
     with pytest.raises(TraceFormatError, match="prompt_tokens"):
         simulate(load, "plain", cluster="h100", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused():
+    asked = {"workload": "poisson:rate=2,requests=3", "policy": "plain", "cluster": "h100"}
+    assert simulate(**asked, cost="h100").log.meta.about.cluster == "h100"
+    with pytest.raises(ValueError, match=r"`cost` must be left out, or the device of `cluster`, h100: .* got h200"):
+        simulate(**asked, cost="h200")

@@ -305,6 +305,75 @@ def sglang_bench(length, **more):
     return {"backend": "sglang", "accept_length": length, **totals, **more}
 
 
+def decode_batch(length, rate, *, running=8, more=""):
+    """A line of SGLang's log."""
+    said = "" if length is None else f"accept len: {length:.2f}, "
+    said += "" if rate is None else f"accept rate: {rate:.2f}, "
+    return (
+        f"[2026-05-02 10:11:12 DP0 TP0] Decode batch, #running-req: {running}, #full token: 4096, full token usage: "
+        f"0.01, {said}{more}cuda graph: True, gen throughput (token/s): 220.60, #queue-req: 0"
+    )
+
+
+def iteration(number, requests, drafted, accepted, *, generating=None, **more):
+    """An iteration of TensorRT-LLM."""
+    found = {"iter": number, "iterLatencyMS": 20.5, "numActiveRequests": 8, "specDecodingStats": None, **more}
+    if generating is not None:
+        found["inflightBatchingStats"] = {"numContextRequests": 0, "numGenRequests": generating}
+    if drafted is not None:
+        found["specDecodingStats"] = {
+            "numDraftTokens": drafted,
+            "numAcceptedTokens": accepted,
+            "numRequestsWithDraftTokens": requests,
+            "acceptanceLength": (accepted + requests) / requests if requests else 0.0,
+            "iterLatencyMS": 2.5,
+            "draftOverhead": 0.1,
+        }
+    return found
+
+
+def aiperf(name, accepted, drafted, *, listed=True, phase="profiling", tokens=None, **more):
+    """A record of AIPerf's profile_export.jsonl."""
+    record = {
+        "engine": "vllm",
+        "mean_acceptance_length": 1 + sum(accepted) / max(len(accepted), 1),
+        "draft_acceptance_rate": sum(accepted) / max(sum(drafted), 1),
+        "acceptance_histogram": {str(kept): accepted.count(kept) for kept in sorted(set(accepted))},
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_draft_tokens": sum(drafted),
+        "num_spec_steps": len(accepted),
+        "num_spec_tokens": max(drafted),
+        "completion_tokens": sum(accepted) + len(accepted) + 1 if tokens is None else tokens,
+    }
+    if listed:
+        record |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+    return {
+        "metadata": {"session_num": 0, "x_request_id": name, "benchmark_phase": phase, "was_cancelled": False},
+        "metrics": {
+            "input_sequence_length": {"value": 12, "unit": "tokens"},
+            "request_latency": {"value": 9.5, "unit": "ms"},
+        },
+        "spec_decode_acceptance": record,
+        **more,
+    }
+
+
+def guidellm(*requests, incomplete=0):
+    """A report of GuideLLM, of responses of vLLM."""
+    kept = [
+        {
+            "request_id": found["id"],
+            "info": {"timings": {"request_start": 1.5}},
+            "input_metrics": {"text_tokens": found["usage"]["prompt_tokens"]},
+            "output_metrics": {"text_tokens": found["usage"]["completion_tokens"]},
+            "response_metrics": found.get("metrics"),
+        }
+        for found in requests
+    ]
+    benchmark = {"requests": {"successful": kept, "incomplete": [{}] * incomplete, "errored": []}}
+    return {"metadata": {"version": 2, "guidellm_version": "0.8.1"}, "config": {}, "benchmarks": [benchmark]}
+
+
 def write_text(path, *lines):
     """A text file of these lines."""
     path.write_text("".join(f"{line}\n" for line in lines))
@@ -318,6 +387,9 @@ STATED = {
     "sglang-bench": {"windows": {"drafter": 4}},
     "vllm-log": {"load": Load(requests=3, output_tokens=20)},
     "llamacpp-metrics": {"load": Load(requests=3, output_tokens=20)},
+    "sglang-log": {"load": Load(requests=3, output_tokens=20)},
+    "trtllm-iterations": {"load": Load(requests=3, output_tokens=20)},
+    "acceptance-by-k": {"load": Load(requests=3, output_tokens=20)},
 }
 
 
@@ -371,4 +443,18 @@ def one_file_each(folder):
         ],
         "vllm-bench": [write_lines(folder / "bench.json", vllm_bench([0.7, 0.5, 0.4]))],
         "sglang-bench": [write_lines(folder / "sgbench.jsonl", sglang_bench(2.5))],
+        "sglang-log": [write_text(folder / "sg.log", decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2))],
+        "trtllm-iterations": [
+            write_lines(folder / "iters.jsonl", iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8))
+        ],
+        "aiperf": [
+            write_lines(folder / "profile_export.jsonl", aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2]))
+        ],
+        "guidellm": [
+            write_lines(
+                folder / "guide.json",
+                guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]), plain_response("p")),
+            )
+        ],
+        "acceptance-by-k": [write_lines(folder / "golden.json", {"1": 1.78, "2": 2.38, "3": 2.83})],
     }

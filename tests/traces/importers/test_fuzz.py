@@ -29,7 +29,7 @@ ODD_WORDS = (
     "{", "}", '"', "é", "\x00", "x" * 300, "position=", "/", "0.9, 0.9", ",",
 )  # fmt: skip
 METRICS = ("vllm-metrics", "sglang-metrics", "trtllm-metrics", "llamacpp-metrics")
-TEXTS = frozenset({"llamacpp-log", "vllm-log", *METRICS})
+TEXTS = frozenset({"llamacpp-log", "vllm-log", "sglang-log", *METRICS})
 OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "`windows` must name a drafter")
 
 

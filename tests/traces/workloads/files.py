@@ -74,11 +74,68 @@ OWN = lines(
         "turns": [{"wait_s": 1.5, "prompt_tokens": 40, "output_tokens": 2, "blocks": [5, 7]}],
     },
 )
+SPLITWISE = """request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size
+0,2,0,0.0,1,2162,5
+1,2,0,0.36,1,2399,6
+"""
+
+
+def bailian_row(chat, parent, timestamp, tokens, ids, turn=1):
+    found = {"chat_id": chat, "parent_chat_id": parent, "timestamp": timestamp, "input_length": tokens}
+    return {**found, "output_length": 9, "type": "text", "turn": turn, "hash_ids": ids}
+
+
+BAILIAN = lines(
+    bailian_row(159, -1, 61.114, 40, [7, 8, 9]),
+    bailian_row(3, -1, 61.2, 16, [4]),
+    bailian_row(160, 159, 63, 60, [7, 8, 11, 12], turn=2),
+)
+# Whole prompts, as Dynamo writes them, and rows that add to what was before, as AIPerf does.
+MOONCAKE_SESSIONS = lines(
+    {"session_id": "a", "timestamp": 0, "input_length": 655, "output_length": 52, "hash_ids": [46, 47]},
+    {"session_id": "b", "timestamp": 100, "input_length": 300, "output_length": 40},
+    {
+        "session_id": "a",
+        "timestamp": 500,
+        "delay": 120,
+        "input_length": 1100,
+        "output_length": 5,
+        "hash_ids": [46, 48, 49],
+    },
+    {"session_id": "b", "delay": 2.5, "input_length": 900, "output_length": 20},
+    {"timestamp": 700, "input_length": 10, "output_length": 4},
+)
+LLMSERVINGSIM = lines(
+    {"input_toks": 40, "output_toks": 3, "arrival_time_ns": 46926808, "input_tok_ids": list(range(40))},
+    {
+        "session_id": "s",
+        "arrival_time_ns": 347938951,
+        "sub_requests": [
+            {"input_toks": 33, "output_toks": 7, "tool_duration_ns": 1500000, "input_tok_ids": [*range(32), 99]},
+            {"input_toks": 9, "output_toks": 2, "tool_duration_ns": 0},
+        ],
+    },
+)
+DETAILS = lines(
+    {
+        "completed": 3,
+        "total_input_tokens": 36,
+        "input_lens": [10, 12, 14],
+        "output_lens": [50, 100, 151],
+        "start_times": [5.3, 5.1, 5.25],
+        "ttfts": [0.1, 0.1, 0.1],
+    }
+)
 SOUND = {
     "azure": AZURE,
     "vidur": VIDUR,
     "burstgpt": BURSTGPT,
+    "splitwise": SPLITWISE,
     "mooncake": MOONCAKE,
+    "mooncake-sessions": MOONCAKE_SESSIONS,
+    "bailian": BAILIAN,
+    "llmservingsim": LLMSERVINGSIM,
+    "vllm-bench": DETAILS,
     "agent-sessions": AGENTS,
     "paceline": OWN,
 }

@@ -119,7 +119,7 @@ def test_bursts_are_no_later_for_being_cut():
         (f"poisson:requests=5,{LENGTHS}", "poisson must have a rate, in its text or as `rate`, got none"),
         (f"poisson:rate=1,{LENGTHS}", "poisson must have requests or seconds, so that it ends, got 'rate=1,"),
         (f"poisson:rate=1,requests=1.5,{LENGTHS}", "requests of poisson must be a whole number, got '1.5'"),
-        (f"poisson:rate=1,requests=0,{LENGTHS}", "requests of poisson must be in [1, 2147483647], got 0.0"),
+        (f"poisson:rate=1,requests=0,{LENGTHS}", "requests of poisson must be in [1, 10000000], got 0.0"),
         (f"poisson:rate=1,rate=1,requests=5,{LENGTHS}", "poisson must have rate once, got 'rate=1'"),
         (f"poisson:rate=1,cv=1,requests=5,{LENGTHS}", "poisson must have options of rate, requests, seconds, prompt, "),
         (

@@ -44,5 +44,29 @@ def test_sessions_and_waits(tmp_path):
 def test_an_id_that_two_requests_have_is_told(tmp_path):
     row = {"request_id": "same", "arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
     workload = open_workload(write(tmp_path, lines(row, row | {"request_id": "other"}, row)))
-    with pytest.raises(TraceFormatError, match=r"load: request_id: must be unique in the workload, got 'same'"):
+    with pytest.raises(
+        TraceFormatError,
+        match=r"load: line 3: request_id: must be unique in the workload, and is that of .*load: line 1, got 'same'",
+    ):
         summary_of(workload)
+
+
+def test_ids_of_turns_and_of_other_sessions_are_told_with_their_lines(tmp_path):
+    row = {"arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
+    turns = [{"wait_s": 1, "prompt_tokens": 2, "output_tokens": 1, "request_id": "b"}]
+    path = write(tmp_path, lines(row | {"request_id": "b"}, row | {"request_id": "a", "turns": turns}))
+    with pytest.raises(TraceFormatError, match=r"load: line 2: request_id: .*, and is that of .*load: line 1, got 'b'"):
+        summary_of(open_workload(path))
+
+
+def test_turns_whose_prompts_are_cut_to_one_text_are_told(tmp_path):
+    turns = [{"wait_s": 1, "prompt_tokens": tokens, "output_tokens": 1} for tokens in (30, 60)]
+    row = {"arrives_s": 0, "prompt_tokens": 20, "output_tokens": 1, "turns": turns}
+    workload = open_workload(write(tmp_path, lines(row)), max_prompt_tokens=25)
+    summary_of(workload)
+    assert (
+        "prompts of later turns cut to 25 tokens: turns of a session then have one text, which a prefix cache finds: 2"
+        in (workload.about.notes)
+    )
+    summary_of(whole := open_workload(write(tmp_path, lines(row)), max_prompt_tokens=60))
+    assert not any("later turns" in note for note in whole.about.notes)

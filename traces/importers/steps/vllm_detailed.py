@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...rounds.rounds import Rounds, RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, completion_tokens, prompt_tokens, usage_of
+from ..responses import Responses, by_response, usage_of
 from ..step_rounds import check_drafted, rounds_at, starts_of
 from ..vllm_responses import ACCEPTED, alone, is_plain, metrics_of
 
@@ -33,28 +33,42 @@ def _sees(found: Fields) -> bool:
 
 
 def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
-    request_id, metrics, tokens = file.name_of(line), metrics_of(line), completion_tokens(line)
+    request_id, metrics = file.name_of(line), metrics_of(line)
     if metrics is None:
         return alone(line, request_id)
     if ACCEPTED not in metrics:
         rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
         raise metrics.error(ACCEPTED, rule, "nothing")
-    if tokens == 0:
+    return request_of_steps(file, metrics, usage_of(line), request_id)
+
+
+def request_of_steps(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response that lists its steps; None if its answer has no token.
+
+    Args:
+        file: of the response.
+        metrics: the object that lists the steps.
+        usage: the object that counts the tokens of its prompt and answer; either may be missing.
+        request_id: of the response.
+
+    Raises:
+        TraceFormatError: steps and tokens that contradict each other.
+    """
+    if usage.known_count("completion_tokens", least=0) == 0:
         return None
-    name, after_first = file.drafter(), _tokens_after_first(line, metrics)
+    name, after_first = file.drafter(), _tokens_after_first(usage, metrics)
     return RoundsRequest(
         request_id=request_id,
-        prompt_tokens=prompt_tokens(line),
+        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
         num_tokens={name: after_first + 1},
         rounds={name: _rounds(file, metrics, request_id, name, after_first)},
     )
 
 
-def _tokens_after_first(line: Fields, metrics: Fields) -> int:
+def _tokens_after_first(usage: Fields, metrics: Fields) -> int:
     """Tokens of the answer but for the prefill's; raises TraceFormatError for a number that does not fit the steps."""
     accepted = metrics.counts(ACCEPTED, least=0)
     explained = int(accepted.sum()) + len(accepted)
-    usage = usage_of(line)
     told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
     if explained and told <= explained - int(accepted[-1]) - 1:
         rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"

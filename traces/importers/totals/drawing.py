@@ -97,7 +97,11 @@ def constant_hazard(mean: float, drafted: Ints) -> float:
         drafted: `[R]` tokens that each round drafts.
     """
     lengths, counts = np.unique(drafted, return_counts=True)
-    shares = counts / counts.sum()
+    return hazard_of_lengths(mean, lengths, counts / counts.sum())
+
+
+def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -> float:
+    """The same for `[L]` lengths of drafts and the shares of the rounds that have each."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0

@@ -22,6 +22,7 @@ from .drawing import constant_hazard
 
 _ROUNDED = 0.0006  # logs round rates to three decimals, so that two that are equal may seem to rise
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
+_TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
 
 
@@ -101,8 +102,39 @@ def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | No
     plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
     if plain <= 0:
         return 1.0
-    ongoing.findings.remark(_PLAIN.format(plain / (plain + drafts)))
+    note_plain(ongoing, plain / (plain + drafts))
     return drafts / (plain + drafts)
+
+
+def note_plain(ongoing: Ongoing, share: float) -> None:
+    """Note the share of the steps that drafted nothing."""
+    ongoing.findings.remark(_PLAIN.format(share))
+
+
+def settled_window(
+    ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
+) -> int:
+    """Tokens on the deepest path of a draft, as the user or else the log says.
+
+    Args:
+        ongoing: takes note of a tree.
+        name: of the drafter.
+        fields: where all of it stood, for errors.
+        proposed: numbers of tokens that a step may have proposed, by the log's rates; None: it has none.
+        depth: as the log's settings or counts have it; None: it does not say.
+
+    Raises:
+        TraceFormatError: nobody says, or the log and the user contradict each other.
+    """
+    if depth is None and proposed is not None and len(proposed) == 1:
+        (depth,) = proposed
+    most = depth if proposed is None else max(proposed)
+    window = ongoing.drafters.window_of(name, fields, depth)
+    if most is not None and window > most:
+        raise fields.error("window", f"must be at most the {most} tokens that a step proposed (`windows`)", window)
+    if (proposed is not None and window not in proposed) or (depth is not None and window < depth):
+        ongoing.findings.remark(_TREE.format(window))
+    return window
 
 
 def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window: int) -> None:

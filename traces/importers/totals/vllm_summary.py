@@ -8,7 +8,7 @@ no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. 
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, completion_tokens, usage_of
+from ..responses import Responses, by_response, usage_of
 from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, is_plain, metrics_of
 from .counted import counted_request, of_histogram
 
@@ -23,13 +23,18 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     metrics = metrics_of(line)
     if metrics is None:
         return alone(line, request_id)
+    return request_of_histogram(file, metrics, usage_of(line), request_id)
+
+
+def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response with a histogram of its steps; as `steps.vllm_detailed.request_of_steps`."""
     counted = of_histogram(
         metrics.counts(HISTOGRAM, least=0),
-        num_tokens=completion_tokens(line),
+        num_tokens=usage.known_count("completion_tokens", least=0),
         num_drafted=metrics.known_count("num_draft_tokens", least=0),
         window=metrics.known_count("num_spec_tokens", least=1),
     )
-    return counted_request(file, usage_of(line), metrics, request_id, counted)
+    return counted_request(file, usage, metrics, request_id, counted)
 
 
 VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=is_plain)

@@ -54,7 +54,7 @@ AGENTS = WorkloadFormat(
         "sessions are closed loops: a request waits for the end of the one before, then for the tool or the user; "
         "the file does not say when sessions began",
     ),
-    timed=False,
+    timed=lambda _: False,
     many=True,
     is_json=True,
 )

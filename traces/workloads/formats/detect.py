@@ -7,14 +7,22 @@ from typing import Any
 from ...errors import TraceFormatError
 from ...importers.reading.lines import lines_of, refuse_pipe
 from ..options import WorkloadOptions
-from . import tables
+from . import mooncake, tables
 from .agent_sessions import AGENTS
+from .bench_details import BENCH_DETAILS
 from .format import Reading, Tally, WorkloadFormat
-from .mooncake import MOONCAKE
+from .llmservingsim import LLMSERVINGSIM
 from .objects import object_of
 from .paceline_lines import PACELINE
 
-FORMATS: tuple[WorkloadFormat, ...] = (*tables.FORMATS, MOONCAKE, AGENTS, PACELINE)
+FORMATS: tuple[WorkloadFormat, ...] = (
+    *tables.FORMATS,
+    *mooncake.FORMATS,
+    LLMSERVINGSIM,
+    BENCH_DETAILS,
+    AGENTS,
+    PACELINE,
+)
 
 
 def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:

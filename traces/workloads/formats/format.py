@@ -11,6 +11,8 @@ from ..exact_seconds import PS_PER_S
 from ..options import MOST_COUNT, WorkloadOptions
 
 MOST_ID = 2**62
+FIRST_LOCAL = MOST_ID + 1  # of ids that no file may say; above it the line, then the unit
+LOCAL_BITS = 24
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +121,8 @@ class WorkloadFormat:
         read: (line, arrival) of each request of a file; raises TraceFormatError.
         unit_tokens: of a file whose first object is given; of a format without blocks 0.
         notes: what its reader has to know.
-        timed: whether its files say when requests arrive; else all that they hold begins together.
+        timed: whether a file whose first object is given says when requests arrive; else all that it holds begins
+            together.
         many: whether several files are one workload.
         is_json: whether its files hold an object a line; else they are tables.
     """
@@ -130,6 +133,6 @@ class WorkloadFormat:
     read: Callable[[Reading], Iterator[tuple[int, Arrival]]]
     unit_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 0
     notes: tuple[str, ...] = ()
-    timed: bool = True
+    timed: Callable[[Mapping[str, Any]], bool] = lambda _: True
     many: bool = False
     is_json: bool = False

@@ -10,15 +10,13 @@ from ....strict_json import kind_of_json
 from ..graphs import GraphError, Node, SessionGraph, Waits
 from ..sessions import Turn, runs_of
 from ..texts import Text
-from .format import Reading, whole
+from .format import FIRST_LOCAL, LOCAL_BITS, Reading, whole
 from .objects import check_keys, count_of, shown, wait_of
 from .request_fields import blocks_of, request_id_of, text_of
 
 _NEEDED = ("after", "prompt_tokens", "output_tokens")
 _KNOWN = (*_NEEDED, "request_id", "wait_s", "blocks", "continues", "at")
-_FIRST_LOCAL = 2**62 + 1  # of ids that no file may say; above it the line, then the unit
-_LOCAL_BITS = 24
-_MOST_TOKENS = 2 ** (_LOCAL_BITS - 1)  # of a session where texts have ids: its context has as many of its own
+_MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session where texts have ids: its context has as many of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ class _Graph:
 
     def __init__(self, reading: Reading, line: int, requests: Sequence[_Request], unit: int) -> None:
         self._reading, self._line, self._requests, self._unit = reading, line, requests, unit
-        self._ids = count(_FIRST_LOCAL + (line << _LOCAL_BITS))
+        self._ids = count(FIRST_LOCAL + (line << LOCAL_BITS))
         self._numbers: dict[str, int] = {}
         for number, one in enumerate(requests):
             if self._numbers.setdefault(one.name, number) != number:
@@ -196,7 +194,7 @@ class _Graph:
         if num_tokens <= first.num_tokens:
             return first.head(num_tokens)
         places = range(len(first.ids), num_tokens // self._unit)
-        base = _FIRST_LOCAL + (self._line << _LOCAL_BITS) + _MOST_TOKENS
+        base = FIRST_LOCAL + (self._line << LOCAL_BITS) + _MOST_TOKENS
         ids = (*first.ids, *(base + place for place in places))
         return Text(unit_tokens=self._unit, num_tokens=num_tokens, ids=ids)
 

@@ -10,7 +10,7 @@ from ..arrival import Arrival, Workload
 from ..exact_seconds import PS_PER_S
 from ..options import MOST_COUNT
 from ..sessions import Session, Turn, runs_of
-from .format import Reading, WorkloadFormat, whole
+from .format import MOST_ID, Reading, WorkloadFormat, whole
 from .graph_lines import graph_of
 from .objects import check_keys, count_of, objects_of, shown, time_of, wait_of
 from .request_fields import blocks_of, request_id_of, text_of
@@ -83,7 +83,8 @@ def _turns_of(arrival: Arrival) -> Iterator[tuple[Arrival, int]]:
     while True:
         turns = before.turns
         following = () if turns is None else turns.after(before.arrives_ps)
-        if before.answer or len(following) > 1 or (turns is not None and turns.depths):
+        own = max(before.blocks, default=0) > MOST_ID  # ids of texts that only this reader knows
+        if own or before.answer or len(following) > 1 or (turns is not None and turns.depths):
             rule = "must be of sessions that are lines of turns whose answers nobody reads"
             raise ArgumentError(f"lines {rule}, got request {before.request_id}")
         if not following:

@@ -1,4 +1,4 @@
-"""Tables of others with a row for each request: Azure's, vidur's and BurstGPT's CSV files."""
+"""Tables of others with a row for each request: Azure's, vidur's, BurstGPT's and splitwise-sim's CSV files."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ class Table:
         prompt: of the tokens of the prompt.
         output: of the tokens of the output.
         total: of the sum of both, which is checked; "" for none.
+        one: of a number that must be 1; "" for none.
         others: that may be there and are not used.
         ps: picoseconds of a time; None for what is none.
         times: what a time is, in words.
@@ -35,6 +36,7 @@ class Table:
     prompt: str
     output: str
     total: str = ""
+    one: str = ""
     others: tuple[str, ...] = ()
     ps: Callable[[str], int | None] = ps_of_seconds
     times: str = "seconds"
@@ -48,7 +50,7 @@ class Table:
     @property
     def known(self) -> tuple[str, ...]:
         """Columns that may be there."""
-        return (*self.needed, *filter(None, [self.total]), *self.others)
+        return (*self.needed, *filter(None, [self.total, self.one]), *self.others)
 
 
 AZURE = Table(
@@ -74,6 +76,13 @@ BURSTGPT = Table(
     others=("Session ID", "Elapsed time", "Model", "Log Type"),
     clock=True,
 )
+SPLITWISE = Table(
+    arrives="arrival_timestamp",
+    prompt="prompt_size",
+    output="token_size",
+    one="batch_size",
+    others=("request_id", "request_type", "application_id"),
+)
 
 
 def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -82,7 +91,7 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
     line, head = next(rows)
     check_head(table, reading, line, head)
     arrives, prompts, outputs = (head.index(name) for name in table.needed)
-    total = head.index(table.total) if table.total in head else None
+    total, one = (head.index(name) if name in head else None for name in (table.total, table.one))
     start: int | None = None
     for line, cells in rows:
         if len(cells) != len(head):
@@ -95,6 +104,8 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
             start = found if table.clock else 0
         prompt = _count(reading, line, table.prompt, cells[prompts])
         output = _count(reading, line, table.output, cells[outputs])
+        if one is not None and cells[one] != "1":
+            raise reading.error(line, table.one, "must be 1: a row is one request", cells[one])
         if total is not None:
             _check_total(table, reading, line, cells[total], prompt + output)
         tokens = reading.lengths(line, prompt, output, names=(table.prompt, table.output))
@@ -186,5 +197,12 @@ FORMATS = (
         sees=lambda columns: bool({BURSTGPT.prompt, BURSTGPT.output} & columns),
         read=partial(read_table, BURSTGPT),
         notes=("Session ID, Elapsed time, Model and Log Type are not used: each request arrives at its own time",),
+    ),
+    WorkloadFormat(
+        name="splitwise",
+        keys=SPLITWISE.needed,
+        sees=lambda columns: bool({SPLITWISE.prompt, SPLITWISE.output} & columns),
+        read=partial(read_table, SPLITWISE),
+        notes=("request_id, request_type and application_id are not used: each request arrives at its own time",),
     ),
 )

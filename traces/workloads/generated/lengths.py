@@ -9,7 +9,7 @@ from typing import Protocol
 from ....arguments import ArgumentError
 from ...forms import by_form
 from ...recording import Recording
-from ..options import MOST_COUNT
+from ..options import MOST_COUNT, MOST_TOKENS
 
 _NUMBER = r"(\d{1,10}(?:\.\d{1,9})?)"
 _COUNT = re.compile(r"\d{1,10}", re.ASCII)
@@ -84,18 +84,21 @@ class LogNormal:
         return min(MOST_COUNT, max(1, round(rng.lognormvariate(log(self.mean) - variance / 2, sqrt(variance)))))
 
 
-def length_of(name: str, text: str) -> Length:
-    """The distribution that a text says; raises ArgumentError, which names `name`."""
+def length_of(name: str, text: str, most: int = MOST_TOKENS) -> Length:
+    """The distribution that a text says, of which `most` is the largest end or mean; raises ArgumentError, with `name`.
+
+    What a distribution without end draws beyond that is for whoever keeps it in memory to refuse.
+    """
     ends = (text, text) if _COUNT.fullmatch(text) else None
     if found := _RANGE.fullmatch(text):
         ends = found[1], found[2]
-    if ends is not None and 1 <= int(ends[0]) <= int(ends[1]) <= MOST_COUNT:
+    if ends is not None and 1 <= int(ends[0]) <= int(ends[1]) <= most:
         return Uniform(int(ends[0]), int(ends[1]))
-    if (found := _GEOMETRIC.fullmatch(text)) and 1 <= float(found[1]) <= MOST_COUNT:
+    if (found := _GEOMETRIC.fullmatch(text)) and 1 <= float(found[1]) <= most:
         return Geometric(float(found[1]))
-    if (found := _LOGNORMAL.fullmatch(text)) and 1 <= float(found[1]) <= MOST_COUNT and 0 < float(found[2]) <= 100:
+    if (found := _LOGNORMAL.fullmatch(text)) and 1 <= float(found[1]) <= most and 0 < float(found[2]) <= 100:
         return LogNormal(float(found[1]), float(found[2]))
-    raise ArgumentError(f"{name} must be {FORMS} with lengths in [1, {MOST_COUNT}], got {text!r}")
+    raise ArgumentError(f"{name} must be {FORMS} with lengths in [1, {most}], got {text!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....arguments import ArgumentError
-from ..options import MOST_COUNT
+from ..options import MOST_REQUESTS
 from .lengths import Length, length_of
 from .processes import Constant, Diurnal, Gamma, Poisson, Process
-from .spec_text import number_of, pairs_of, whole_of
+from .spec_text import check_expected, number_of, pairs_of, whole_of
 
 KINDS = ("poisson", "gamma", "constant", "diurnal")
 _OWN = {"gamma": ("cv",), "diurnal": ("depth", "period_s")}
@@ -61,12 +61,16 @@ def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
         raise ArgumentError(f"`rate` must be given once: {text!r} has a rate of its own, got {rate:g} too")
     if "requests" not in given and "seconds" not in given:
         raise ArgumentError(f"{kind} must have requests or seconds, so that it ends, got {rest!r}")
+    seconds = number_of(kind, given, "seconds", "[1e-9, 1e9]")
+    if "requests" not in given:
+        asked = number_of(kind, given, "rate", "[1e-9, 1e9]") if rate is None else rate
+        check_expected(kind, asked, seconds)
     lengths = {key: length_of(f"{key} of {kind}", given[key]) for key in ("prompt", "output") if key in given}
     return GeneratorSpec(
         text=text,
         process=_process(kind, given, rate),
-        requests=whole_of(kind, given, "requests", 1, MOST_COUNT),
-        seconds=number_of(kind, given, "seconds", "[1e-9, 1e9]"),
+        requests=whole_of(kind, given, "requests", 1, MOST_REQUESTS),
+        seconds=seconds,
         prompt=lengths.get("prompt"),
         output=lengths.get("output"),
         tag=given.get("tag", ""),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ....arguments import ArgumentError, check_within
+from ..options import MOST_REQUESTS
 
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?", re.ASCII)
 
@@ -32,6 +33,13 @@ def number_of(kind: str, given: Mapping[str, str], key: str, interval: str) -> f
         raise ArgumentError(f"{key} of {kind} must be a number in {interval}, got {text!r}")
     check_within(f"{key} of {kind}", float(text), interval)
     return float(text)
+
+
+def check_expected(kind: str, rate: float | None, seconds: float | None) -> None:
+    """Raise ArgumentError for more arrivals in so many seconds than a workload may have."""
+    if rate is not None and seconds is not None and rate * seconds > MOST_REQUESTS:
+        rule = f"must give at most {MOST_REQUESTS:,} arrivals in its seconds"
+        raise ArgumentError(f"rate of {kind} {rule}, got {rate:g} x {seconds:g} s")
 
 
 def whole_of(kind: str, given: Mapping[str, str], key: str, least: int, most: int) -> int | None:

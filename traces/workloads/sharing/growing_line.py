@@ -66,7 +66,7 @@ class DrawnLine:
         self._outputs = array("q", output_tokens)
         self._waits_ps = waits_ps
         shared, last = shared_tokens // place.unit_tokens, self._prompts[-1] // place.unit_tokens
-        place.check_units(last - shared)
+        place.check_units(last)
         first = place.first_id
         self._ids = array("q", range(shared)) + array("q", range(first, first + last - shared))
 

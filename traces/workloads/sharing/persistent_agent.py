@@ -7,7 +7,7 @@ from ..arrival import Arrival
 from ..generated.lengths import Length
 from .growing_line import DrawnLine
 from .seconds import Seconds
-from .session_kind import Place
+from .session_kind import Place, check_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class PersistentAgent:
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""
         turns = self.turns.draw(rng)
+        check_requests(turns)
         new, outputs = ([length.draw(rng) for _ in range(turns)] for length in (self.prompt, self.output))
         waits_ps = [self.wait.draw_ps(rng) for _ in range(turns - 1)]
         return DrawnLine(place, self.system, new, outputs, waits_ps).begin()

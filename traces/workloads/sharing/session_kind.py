@@ -5,9 +5,10 @@ from typing import NamedTuple, Protocol
 
 from ....arguments import ArgumentError
 from ..arrival import Arrival
+from ..options import MOST_TURNS, MOST_UNITS
 
-# Of ids within a session, as many as a prompt may have tokens; above them stands its number, and number 0 is what all
-# sessions share.
+# Of ids within a session, more than it may have units; above them stands its number, and number 0 is what all sessions
+# share.
 SESSION_BITS = 31
 
 
@@ -34,10 +35,16 @@ class Place(NamedTuple):
         return self.number << SESSION_BITS
 
     def check_units(self, num_units: int) -> None:
-        """Raise ArgumentError for more units than a session has ids: the rest would be read as the next one's text."""
-        if num_units > 2**SESSION_BITS:
-            rule = f"must have at most {2**SESSION_BITS:,} units of text of their own"
+        """Raise ArgumentError for more units of text than a session may have, each of which takes memory."""
+        if num_units > MOST_UNITS:
+            rule = f"must have at most {MOST_UNITS:,} units of text"
             raise ArgumentError(f"sessions {rule}, got {num_units:,} in session {self.number}")
+
+
+def check_requests(num_requests: int) -> None:
+    """Raise ArgumentError for more requests than a session may have."""
+    if num_requests > MOST_TURNS:
+        raise ArgumentError(f"sessions must have at most {MOST_TURNS:,} requests, got {num_requests:,}")
 
 
 class SessionKind(Protocol):

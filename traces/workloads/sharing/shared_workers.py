@@ -46,12 +46,15 @@ class SharedWorkers:
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""
         ids = count(place.first_id)
-        context = Text(unit_tokens=place.unit_tokens).grown(self.prompt.draw(rng), ids)
+        prompt = self.prompt.draw(rng)
+        place.check_units(prompt // place.unit_tokens)
+        context = Text(unit_tokens=place.unit_tokens).grown(prompt, ids)
         nodes: list[Node] = []
         for number in range(self.rounds):
             outputs = [self.output.draw(rng) for _ in range(self.workers)]
             # Rounds begin together: the first at once with the session, others with the ends of the one before.
             before = tuple(Waits(len(nodes) - 1 - worker) for worker in range(self.workers)) if number else ()
+            place.check_units((context.num_tokens + sum(outputs)) // place.unit_tokens)
             written = context.grown(outputs[0], ids)
             for worker, tokens in enumerate(outputs):
                 waits = before if number or not worker else (Waits(0, 0),)
@@ -66,5 +69,4 @@ class SharedWorkers:
                 answer = () if worker else written.ids[len(context.ids) :]
                 nodes.append(Node(turn=turn, waits=waits, answer=answer))
             context = written.grown(sum(outputs[1:]), ids)
-            place.check_units(len(context.ids))
         return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)

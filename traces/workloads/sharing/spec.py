@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from ....arguments import ArgumentError
 from ....notations.branches import branches_of
 from ..generated.lengths import Length, length_of
-from ..generated.spec_text import number_of, pairs_of, whole_of
-from ..options import MOST_COUNT
+from ..generated.spec_text import check_expected, number_of, pairs_of, whole_of
+from ..options import MOST_COUNT, MOST_REQUESTS, MOST_TOKENS, MOST_TURNS
 from .persistent_agent import PersistentAgent
 from .seconds import seconds_of
-from .session_kind import SESSION_BITS, SessionKind
+from .session_kind import SessionKind, check_requests
 from .shared_workers import SharedWorkers
 from .source import SessionSource
 from .tool_loops import ReAct, ReWOO, ToolCalls
@@ -19,8 +19,6 @@ from .tree_rollouts import TreeRollouts
 _COMMON = ("rate", "sessions", "seconds", "unit", "tag", "slo")
 _TOOLS = ("steps", "prompt", "output", "observation")
 _UNIT = 16
-_MOST_WORKERS = 4096
-_MOST_SESSIONS = 2 ** (62 - SESSION_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +28,8 @@ class _Given:
     kind: str
     options: Mapping[str, str]
 
-    def length(self, key: str) -> Length:
-        return length_of(f"{key} of {self.kind}", self.options[key])
+    def length(self, key: str, most: int = MOST_TOKENS) -> Length:
+        return length_of(f"{key} of {self.kind}", self.options[key], most)
 
     def count(self, key: str, default: int, least: int, most: int = MOST_COUNT) -> int:
         found = whole_of(self.kind, self.options, key, least, most)
@@ -50,20 +48,26 @@ def _tree(given: _Given) -> SessionKind:
 
 
 def _agent(given: _Given) -> SessionKind:
-    wait, system = seconds_of("wait of persistent-agent", given.options.get("wait", "0")), given.count("system", 0, 0)
-    lengths = {key: given.length(key) for key in ("turns", "prompt", "output")}
-    return PersistentAgent(system=system, wait=wait, **lengths)
+    wait, system = seconds_of("wait of persistent-agent", given.options.get("wait", "0")), _system(given)
+    lengths = {key: given.length(key) for key in ("prompt", "output")}
+    return PersistentAgent(system=system, wait=wait, turns=given.length("turns", MOST_TURNS), **lengths)
 
 
 def _workers(given: _Given) -> SessionKind:
     lengths = {key: given.length(key) for key in ("prompt", "output")}
-    workers, rounds = given.count("workers", 1, 1, _MOST_WORKERS), given.count("rounds", 1, 1, _MOST_WORKERS)
+    workers, rounds = (given.count(key, 1, 1, MOST_TURNS) for key in ("workers", "rounds"))
+    check_requests(workers * rounds)
     return SharedWorkers(workers=workers, rounds=rounds, **lengths)
 
 
 def _calls(given: _Given) -> ToolCalls:
     wait = seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
-    return ToolCalls(system=given.count("system", 0, 0), wait=wait, **{key: given.length(key) for key in _TOOLS})
+    lengths = {key: given.length(key, MOST_TURNS if key == "steps" else MOST_TOKENS) for key in _TOOLS}
+    return ToolCalls(system=_system(given), wait=wait, **lengths)
+
+
+def _system(given: _Given) -> int:
+    return given.count("system", 0, 0, MOST_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +110,18 @@ def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
         raise ArgumentError(f"`rate` must be given once: {text!r} has a rate of its own, got {rate:g} too")
     given = _Given(kind=kind, options=options)
     rate, seconds = given.number("rate") if rate is None else rate, given.number("seconds")
-    sessions = whole_of(kind, options, "sessions", 1, min(MOST_COUNT, _MOST_SESSIONS))
+    sessions = whole_of(kind, options, "sessions", 1, MOST_REQUESTS)
     if sessions is None and (seconds is None or rate is None):
         raise ArgumentError(f"{kind} must have sessions, or seconds and a rate, so that it ends, got {rest!r}")
+    if sessions is None:
+        check_expected(kind, rate, seconds)
+    made = known.make(given)
+    if sessions is not None and sessions * (made.num_requests or 1) > MOST_REQUESTS:
+        rule = f"must have at most {MOST_REQUESTS:,} requests in all"
+        raise ArgumentError(f"sessions of {kind} {rule}, got {sessions * (made.num_requests or 1):,}")
     return SessionSource(
         text=text,
-        kind=known.make(given),
+        kind=made,
         rate=rate,
         sessions=sessions,
         seconds=seconds,

@@ -7,7 +7,7 @@ from ..arrival import Arrival
 from ..generated.lengths import Length
 from .growing_line import DrawnLine
 from .seconds import Seconds
-from .session_kind import Place
+from .session_kind import Place, check_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class ToolCalls:
     def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
         """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
         steps, prompt = self.steps.draw(rng), self.prompt.draw(rng)
+        check_requests(steps)
         outputs = [self.output.draw(rng) for _ in range(steps + 1)]
         observations = [self.observation.draw(rng) for _ in range(steps)]
         return prompt, outputs, observations, [self.wait.draw_ps(rng) for _ in range(steps)]

@@ -42,6 +42,8 @@ class TreeRollouts:
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""
         prompt_tokens, output_tokens = self.prompt.draw(rng), self.output.draw(rng)
+        units = (prompt_tokens + output_tokens) // place.unit_tokens
+        place.check_units(units * num_paths_of(self.branches))  # each path holds its text whole
         ids = count(place.first_id)
         prompt = Text(unit_tokens=place.unit_tokens).grown(prompt_tokens, ids)
         paths = [_Path(prompt, 0, prompt.grown(output_tokens, ids))]
@@ -53,7 +55,6 @@ class TreeRollouts:
                     child = _Path(head, depth, head.grown(output_tokens - depth, ids))
                     nodes.append(_node(f"{place.number}.{len(nodes)}", child, (Waits(number, depth - path.depth),)))
                     paths.append(child)
-        place.check_units(next(ids) - place.first_id)
         return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)
 
 

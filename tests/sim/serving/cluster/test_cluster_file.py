@@ -75,7 +75,7 @@ def written(tmp_path):
         (f"{ONE}[router]\nstale_s = 1e-13", "router.stale_s must be 0 or >= 1e-06, got 1e-13"),
         (f"{ONE}[router]\nstale_s = -0.5", "router.stale_s input should be greater than or equal to 0, got -0.5"),
         (f"{ONE}[devices.mine]\nmemory_bytes = 1e9", "devices.mine must have flops_per_s, or be like a device"),
-        (f"{ONE}[[replicas]]\ncount = 100000", "replicas must be 100,000 at most in all, got 100001"),
+        (f"{ONE}[[replicas]]\ncount = 10000", "replicas must be 10,000 at most in all, got 10001"),
         ("replicas = ", "cluster file must be TOML in UTF-8, got"),
     ],
 )
@@ -203,3 +203,27 @@ def test_a_device_like_an_a100_has_its_batches(written):
     path = written('[[replicas]]\ndevice = "mine"\n[devices.mine]\nlike = "a100"\nmemory_bytes = 85e9')
     limits = open_cluster(path, llamas()).replicas[0].limits
     assert (limits.max_num_seqs, limits.token_budget) == (256, 2048)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('name = "{}"\n[[replicas]]\n', "name "),
+        ('[[replicas]]\nname = "{}"\n', "replicas[0].name "),
+        ('[[replicas]]\ndevice = "{}"\n', "replicas[0].device "),
+        ('[[replicas]]\npolicy = "{}"\n', "replicas[0].policy "),
+        ('[[replicas]]\ncost = "{}"\n', "replicas[0].cost "),
+        ('[[replicas]]\n[replicas.members.{}]\ndevice = "h100"\n', "replicas[0].members."),
+        ('[devices.{}]\nlike = "h100"\n[[replicas]]\n', "devices."),
+        ('[router]\nname = "{}"\n[[replicas]]\n', "router.name "),
+        ("{} = 1\n[[replicas]]\n", ""),
+        ("{}.{} = 1\n[[replicas]]\n", ""),
+    ],
+)
+def test_a_name_of_any_length_is_refused_at_once(tmp_path, text, told):
+    """A name of 2 million letters took hours, as their square."""
+    path = tmp_path / "long.toml"
+    path.write_text(text.replace("{}", "x" * 2_000_000))
+    with pytest.raises(ClusterFileError) as error:
+        read_cluster_file(path)
+    assert str(error.value).startswith(f"{path}: {told}")

@@ -91,15 +91,15 @@ def test_workers_read_again_what_others_wrote_beside_them():
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_a_session_with_more_text_than_ids_is_refused(text, monkeypatch):
-    monkeypatch.setattr("paceline.traces.workloads.sharing.session_kind.SESSION_BITS", 3)
-    with pytest.raises(ArgumentError, match="sessions must have at most 8 units of text of their own, got"):
+def test_a_session_with_more_text_than_the_bound_is_refused(text, monkeypatch):
+    monkeypatch.setattr("paceline.traces.workloads.sharing.session_kind.MOST_UNITS", 8)
+    with pytest.raises(ArgumentError, match="sessions must have at most 8 units of text, got"):
         list(open_workload(f"{text},unit=1"))
 
 
 def test_long_sessions_share_no_ids():
-    """With ids of 24 bits the first of these went on into the second one's."""
-    first, second = open_workload("persistent-agent:turns=1,prompt=17000000,output=1,unit=1,sessions=2")
+    """The longest that there may be."""
+    first, second = open_workload("persistent-agent:turns=1,prompt=3999999,output=1,unit=1,sessions=2")
     assert first.blocks[-1] < second.blocks[0]
 
 
