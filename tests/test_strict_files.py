@@ -9,9 +9,20 @@ import tomllib
 import pytest
 from paceline import strict_json
 from paceline.arguments import repeated
+from paceline.policies.learned.acceptance_head import read_head
+from paceline.runs.observed.bench_result import read_run
+from paceline.runtime.heads.head_tokens import read_head_tokens
+from paceline.runtime.prompts import read_prompts
+from paceline.runtime.tasks.forms import read_task
+from paceline.sim.cost.cost_file import read_cost_file
 from paceline.strict_json import MOST_DEPTH, decode_json, nested_too_deep, read_json
 from paceline.strict_toml import TomlFileError, decode_toml, read_toml
 from paceline.traces import TraceFormatError
+from paceline.traces.folder import read_meta
+from paceline.traces.importers import read_recording
+from paceline.traces.shapes.given import given_shapes
+from paceline.traces.shapes.hub_config import read_hub_config
+from paceline.traces.tries.meta import TrieMeta
 from paceline.traces.workloads import open_workload
 
 MANY = 200_000
@@ -119,3 +130,50 @@ def test_deep_toml_is_refused_in_one_line(name, tmp_path):
     with pytest.raises(TomlFileError) as error:
         read_toml(path, "cluster", TomlFileError)
     assert str(error.value) == f"{path}: cluster must be TOML in UTF-8, got 'tables or lists nested too deep'"
+
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4,
+          "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100, "torch_dtype": "float16"}  # fmt: skip
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+READERS = {
+    "a model's config": ("config.json", lambda path: read_hub_config(path, "target")),
+    "shapes": ("models.json", lambda path: given_shapes([str(path)], "target")),
+    "costs": ("costs.json", lambda path: read_cost_file(path, ("target",))),
+    "an acceptance head": ("head.json", lambda path: read_head(str(path))),
+    "prompts": ("prompts.jsonl", read_prompts),
+    "questions": ("gsm8k.jsonl", lambda path: read_task("gsm8k", path)),
+    "a workload": ("workload.jsonl", lambda path: list(open_workload(path))),
+    "a log": ("log.jsonl", lambda path: read_recording("positions", [path])),
+    "a recording": ("meta.json", lambda path: read_meta(path, TrieMeta)),
+    "a result": ("bench.json", read_run),
+    "ids of a head": ("ids.json", lambda path: read_head_tokens(path, 100)),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a": ', "}")])
+@pytest.mark.parametrize("depth", [150, 900, 100_000])
+def test_every_reader_of_json_answers_deep_nesting_with_one_line(tmp_path, name, opened, closed, depth):
+    file, read = READERS[name]
+    path = written(tmp_path, file, '{"model_type": ' + opened * depth + "1" + closed * depth + "}")
+    with pytest.raises(ValueError, match=r"nested too deep|recursion limit|name: field required") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_constants_of_configs_and_workloads_that_nobody_reads(tmp_path):
+    path = written(tmp_path, "config.json", json.dumps({**CONFIG, "time_step_limit": [0.0, float("inf")]}))
+    assert read_hub_config(path, "target").layers == 2
+    written(tmp_path, "config.json", json.dumps({**CONFIG, "hidden_size": float("inf")}))
+    with pytest.raises(TraceFormatError, match=r"hidden_size: must be a whole number .*, got inf"):
+        read_hub_config(path, "target")
+    line = {"arrives_s": float("nan"), "prompt_tokens": 3, "output_tokens": 2}
+    with pytest.raises(TraceFormatError, match=r"arrives_s: must be .*, got nan"):
+        list(open_workload(written(tmp_path, "w.jsonl", json.dumps(line))))

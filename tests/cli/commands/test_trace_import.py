@@ -195,14 +195,22 @@ def test_the_lookup_of_texts_is_stored(tmp_path):
     assert found["ngram"] == {"name": "ngram", "max_match": 5, "min_match": 2, "occurrence": "first"}
 
 
-def test_an_unreadable_file_names_the_formats(tmp_path):
+def test_an_unreadable_file_says_what_to_save(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("a,b\n1,2\n")
     told = refused("trace", "import", "auto", path, "--out", "x.trace")
-    assert "x.csv: line 1: format: must be one of " in told
-    assert f"{format_names()[0]}: " in told  # the others may lie where a long line loses its middle
+    assert "x.csv: format: must be one that is known, and is near none; save responses, a log or /metrics" in told
     told = refused("trace", "import", "vllm-detailed", path, "--out", "x.trace")
     assert "x.csv: line 1: JSON: must be one JSON object; vllm-detailed is told by " in told
+
+
+def test_the_line_of_a_result(tmp_path):
+    path = tmp_path / "two.jsonl"
+    results = [{"accept_length": 2.5, "completed": count, "total_output_tokens": 90} for count in (3, 5)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in results))
+    call = ("trace", "import", "auto", path, "--window", "drafter=4", "--out", tmp_path / "x.trace")
+    assert "line: must be stated, the file holds 2 results: --line N, one of 1, 2" in refused(*call)
+    assert "5 requests" in done(*call, "--line", "2")
 
 
 def test_compare_says_how_far_to_trust_it(files, tmp_path):

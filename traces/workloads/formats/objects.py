@@ -22,7 +22,7 @@ def object_of(reading: Reading, line: int, text: bytes) -> dict[str, Any]:
     """The object that a line holds; raises TraceFormatError."""
     rule = "must be one JSON object a line"
     try:
-        found = decode_json(text, decimals=True)
+        found = decode_json(text, decimals=True, constants=True)
     except ValueError as error:
         raise reading.error(line, "JSON", rule, str(error)) from None
     if not isinstance(found, dict):

@@ -172,8 +172,8 @@ def test_a_key_is_sent_and_shown_nowhere(folder, monkeypatch):
 
 FAULTS = {
     "500": "HTTP 500: out of memory",
-    "garbage": "the stream ended without [DONE] and without a finish_reason; it has '<html>gateway</html>', "
-    "which is no field of an event stream (the answer had begun)",
+    "garbage": "the stream ended without [DONE] and without a finish_reason; it has '<html>gateway</html>', which is "
+    "no field of an event stream (the answer had begun)",
     "json": "an event is no JSON: '{half' (the answer had begun)",
     "error": "the server said in its stream: engine died (the answer had begun)",
     "silent": "no answer for 0.6 s (the answer had begun)",
