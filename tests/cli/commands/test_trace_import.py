@@ -9,12 +9,16 @@ from ...traces.importers.foreign_files import answer, one_file_each, positions, 
 from ..command_line import done, paceline, refused
 
 WINDOW = ["--window", "drafter=4"]
+LOAD = ["--requests", "3", "--output-tokens", "20"]
 OPTIONS = {
     "llamacpp-timings": WINDOW,
     "llamacpp-log": WINDOW,
     "sglang-bench": WINDOW,
-    "vllm-log": ["--requests", "3", "--output-tokens", "20"],
-    "llamacpp-metrics": ["--requests", "3", "--output-tokens", "20"],
+    "vllm-log": LOAD,
+    "llamacpp-metrics": LOAD,
+    "sglang-log": LOAD,
+    "trtllm-iterations": LOAD,
+    "acceptance-by-k": LOAD,
 }
 MODEL = {"name": "draft", "parameters": 68, "layers": 2, "hidden_size": 8, "kv_bytes_per_token": 64, "dtype": "float16"}
 

@@ -448,7 +448,9 @@ def one_file_each(folder):
             write_lines(folder / "iters.jsonl", iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8))
         ],
         "aiperf": [
-            write_lines(folder / "profile_export.jsonl", aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2]))
+            write_lines(
+                folder / "profile_export.jsonl", aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)
+            )
         ],
         "guidellm": [
             write_lines(

@@ -91,8 +91,8 @@ def test_what_will_not_do_is_one_line(args, said):
 
 
 def test_what_if_is_said_in_the_title():
-    what_if = ("--cost", "h200", "--scale", "draft=2", "--shift-acceptance", "draft=+0.1", "--decide-seconds", "0.001")
-    said = "WHAT IF: acceptance of draft +0.1; cost h200, draft x2, 0.001 s a decision; all requests of tag math"
+    what_if = ("--cost", "h100", "--scale", "draft=2", "--shift-acceptance", "draft=+0.1", "--decide-seconds", "0.001")
+    said = "WHAT IF: acceptance of draft +0.1; cost h100, draft x2, 0.001 s a decision; all requests of tag math"
     asked = (*ALL, "--policy", "draft:4/target", *what_if, "--tag", "math")
     assert f"cluster h100; {said}; " in done("simulate", *asked).replace("\n", " ")
     assert f"trace pico; {said}" in done("compare", *asked, "--seeds", 2).replace("\n", " ")
