@@ -1,12 +1,13 @@
 """The cluster file: which replicas there are, on what devices, within what limits, and who routes. As TOML."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
+from ....traces.quantised import WIDTHS, Arithmetic
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 from ..limits import COMMON_ROWS, COMMON_TOKENS, Admission, Preemption
 from ..roles import Role
@@ -41,7 +42,7 @@ class DeviceTable(Table):
 
     Attributes:
         like: device of the sheet that has what is not given here; without it the first three are needed.
-        flops_per_s: dense peak by dtype.
+        flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
         bytes_per_s: memory bandwidth.
         memory_bytes: of device memory.
         link_bytes_per_s: to others of its kind, one direction.
@@ -62,6 +63,10 @@ class DeviceTable(Table):
         missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
         if self.like is None and missing:
             raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
+        known = (*WIDTHS, *get_args(Arithmetic))
+        unknown = [dtype for dtype in self.flops_per_s or {} if dtype not in known]
+        if unknown:
+            raise ValueError(f"flops_per_s must be of {', '.join(known)}, got {unknown[0]!r}")
         return self
 
     @property

@@ -15,8 +15,8 @@ from decimal import Decimal
 from math import floor, lcm
 
 from ....traces.meta import ModelInfo
+from ....traces.quantised import WIDTHS
 from ...cost.devices import Device
-from ...cost.roofline import BYTES_OF
 from ..limits import KvLimits
 from .cluster_file import MemberTable, ReplicaTable
 
@@ -167,11 +167,11 @@ def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[st
     found = {}
     for name in members:
         shape = shapes.get(name)
-        if shape is not None and shape.dtype not in BYTES_OF:
-            rule = f"must be of weights in {', '.join(BYTES_OF)}, whose bytes are known"
+        if shape is not None and shape.weights_bytes is None:
+            rule = f"must be of weights in {', '.join(WIDTHS)}, or quantised beside one of these"
             raise MemoryRuleError(f"members.{name}", rule, shape.dtype)
         shared = shape is None or shape.submodel_of in members
-        found[name] = 0 if shape is None or shared else shape.parameters * BYTES_OF[shape.dtype]
+        found[name] = 0 if shape is None or shared else shape.weights_bytes or 0
     return found
 
 

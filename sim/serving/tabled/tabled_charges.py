@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ....decoding.pool import Pool
-from ...cost.base import CostModel
+from ...charges import block_fed
+from ...cost.base import CostModel, DraftTerms
 from ...cost.context_line import LinedCost, why_unlined
 from ..clock import to_ps
 from ..forward_ps import MOST_KEPT, ForwardLines, PsLine
@@ -103,8 +104,23 @@ class TabledCharges:
         if terms.per_token_s is not None:
             lengths = [request.op.drafted for request in op.requests]
             return to_ps(terms.seconds(max(lengths))), 1 if any(lengths) else 0
+        if terms.block is not None:
+            return self._block_drafted(op, terms)
         duration_ps, forwards = self._tokens_drafted(op)
         return to_ps(terms.per_round_s) + duration_ps, forwards
+
+    def _block_drafted(self, op: RequestsOp, terms: DraftTerms) -> tuple[int, int]:
+        """One forward over what each row has not read, and a position for each token after the first."""
+        rows = [request for request in op.requests if request.op.drafted]
+        if not rows:
+            return 0, 0
+        terms.check_fits(self.names[op.level], max(request.op.drafted for request in rows))
+        held = sum(request.cached[op.level] for request in rows)
+        new_tokens = sum(
+            block_fed(request.num_text + request.op.pending - request.cached[op.level], request.op.drafted)
+            for request in rows
+        )
+        return self.forward(op.level, len(rows), new_tokens, held), 1
 
     def _tokens_drafted(self, op: RequestsOp) -> tuple[int, int]:
         """One forward per token: the first also catches up, later ones run while any row still drafts."""

@@ -143,7 +143,8 @@ def test_heads_by_hand():
     eagle3 = 2 * attention + hidden * hidden + feed_forward + 3 * hidden + 3 * hidden**2 + hidden + 32_000 * hidden
     assert head_of("eagle3", target, "e").parameters == eagle3
     medusa = head_of("medusa", target, "m")
-    assert (medusa.parameters, medusa.kv_bytes_per_token) == (hidden**2 + hidden + outputs * hidden, 0)
+    assert (medusa.parameters, medusa.kv_bytes_per_token) == (5 * (hidden**2 + hidden + outputs * hidden), 0)
+    assert (medusa.draft_block, medusa.layers) == (5, 1)
 
 
 def test_heads_without_a_model_are_the_targets():
