@@ -83,7 +83,6 @@ class MemberTable(Table):
         block_tokens: tokens of a block of its keys and values.
         kv_blocks: of its memory; None: computed.
         prefix_cache: whether full blocks are kept for later requests.
-        drop_units: last blocks of a prefix hit that are not taken.
         max_model_len: tokens of prompt and answer together at most; None: as many as memory holds.
     """
 
@@ -91,7 +90,6 @@ class MemberTable(Table):
     block_tokens: Count | None = None
     kv_blocks: Count | None = None
     prefix_cache: bool | None = None
-    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
     max_model_len: Count | None = None
 
 
@@ -140,6 +138,7 @@ class ReplicaTable(Table):
         memory_share: of a device's memory that the engine uses.
         activation_reserve_bytes: of each device, that is neither weights nor keys and values.
         prefix_cache: whether full blocks are kept for later requests.
+        drop_units: last blocks of a request's prefix hit that none of its members takes.
         preemption: who is put back where blocks are short, and where it waits then.
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
         admission: when a request that waits gets into the batch.
@@ -162,6 +161,7 @@ class ReplicaTable(Table):
     memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
     activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
     prefix_cache: bool = PREFIX_CACHE
+    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
     preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
     admission: Annotated[Admission, Field(strict=False)] = Admission.first_chunk
     shared_prefix: SharedPrefixTable | None = None
@@ -176,7 +176,6 @@ class ReplicaTable(Table):
             block_tokens=own.block_tokens or self.block_tokens,
             kv_blocks=own.kv_blocks or self.kv_blocks,
             prefix_cache=self.prefix_cache if own.prefix_cache is None else own.prefix_cache,
-            drop_units=own.drop_units,
             max_model_len=own.max_model_len,
         )
 

@@ -126,7 +126,7 @@ def device_memory(
                 name=name,
                 shape=shapes.get(name),
                 weights_bytes=weights[name],
-                kv=_limits(asked[name], blocks[name]),
+                kv=_limits(asked[name], blocks[name], table.drop_units),
                 given=asked[name].kv_blocks is not None,
             )
             for name in members
@@ -187,12 +187,12 @@ def _given_bytes(member: MemberTable, shape: ModelInfo | None) -> int:
     return 0 if member.kv_blocks is None else member.kv_blocks * _block_tokens(member) * _kv_bytes(shape)
 
 
-def _limits(member: MemberTable, num_blocks: int) -> KvLimits:
+def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:
     return KvLimits(
         num_blocks=num_blocks,
         block_tokens=_block_tokens(member),
         prefix_cache=bool(member.prefix_cache),
-        drop_units=member.drop_units,
+        drop_units=drop_units if member.prefix_cache else 0,
     )
 
 
