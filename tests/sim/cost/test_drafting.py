@@ -69,7 +69,11 @@ def test_scale_goes_with_the_terms(tmp_path):
     draft = {"per_round_s": 0.5, "per_token_s": 0.25}
     cost = cost_of(tmp_path, draft, scale={"draft": 4.0})
     assert cost.draft_terms("draft") == (2.0, 1.0, None)
-    assert cost_of(tmp_path, {"per_round_s": 0.5, **TARGET}, scale={"draft": 4.0}).draft_terms("draft") == (2.0, None, None)
+    assert cost_of(tmp_path, {"per_round_s": 0.5, **TARGET}, scale={"draft": 4.0}).draft_terms("draft") == (
+        2.0,
+        None,
+        None,
+    )
     assert cost_of(tmp_path, draft, scale={"target": 4.0}).draft_terms("draft") == (0.5, 0.25, None)
 
 

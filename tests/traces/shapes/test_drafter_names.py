@@ -44,7 +44,17 @@ KNOWN = [
     ("sglang-EAGLE3-LLaMA3.1-Instruct-8B", LLAMA_8B, "eagle3"),
     ("FasterDecoding/medusa-vicuna-7b-v1.3", "vicuna-7b-v1.3", "medusa"),
 ]
-COPIES = ["ngram", "ngram_gpu", "ngram-simple", "ngram-map-k4v", "ngram-cache", "prompt-lookup", "suffix", "pld", "n-gram"]
+COPIES = [
+    "ngram",
+    "ngram_gpu",
+    "ngram-simple",
+    "ngram-map-k4v",
+    "ngram-cache",
+    "prompt-lookup",
+    "suffix",
+    "pld",
+    "n-gram",
+]
 # A target's name and more, other methods, and names near to known ones.
 UNKNOWN = [
     ("z-lab/Qwen3-8B-DFlash-b16", QWEN_8B),
