@@ -167,7 +167,8 @@ class _Terms:
 def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
     peak = device.flops_per_s.get(model.dtype)
     if peak is None or model.weights_bytes is None:
-        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}")
+        hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
+        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, latency_s = _all_reduce(device, num_devices)
     width, experts = WIDTHS[model.dtype], model.experts

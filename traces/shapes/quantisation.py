@@ -15,6 +15,9 @@ from .weights import FORMATS, WeightFormat, grouped
 _Value = TypeVar("_Value")
 
 CONFIG = "config.json"
+# Where a config says that its weights are quantised, and files beside it that do; by what method, "" if they say.
+QUANTISED_KEYS = {"quantization_config": "", "quantization": "mlx", "compression_config": "compressed-tensors"}
+QUANTISED_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 MOST_LAYERS = 10_000  # whose modules are named one by one
 _UNITS: dict[tuple[int, str], Arithmetic] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "fp4"}
 _CACHES = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
@@ -72,19 +75,19 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
     text = content.get("text_config")
     keys = {**content, **text} if isinstance(text, dict) else content
     mlx = keys.get("quantization")
-    for name, method in (("quantization_config", ""), ("quantization", "mlx"), ("compression_config", _TENSORS)):
+    for name, method in QUANTISED_KEYS.items():
         said = keys.get(name)
         if said is None or (name == "quantization_config" and said == mlx):  # MLX writes its own twice
             continue
         yield _Section(file, name, _object(file, name, said), method)
     if file.name != CONFIG:
         return
-    for beside, method in (("hf_quant_config", "modelopt"), ("quantize_config", "gptq"), ("quant_config", "awq")):
-        path = file.with_name(f"{beside}.json")
+    for beside, method in QUANTISED_FILES.items():
+        path = file.with_name(beside)
         if path.is_file():
             said = _object(path, "content", _decoded(path))
-            nested = said.get("quantization") if beside == "hf_quant_config" else said
-            yield _Section(path, beside, _object(path, "quantization", nested), method)
+            nested = said.get("quantization") if method == "modelopt" else said
+            yield _Section(path, path.stem, _object(path, "quantization", nested), method)
 
 
 def _decoded(path: Path) -> object:
@@ -307,14 +310,13 @@ def _modelopt(section: _Section) -> _Said:
     return _Said(format=found, skipped=skipped, skipped_key=key, tables=(OUTPUT,), kv_dtype=cache)
 
 
-_TENSORS = "compressed-tensors"
 _METHODS: dict[str, Callable[[_Section], _Said]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
     "gptq": _gptq,
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,
-    _TENSORS: _compressed_tensors,
+    "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     "mlx": _mlx,

@@ -79,6 +79,10 @@ def written(tmp_path):
         (f"{ONE}[router]\nstale_s = 1e-13", "router.stale_s must be 0 or >= 1e-06, got 1e-13"),
         (f"{ONE}[router]\nstale_s = -0.5", "router.stale_s input should be greater than or equal to 0, got -0.5"),
         (f"{ONE}[devices.mine]\nmemory_bytes = 1e9", "devices.mine must have flops_per_s, or be like a device"),
+        (
+            f'{ONE}[devices.mine]\nlike = "h100"\nflops_per_s = {{ FP8 = 1e15 }}',
+            "devices.mine flops_per_s must be of float32, bfloat16, float16, fp8, fp4, int8, got 'FP8'",
+        ),
         (f"{ONE}[[replicas]]\ncount = 100000", "replicas must be 100,000 at most in all, got 100001"),
         ("replicas = ", "cluster file must be TOML in UTF-8, got"),
     ],
