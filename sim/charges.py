@@ -72,7 +72,9 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
     if terms.per_token_s is not None:
         return [_whole_draft(terms, [length for _, _, length in fed])]
     if terms.block is not None:
-        return _block_forward(cost, model, terms, fed)
+        terms.check_fits(model, max(length for _, _, length in fed))
+        rows = [terms.block.forward(*row) for row in fed if row[2]]
+        return [fed_forward(cost, model, rows)] if rows else []
     # No tokens are fed in it: seconds of the operation, not of a forward.
     return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
 
@@ -93,7 +95,7 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
     if terms.per_token_s is not None:
         return [_whole_draft(terms, [length])]
     if terms.block is not None:
-        return _block_forward(cost, model, terms, [(new_tokens, context_tokens, length)])
+        return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
     return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
 
 
@@ -149,25 +151,6 @@ def total_s(forwards: Sequence[Forward]) -> float:
 def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
     """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
     return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
-
-
-def _block_forward(
-    cost: CostModel, model: str, terms: DraftTerms, fed: Sequence[tuple[int, int, int]]
-) -> list[Forward]:
-    """The one forward of a whole draft: what each row has not read, and a position for each token after the first."""
-    terms.check_fits(model, max(length for _, _, length in fed))
-    rows = [(block_fed(new, length), held) for new, held, length in fed if length]
-    return [fed_forward(cost, model, rows)] if rows else []
-
-
-def block_fed(new_tokens: int, length: int) -> int:
-    """Tokens that a row is fed in the one forward of a draft of `length` >= 1 tokens.
-
-    Args:
-        new_tokens: of its context that the member has not read, >= 1.
-        length: of the draft; the last token of the context drafts the first one, a mask each of the others.
-    """
-    return new_tokens + length - 1
 
 
 def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:

@@ -67,6 +67,32 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class DraftBlock(Record):
+    """How a drafter writes a whole draft in one forward.
+
+    Attributes:
+        tokens: most of them, >= 1.
+        fed: what goes through its weights. "text": what it has not read, and a position for each token after the first
+            (a draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to
+            states of the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
+    """
+
+    tokens: int = Field(ge=1, le=MOST)
+    fed: Literal["text", "block", "last"] = "text"
+
+    def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
+        """(positions that a row's forward is fed, tokens that it holds) for a draft.
+
+        Args:
+            new_tokens: of the row's text, that the member has not read, >= 1.
+            held_tokens: that it has.
+            length: of the draft, 1 to `tokens`.
+        """
+        if self.fed == "text":
+            return new_tokens + length - 1, held_tokens
+        return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
+
+
 class ModelInfo(Record):
     """One recorded model.
 
@@ -81,8 +107,8 @@ class ModelInfo(Record):
         submodel_of: the member whose weights it shares, or None.
         experts: of a mixture of experts; None: every token goes through all weights.
         quantised: weights in a narrower format; None, and then not written: none are.
-        draft_block: most tokens that one of its forwards drafts, of a drafter that writes a whole draft at once (block
-            drafters, Medusa's heads side by side); None, and then not written: it drafts token by token.
+        draft_block: of a drafter that writes a whole draft at once; None, and then not written: it drafts token by
+            token.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -94,7 +120,7 @@ class ModelInfo(Record):
     submodel_of: str | None = None
     experts: Experts | None = None
     quantised: Quantised | None = None
-    draft_block: int | None = Field(default=None, ge=1, le=MOST)
+    draft_block: DraftBlock | None = None
 
     @model_serializer(mode="wrap")
     def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:

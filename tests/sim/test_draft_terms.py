@@ -15,6 +15,7 @@ from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
+from paceline.traces.meta import DraftBlock
 
 from .rounds.small_rounds import one_request, recording_of, rounds_of
 from .tries.small_traces import THREE, Script, replay, request_of, table, trace_of
@@ -127,10 +128,10 @@ def test_seconds_by_the_round_come_on_top_of_forwards():
 class BlockCost(FileCost):
     """A second for each new token of a forward, and the drafter writes 4 tokens in one."""
 
-    def __init__(self, block=4):
+    def __init__(self, block=4, fed="text"):
         line = CostLine(intercept_s=0.25, per_new_token_s=1.0, per_kv_token_s=0.125)
         super().__init__("f", dict.fromkeys(("draft", "mid", "target"), line))
-        self._block = block
+        self._block = DraftBlock(tokens=block, fed=fed)
 
     def draft_terms(self, model):
         return DraftTerms(0.0, None, self._block) if model == "draft" else None
@@ -145,10 +146,15 @@ def drafts_of(cost, policy="draft:3/target", *, requests=1, **options):
 
 
 def test_a_whole_draft_is_one_forward_over_all_that_it_drafts():
-    """A first draft reads the prompt of three tokens and writes three: two masks after it, all in one forward."""
-    rows, forwards, new_tokens, seconds = drafts_of(BlockCost(), start=Start.draft)[0]
-    assert (rows, forwards, new_tokens) == (1, 1, 5)
-    assert seconds == 0.25 + 5 * 1.0
+    """A first draft of three tokens, after a prompt of three."""
+    for fed, new, held in (
+        ("text", 5, 0),  # the prompt, and two masks after it
+        ("block", 4, 2),  # its last token, and three masks: of the others the target's states are held
+        ("last", 1, 2),  # the target's state of the last
+    ):
+        rows, forwards, new_tokens, seconds = drafts_of(BlockCost(fed=fed), start=Start.draft)[0]
+        assert (rows, forwards, new_tokens) == (1, 1, new)
+        assert seconds == 0.25 + new * 1.0 + held * 0.125
 
 
 def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cache():
@@ -174,7 +180,7 @@ def test_a_draft_longer_than_a_forward_drafts_is_refused(options):
 
 def test_a_whole_draft_is_scaled_and_stays_whole():
     terms = scaled(BlockCost(), {"draft": 2.0}, target="target").draft_terms("draft")
-    assert terms == (0.0, None, 4)
+    assert terms == (0.0, None, DraftBlock(tokens=4))
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():

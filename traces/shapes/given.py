@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ...arguments import ArgumentError
 from ...strict_json import decode_json
 from ..errors import TraceFormatError
-from ..meta import MOST, ModelInfo
+from ..meta import MOST, DraftBlock, ModelInfo
 from .decoder import Decoder, presets
 from .heads import head_of
 from .hub_config import read_hub_config, read_hub_decoder
@@ -85,7 +85,7 @@ class _Given:
         source: preset, head or path.
         weights: format of its weights, of `FORMATS`; "" is the source's own.
         kv_dtype: of its keys and values, of `KV_WIDTHS`; "" is the source's own.
-        block: see `ModelInfo.draft_block`; None is the source's own.
+        block: most tokens that a forward drafts of a draft model that writes all at once; None: as the source says.
     """
 
     name: str
@@ -101,18 +101,19 @@ class _Given:
 
     def config(self) -> ModelInfo:
         """The shape of a config."""
-        read = read_hub_config(Path(self.source), self.name, draft_block=self.block)
-        if not self.weights and not self.kv_dtype:
-            return read
         decoder = self.decoder()
-        if decoder is None:
-            raise ArgumentError(f"`models` {self.name}={self.source} is a drafter made for a target: without @ FORMAT")
-        return decoder.info(self.name).model_copy(update={"draft_block": self.block})
+        if decoder is not None:
+            return self._info(decoder)
+        if self.weights or self.kv_dtype or self.block is not None:
+            raise ArgumentError(
+                f"`models` {self.name}={self.source} must be without @: it is a drafter of its own kind"
+            )
+        return read_hub_config(Path(self.source), self.name)
 
     def decoder(self) -> Decoder | None:
         """What it is made of; None of a head, and of what nobody knows."""
         if self.is_file:
-            found = read_hub_decoder(Path(self.source), draft_block=self.block)
+            found = read_hub_decoder(Path(self.source), in_parallel=self.block is not None)
         else:
             found = None if head_called(self.source) else presets().get(model_called(self.source) or "")
         return None if found is None else self._served(found)
@@ -121,7 +122,7 @@ class _Given:
         """The shape that its source names; of a head without a model's name it is the target's."""
         decoder, kind, model = self.decoder(), head_called(self.source), model_called(self.source)
         if decoder is not None:
-            return decoder.info(self.name).model_copy(update={"draft_block": self.block})
+            return self._info(decoder)
         called = f"`models` {self.name}={self.source}"
         if kind is None:
             rule = f"`models` must be a config.json or a preset ({', '.join(preset_names())})"
@@ -136,6 +137,10 @@ class _Given:
             rule = "must be a config.json or FILE.json: what heads of a mixture of experts are made of differs"
             raise ArgumentError(f"{called} {rule}")
         return head
+
+    def _info(self, decoder: Decoder) -> ModelInfo:
+        block = None if self.block is None else DraftBlock(tokens=self.block)
+        return decoder.info(self.name).model_copy(update={"draft_block": block})
 
     def _served(self, decoder: Decoder) -> Decoder:
         """The same model with the weights and the cache that are asked for."""

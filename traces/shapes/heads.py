@@ -8,7 +8,7 @@ Letters: H hidden size, V vocabulary.
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..meta import ModelInfo
+from ..meta import DraftBlock, ModelInfo
 from .decoder import Decoder
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
@@ -68,8 +68,9 @@ def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelIn
     """
     hidden = layers.hidden
     own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
+    block = DraftBlock(tokens=tokens, fed="block")
     found = replace(layers, quantised=None).info(name)
-    return found.model_copy(update={"parameters": own + layers.table_parameters, "draft_block": tokens})
+    return found.model_copy(update={"parameters": own + layers.table_parameters, "draft_block": block})
 
 
 def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, layers: int = 1) -> ModelInfo:
@@ -85,7 +86,7 @@ def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, l
         hidden_size=hidden,
         kv_bytes_per_token=0,
         dtype=dtype,
-        draft_block=heads,
+        draft_block=DraftBlock(tokens=heads, fed="last"),
     )
 
 

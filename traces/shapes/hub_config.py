@@ -61,28 +61,34 @@ _KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def read_hub_config(path: Path, name: str, *, draft_block: int | None = None) -> ModelInfo:
+def read_hub_config(path: Path, name: str) -> ModelInfo:
     """The shape that a config gives a member of this name; nothing but the file, and what lies beside it, is read.
 
     Args:
         path: of a `config.json`, or of the folder that holds it.
         name: of the member.
-        draft_block: tokens that one of its forwards drafts, if somebody says so; see `ModelInfo`.
 
     Raises:
         TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
     """
-    found = _config(path, draft_block).shape(name)
-    return found if draft_block is None else found.model_copy(update={"draft_block": draft_block})
+    return _config(path).shape(name)
 
 
-def read_hub_decoder(path: Path, *, draft_block: int | None = None) -> Decoder | None:
-    """What the model of a config is made of; None of a head's. Arguments and errors are those of `read_hub_config`."""
-    config = _config(path, draft_block)
-    return config.whole() if config.kind == "" else None
+def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
+    """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
+
+    Args:
+        path: of a `config.json`, or of the folder that holds it.
+        in_parallel: whether it is known that the model drafts in parallel, so that its config may say so.
+
+    Raises:
+        TraceFormatError: as `read_hub_config`.
+    """
+    config = _config(path)
+    return config.whole(in_parallel=in_parallel) if config.kind == "" else None
 
 
-def _config(path: Path, draft_block: int | None) -> "_Config":
+def _config(path: Path) -> "_Config":
     file = path / CONFIG if path.is_dir() else path
     try:
         content = decode_json(file.read_bytes())
@@ -92,17 +98,16 @@ def _config(path: Path, draft_block: int | None) -> "_Config":
         raise TraceFormatError(file, "content", "must be JSON", str(error)) from None
     if not isinstance(content, dict):
         raise TraceFormatError(file, "content", "must be an object", kind_of_json(content))
-    return _Config(file, content, draft_block)
+    return _Config(file, content)
 
 
 class _Config:
     """The keys of a config, checked as they are read."""
 
-    def __init__(self, path: Path, content: Mapping[str, Any], draft_block: int | None) -> None:
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
         parts = (content.get("text_config"), content.get("transformer_layer_config"))
         self._path = path
         self._whole = content
-        self._draft_block = draft_block
         self._keys: Mapping[str, Any] = next((part for part in parts if isinstance(part, dict)), content)
         self.kind = self._kind()
 
@@ -110,23 +115,19 @@ class _Config:
         """See `read_hub_config`."""
         if self.kind == "medusa":
             return self._medusa(name)
-        model_type = self._keys.get("model_type")
-        for key in () if model_type in _MIXTURES else _EXPERTS:
-            if self._get(key) is not None:
-                rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
-                raise self._error(key, rule, self._get(key))
         if self.kind == "":
             return self.whole().info(name)
         decoder = self.decoder()
         if quantised_decoder(decoder, self._path, self._whole) != decoder:
             raise self._error("quantization_config", "must be absent of drafters; give theirs in FILE.json", "one")
         if decoder.mixture is not None:
-            raise self._error("model_type", "must be that of a dense decoder, of a drafter", model_type)
+            kind = self._keys.get("model_type")
+            raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
-    def whole(self) -> Decoder:
-        """A model that is no drafter made for a target."""
-        if self._draft_block is None:
+    def whole(self, *, in_parallel: bool = False) -> Decoder:
+        """A model that is no drafter made for a target; see `read_hub_decoder`."""
+        if not in_parallel:
             self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
         decoder = quantised_decoder(self.decoder(), self._path, self._whole)
         if self._list(self._whole, "architectures") and decoder.layers == 1 and decoder.hidden >= _LEAST_TARGET:
@@ -201,6 +202,10 @@ class _Config:
     def decoder(self) -> Decoder:
         """What the model is made of, of a head the decoder that its layer is like."""
         kind = self._keys.get("model_type")
+        for key in () if kind in _MIXTURES else _EXPERTS:
+            if self._get(key) is not None:
+                rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
+                raise self._error(key, rule, self._get(key))
         if not isinstance(kind, str) or kind not in _TYPES:
             rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
             raise self._error("model_type", rule, kind)

@@ -28,7 +28,7 @@ _PACKED = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantize
 class _Said:
     """What one place says: the format, modules that are left as they were, tables that are not, and the cache's dtype.
 
-    `skipped_key` is the key that `skipped` was read from.
+    `skipped_key` is the key that `skipped` was read from; `dense` says that it is not known what becomes of experts.
     """
 
     format: WeightFormat
@@ -36,6 +36,7 @@ class _Said:
     skipped_key: str = ""
     tables: tuple[str, ...] = ()
     kv_dtype: str = ""
+    dense: bool = False
 
 
 def quantised_decoder(decoder: Decoder, file: Path, content: Mapping[str, Any]) -> Decoder:
@@ -63,6 +64,8 @@ def _with(decoder: Decoder, section: "_Section") -> Decoder:
     said = section.said()
     if decoder.layers > MOST_LAYERS:
         raise section.error("", f"must be of at most {MOST_LAYERS} layers", decoder.layers)
+    if said.dense and decoder.mixture is not None:
+        raise section.error("quant_method", "must be another: what it does to experts is not known", "a mixture's")
     try:
         weights = quantised_weights(decoder, said.format, skipped=said.skipped, tables=said.tables)
     except UnknownModuleError as error:
@@ -210,14 +213,15 @@ def _bitsandbytes(section: _Section) -> _Said:
     if bool(eight) == bool(four):
         raise section.error("load_in_4bit", "must be true, or else load_in_8bit", four)
     skipped, key = section.names("llm_int8_skip_modules")
+    # As in transformers: a list takes the place of its own, which has the output; and fused experts are no linear layer
+    tables = () if section.keys.get(key) is None else (OUTPUT,)
+    said = _Said(format=FORMATS["int8"], skipped=skipped, skipped_key=key, tables=tables, dense=True)
     if eight:
-        return _Said(format=FORMATS["int8"], skipped=skipped, skipped_key=key)
+        return said
     name = section.one_of("bnb_4bit_quant_type", ("nf4", "fp4"))
     # Scales of blocks of 64 in four bytes; or in one, and a scale of 256 of these in four.
     scale = 1 + 4 / 256 if section.one_of("bnb_4bit_use_double_quant", (True, False, None)) else 4
-    return _Said(
-        format=WeightFormat(name=name, bytes_each=grouped(4, 64, scale_bytes=scale)), skipped=skipped, skipped_key=key
-    )
+    return replace(said, format=WeightFormat(name=name, bytes_each=grouped(4, 64, scale_bytes=scale)))
 
 
 def _mlx(section: _Section) -> _Said:

@@ -106,9 +106,10 @@ class MappedRoundCost(MappedCost):
         draft_s, verify_s = seconds
         if drafted:
             terms = self._here.draft_terms(drafter)
-            at_once = 1 if terms is None or terms.block is None else drafted
-            one = {"num_rows": 1, "new_tokens": at_once, "context_tokens": held}
-            draft_s = self.moved_s(drafter, draft_s, **one, times=drafted // at_once)
+            block = None if terms is None else terms.block
+            new, before = (1, held) if block is None else block.forward(1, held, drafted)
+            one = {"num_rows": 1, "new_tokens": new, "context_tokens": before}
+            draft_s = self.moved_s(drafter, draft_s, **one, times=drafted if block is None else 1)
         return draft_s, self.moved_s(self._target, verify_s, num_rows=1, new_tokens=drafted + 1, context_tokens=held)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ....decoding.pool import Pool
-from ...charges import block_fed
 from ...cost.base import CostModel, DraftTerms
 from ...cost.context_line import LinedCost, why_unlined
 from ..clock import to_ps
@@ -110,17 +109,17 @@ class TabledCharges:
         return to_ps(terms.per_round_s) + duration_ps, forwards
 
     def _block_drafted(self, op: RequestsOp, terms: DraftTerms) -> tuple[int, int]:
-        """One forward over what each row has not read, and a position for each token after the first."""
-        rows = [request for request in op.requests if request.op.drafted]
-        if not rows:
+        """The one forward of a whole draft."""
+        level, block, fed = op.level, terms.block, []
+        assert block is not None
+        for request in op.requests:
+            step, held = request.op, request.cached[level]
+            if step.drafted:
+                terms.check_fits(self.names[level], step.drafted)
+                fed.append(block.forward(request.num_text + step.pending - held, held, step.drafted))
+        if not fed:
             return 0, 0
-        terms.check_fits(self.names[op.level], max(request.op.drafted for request in rows))
-        held = sum(request.cached[op.level] for request in rows)
-        new_tokens = sum(
-            block_fed(request.num_text + request.op.pending - request.cached[op.level], request.op.drafted)
-            for request in rows
-        )
-        return self.forward(op.level, len(rows), new_tokens, held), 1
+        return self.forward(level, len(fed), sum(new for new, _ in fed), sum(held for _, held in fed)), 1
 
     def _tokens_drafted(self, op: RequestsOp) -> tuple[int, int]:
         """One forward per token: the first also catches up, later ones run while any row still drafts."""

@@ -8,6 +8,7 @@ from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
 from paceline.traces.experts import Experts
+from paceline.traces.meta import DraftBlock
 from paceline.traces.quantised import Quantised
 from paceline.traces.shapes.given import given_shapes
 
@@ -136,8 +137,9 @@ def test_llama_70b_in_fp8_on_four_h100():
 
 
 def test_a_block_drafter_costs_one_forward():
-    cost = RooflineCost(DEVICE, (MODEL.model_copy(update={"draft_block": 15}),))
-    assert cost.draft_terms("m") == (0.0, None, 15)
+    block = DraftBlock(tokens=15, fed="block")
+    cost = RooflineCost(DEVICE, (MODEL.model_copy(update={"draft_block": block}),))
+    assert cost.draft_terms("m") == (0.0, None, block)
     assert cost.notes() == ("a whole draft in one forward: m",)
 
 

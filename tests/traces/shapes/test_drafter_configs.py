@@ -2,6 +2,7 @@
 
 import pytest
 from paceline.traces.errors import TraceFormatError
+from paceline.traces.meta import DraftBlock
 from paceline.traces.shapes.decoder import presets
 from paceline.traces.shapes.given import given_shapes
 from paceline.traces.shapes.hub_config import read_hub_config, read_hub_decoder
@@ -46,14 +47,19 @@ def test_dflash_reads_its_layers_a_projection_and_the_targets_output(tmp_path):
     layer = presets()["qwen-3-8b"].layer_parameters
     by_hand = 5 * layer + 5 * 4096 * 4096 + 2 * 4096 + 151_936 * 4096
     assert found.parameters == by_hand == pytest.approx(1.67e9, rel=0.01)
-    assert (found.draft_block, found.layers, found.kv_bytes_per_token) == (15, 5, 5 * 2 * 8 * 128 * 2)
+    assert (found.draft_block, found.layers, found.kv_bytes_per_token) == (
+        DraftBlock(tokens=15, fed="block"),
+        5,
+        5 * 2 * 8 * 128 * 2,
+    )
     assert read_hub_decoder(file) is None
 
 
 def test_medusa_reads_all_of_its_heads(tmp_path):
     found = read_hub_config(written(tmp_path, MEDUSA), "m")
     assert found.parameters == 4 * (4096**2 + 4096 + 32_000 * 4096)
-    assert (found.draft_block, found.layers, found.kv_bytes_per_token, found.dtype) == (4, 1, 0, "float16")
+    assert found.draft_block == DraftBlock(tokens=4, fed="last")
+    assert (found.layers, found.kv_bytes_per_token, found.dtype) == (1, 0, "float16")
     five = written(tmp_path, MEDUSA | {"num_heads": 5})
     assert read_hub_config(five, "m") == given_shapes(["m=medusa-vicuna-7b"], "t")[0]
 
@@ -65,7 +71,14 @@ def test_pard_says_how_many_tokens_by_hand(tmp_path):
     ):
         read_hub_config(file, "draft")
     (found,) = given_shapes([f"draft={file}@block=8"], "target")
-    assert found == presets()["llama-3.1-8b"].info("draft").model_copy(update={"draft_block": 8})
+    assert found == presets()["llama-3.1-8b"].info("draft").model_copy(update={"draft_block": DraftBlock(tokens=8)})
+
+
+@pytest.mark.parametrize("way", ["fp8", "kv=fp8", "block=4"])
+@pytest.mark.parametrize("config", [DFLASH, EAGLE3, MEDUSA])
+def test_a_drafter_of_its_own_kind_is_not_served_otherwise(tmp_path, config, way):
+    with pytest.raises(ValueError, match="must be without @: it is a drafter of its own kind"):
+        given_shapes([f"d={written(tmp_path, config)}@{way}"], "target")
 
 
 @pytest.mark.parametrize("features", [2, 3, 5])

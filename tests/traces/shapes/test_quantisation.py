@@ -53,6 +53,8 @@ INT_8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
         (GPTQ | {"bits": 3, "group_size": 64, "lm_head": True}, "int3", MATRICES + TABLE, 3 + 19 / 64, None),
         (AWQ, "int4", MATRICES, 4 + 20 / 128, None),
         (BNB, "nf4", MATRICES, 4 + 32 / 64, None),
+        (BNB | {"llm_int8_skip_modules": []}, "nf4", MATRICES + TABLE, 4 + 32 / 64, None),
+        (BNB | {"llm_int8_skip_modules": ["lm_head"]}, "nf4", MATRICES, 4 + 32 / 64, None),
         (BNB | {"bnb_4bit_use_double_quant": True}, "nf4", MATRICES, 4 + (8 + 32 / 256) / 64, None),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", MATRICES, 8, "int8"),
         (tensors(FLOAT_8, FLOAT_8), "fp8", MATRICES, 8, "fp8"),
@@ -148,6 +150,8 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
     some = tensors(FLOAT_8, FLOAT_8, ignore=["model.layers.3.mlp.experts"])
     with pytest.raises(TraceFormatError, match="ignore: must skip all experts of a mixture or none"):
         read_hub_config(written(tmp_path, {**QWEN_MOE, "quantization_config": some}), "t")
+    with pytest.raises(TraceFormatError, match="quant_method: must be another: what it does to experts is not known"):
+        read_hub_config(written(tmp_path, {**QWEN_MOE, "quantization_config": BNB}), "t")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,11 @@ def test_the_ways_that_a_model_is_served(tmp_path):
     assert config == target.model_copy(update={"name": "c"})
     assert (target.kv_bytes_per_token, target.quantised.arithmetic) == (KV, "fp8")
     assert (folder.quantised.format, folder.kv_bytes_per_token) == ("int4", 2 * KV)
-    assert (draft.draft_block, draft.quantised, draft.parameters) == (12, None, presets()["llama-3.2-1b"].parameters)
+    assert (draft.draft_block.tokens, draft.quantised, draft.parameters) == (
+        12,
+        None,
+        presets()["llama-3.2-1b"].parameters,
+    )
     assert given_shapes(["llama-3.1-8b@fp8,kv=fp8"], "t") == (target,)
     assert given_decoders(asked, "t")["t"].quantised is not None
 

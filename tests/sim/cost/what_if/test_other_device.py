@@ -11,7 +11,7 @@ from paceline.sim.cost.make import OnDevice, make_cost
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.cost.timed import TimedCost
 from paceline.sim.cost.what_if.other_device import MappedCost, MappedRoundCost, Reading, mapped
-from paceline.traces.meta import CostTable
+from paceline.traces.meta import CostTable, DraftBlock
 
 from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of, shapes
@@ -40,7 +40,7 @@ def test_a_block_drafters_round_is_one_forward():
     """Its 4 tokens read the weights once and not 4 times: 2 MB, on a device of twice the bandwidth."""
     request = request_of("q", {"block": rounds_of([3, 4, 2], draft_s=[1.0] * 3, verify_s=[2.0] * 3)})
     saved = []
-    for block in (None, 4):
+    for block in (None, DraftBlock(tokens=4)):
         drafter, target = shapes("block", "target")
         models = (drafter.model_copy(update={"draft_block": block}), target)
         device = replace(DEVICE, flops_per_s={"float16": 4e12})

@@ -7,6 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paceline.runs.serving.meta import ROUNDS, STEP_BY_STEP
 from paceline.sim.cost.base import DraftTerms
+from paceline.traces.meta import DraftBlock
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, some_rounds
@@ -87,8 +88,16 @@ def test_requests_side_by_side_are_added_up(policy):
 class BlockCost(LinedLineCost):
     """Every drafter writes a whole draft in one forward."""
 
+    fed = "text"
+
     def draft_terms(self, model):
-        return None if model in ("slim", "target") else DraftTerms(0.0, None, 7)
+        return None if model in ("slim", "target") else DraftTerms(0.0, None, DraftBlock(tokens=7, fed=self.fed))
+
+
+class StatesCost(BlockCost):
+    """They read the target's states."""
+
+    fed = "block"
 
 
 @pytest.mark.parametrize("policy", [*TRIES[:4], "draft:2/mid:4/slim:6/target"])
@@ -97,8 +106,9 @@ def test_rounds_equal_steps_where_a_draft_is_one_forward(policy, prefix_cache):
     tables = pico()
     arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(30)]
     bounds = limits_of(tables, max_num_seqs=8, token_budget=32, num_blocks=40, prefix_cache=prefix_cache)
-    blocks, tokens = (
-        check(arrivals, tables, policy, limits=bounds, cost=cost(tables)).log for cost in (BlockCost, LinedLineCost)
+    blocks, _, tokens = (
+        check(arrivals, tables, policy, limits=bounds, cost=cost(tables)).log
+        for cost in (BlockCost, StatesCost, LinedLineCost)
     )
     drafter = tables.pool.names.index(policy.partition(":")[0])
     forwards = [log.meta.replicas[0].members[drafter].forwards for log in (blocks, tokens)]
