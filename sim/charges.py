@@ -71,6 +71,10 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
         return _token_forwards(cost, model, fed)
     if terms.per_token_s is not None:
         return [_whole_draft(terms, [length for _, _, length in fed])]
+    if terms.block is not None:
+        terms.check_fits(model, max(length for _, _, length in fed))
+        rows = [terms.block.forward(*row) for row in fed if row[2]]
+        return [fed_forward(cost, model, rows)] if rows else []
     # No tokens are fed in it: seconds of the operation, not of a forward.
     return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
 
@@ -90,6 +94,8 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
         return _row_forwards(cost, model, new_tokens, context_tokens, length)
     if terms.per_token_s is not None:
         return [_whole_draft(terms, [length])]
+    if terms.block is not None:
+        return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
     return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
 
 

@@ -60,16 +60,21 @@ class PrefixCharges:
         terms = self._cost.draft_terms(name)
         if terms is not None and terms.per_token_s is not None:  # whole drafts: none has a first forward
             return draft_forwards(self._cost, name, items, drafted, level)
-        forwards: list[Forward] = [] if terms is None else [(len(items), 0, 1, terms.per_round_s)]
+        block = None if terms is None else terms.block
+        if terms is not None and rows:
+            terms.check_fits(name, max(length for _, length in rows))
+        forwards: list[Forward] = [] if terms is None or block else [(len(items), 0, 1, terms.per_round_s)]
         held: list[tuple[int, int]] = []
         for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
             reading = [rows[index] for index in wave]
             self._look_up(level, [item for item, _ in reading])
             fed = [item[0].feed(level, verify=False) for item, _ in reading]
-            forwards.append(fed_forward(self._cost, name, fed))
             held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
+            if block is not None:
+                fed = [block.forward(*row, length) for row, (_, length) in zip(fed, reading, strict=True)]
+            forwards.append(fed_forward(self._cost, name, fed))
             self._enter(level, [item for item, _ in reading])
-        return [*forwards, *later_forwards(self._cost, name, held)]
+        return forwards if block is not None else [*forwards, *later_forwards(self._cost, name, held)]
 
     def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> list[Forward]:
         """The forwards of a DraftTree: those that read, then one for each layer of all trees."""

@@ -1,6 +1,7 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
 import re
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +20,7 @@ from pydantic import (
 
 from ..arguments import ArgumentError, check_least, check_within
 from .experts import Experts
+from .quantised import WIDTHS, Quantised
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -65,6 +67,32 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class DraftBlock(Record):
+    """How a drafter writes a whole draft in one forward.
+
+    Attributes:
+        tokens: most of them, >= 1.
+        fed: what goes through its weights. "text": what it has not read, and a position for each token after the first
+            (a draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to
+            states of the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
+    """
+
+    tokens: int = Field(ge=1, le=MOST)
+    fed: Literal["text", "block", "last"] = "text"
+
+    def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
+        """(positions that a row's forward is fed, tokens that it holds) for a draft.
+
+        Args:
+            new_tokens: of the row's text, that the member has not read, >= 1.
+            held_tokens: that it has.
+            length: of the draft, 1 to `tokens`.
+        """
+        if self.fed == "text":
+            return new_tokens + length - 1, held_tokens
+        return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
+
+
 class ModelInfo(Record):
     """One recorded model.
 
@@ -74,10 +102,13 @@ class ModelInfo(Record):
             them but for experts that no token goes through.
         layers: transformer layers run.
         hidden_size: width of the residual stream.
-        kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache.
-        dtype: of weights and cache, e.g. "float32".
+        kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache, in the cache's own dtype.
+        dtype: of activations, and of weights that are not `quantised`, e.g. "float32".
         submodel_of: the member whose weights it shares, or None.
         experts: of a mixture of experts; None: every token goes through all weights.
+        quantised: weights in a narrower format; None, and then not written: none are.
+        draft_block: of a drafter that writes a whole draft at once; None, and then not written: it drafts token by
+            token.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -88,6 +119,29 @@ class ModelInfo(Record):
     dtype: str
     submodel_of: str | None = None
     experts: Experts | None = None
+    quantised: Quantised | None = None
+    draft_block: DraftBlock | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As recordings of models without them always were."""
+        whole: dict[str, Any] = written(self)
+        for key in ("quantised", "draft_block"):
+            if whole[key] is None:
+                del whole[key]
+        return whole
+
+    @model_validator(mode="after")
+    def _quantised_fit(self) -> "ModelInfo":
+        if self.quantised is None:
+            return self
+        if self.quantised.experts and self.experts is None:
+            raise ValueError("quantised.experts must be false of a model without experts, got true")
+        every = 0 if self.experts is None else self.experts.all_parameters
+        least, most = (every, self.parameters) if self.quantised.experts else (1, self.parameters - every)
+        if not least <= self.quantised.parameters <= most:
+            raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {self.quantised.parameters}")
+        return self
 
     @model_validator(mode="after")
     def _experts_fit(self) -> "ModelInfo":
@@ -106,6 +160,16 @@ class ModelInfo(Record):
         if self.experts is None:
             return self.parameters
         return self.parameters - self.experts.all_parameters + self.experts.active_parameters
+
+    @property
+    def weights_bytes(self) -> int | None:
+        """Of all weights, scales among them; None where the bytes of `dtype` are not known."""
+        if self.dtype not in WIDTHS:
+            return None
+        if self.quantised is None:
+            return self.parameters * WIDTHS[self.dtype]
+        plain = (self.parameters - self.quantised.parameters) * WIDTHS[self.dtype]
+        return plain + ceil(self.quantised.parameters * self.quantised.bytes_per_parameter)
 
 
 class NgramInfo(Record):

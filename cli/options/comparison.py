@@ -25,7 +25,8 @@ ModelsOption = Annotated[
     typer.Option(
         metavar="NAME=PRESET|NAME=CONFIG|FILE",
         help="Shapes for costs: a preset (target=llama-3.1-8b, drafter=eagle3), a Hugging Face config.json or its "
-        "folder, or a JSON list of shapes; repeatable.",
+        "folder, or a JSON list of shapes; after @ weights, cache, tokens a forward drafts (@fp8,kv=fp8,block=15); "
+        "repeatable.",
     ),
 ]
 ForeignProfileOption = Annotated[

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from ...arguments import ArgumentError
 from ...profiles.batch_shape import BatchShape
+from ...traces.meta import DraftBlock
 
 Beside = Literal["draft", "verify"]
 
@@ -19,14 +20,24 @@ class DraftTerms(NamedTuple):
         per_round_s: once, whatever is drafted and for how many rows.
         per_token_s: for each token of the longest row, in place of all forwards: what the cache lacks is then part of
             the round. None: the forwards are charged.
+        block: of a member whose whole draft is one forward; None: a forward a token.
     """
 
     per_round_s: float
     per_token_s: float | None
+    block: DraftBlock | None = None
 
     def seconds(self, longest: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
         return self.per_round_s + (self.per_token_s or 0.0) * longest
+
+    def check_fits(self, model: str, longest: int) -> None:
+        """Raises CostRangeError for a draft that is longer than one forward drafts."""
+        if self.block is not None and longest > self.block.tokens:
+            most = self.block.tokens
+            raise CostRangeError(
+                f"{model} drafts {most} tokens in one forward, asked for {longest}", f"use a window of {most}"
+            )
 
 
 class RoundScale(NamedTuple):

@@ -17,7 +17,8 @@ class Device:
 
     Attributes:
         name: as `cost` takes it.
-        flops_per_s: dense peak by dtype, without sparsity; dtypes without a published figure are absent.
+        flops_per_s: dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a
+            published figure are absent.
         bytes_per_s: memory bandwidth.
         memory_bytes: of device memory.
         link_bytes_per_s: to other devices of its kind, one direction; None where there is no link.

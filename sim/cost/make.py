@@ -9,6 +9,7 @@ from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes.named import preset_names
+from ...traces.shapes.weights import FORMATS
 from .base import CostModel
 from .cost_file import FileCost, TableCost, read_cost_file
 from .devices import Device, device_called, device_sheet
@@ -211,7 +212,8 @@ def roofline_of(
     if missing:
         raise ArgumentError(
             f"cost {name}: no shape for {', '.join(missing)}: give `models` {missing[0]}=PRESET, "
-            f"{missing[0]}=config.json or FILE.json; presets: {', '.join(preset_names())}"
+            f"{missing[0]}=config.json or FILE.json, of quantised weights PRESET@FORMAT ({', '.join(FORMATS)}); "
+            f"presets: {', '.join(preset_names())}"
         )
     shapes = recording.known_shapes()
     known = {name: named for name, named in shapes.items() if members is None or name in members}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from ...arguments import ArgumentError
 from ...traces.experts import Experts
 from ...traces.meta import ModelInfo
+from ...traces.quantised import WIDTHS
 from .base import LOOKUP_S, DraftTerms
 from .context_line import ContextLine, upper_line
 from .devices import Device
 
-BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forward part
 
 
@@ -23,6 +23,11 @@ class RooflineCost:
 
     Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
     new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them.
+
+    Quantised weights are read in their own bytes, and multiplied in their own format where activations are in it too
+    and the device has such units; else they are dequantised and multiplied in the model's dtype.
+
+    A draft by a block drafter is one forward over all that it drafts.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
@@ -59,6 +64,8 @@ class RooflineCost:
         _check_memory(self.name, device, models, tensor_parallel)
         self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
         self._mixtures = tuple(model.name for model in models if model.experts is not None)
+        self._blocks = {model.name: model.draft_block for model in models if model.draft_block is not None}
+        self._quantised = tuple(_weights_note(device, model) for model in models if model.quantised is not None)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
@@ -102,15 +109,20 @@ class RooflineCost:
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards, or a lookup."""
+        """See `CostModel`: drafts cost their forwards, the one of a block drafter, or a lookup."""
+        if model in self._blocks:
+            return DraftTerms(0.0, None, self._blocks[model])
         return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        if not self._mixtures:
-            return self._remarks
-        uniform = "experts drawn uniformly and independently by each token, so more of them are read than in one text"
-        return (*self._remarks, f"{', '.join(self._mixtures)}: {uniform}")
+        notes = (*self._remarks, *self._quantised)
+        if self._blocks:
+            notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
+        if self._mixtures:
+            drawn = "experts drawn uniformly and independently by each token, so more of them are read than in one text"
+            notes += (f"{', '.join(self._mixtures)}: {drawn}",)
+        return notes
 
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)
@@ -154,21 +166,50 @@ class _Terms:
 
 def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
     peak = device.flops_per_s.get(model.dtype)
-    if peak is None:
-        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}")
+    if peak is None or model.weights_bytes is None:
+        hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
+        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, latency_s = _all_reduce(device, num_devices)
-    width, experts = BYTES_OF[model.dtype], model.experts
+    width, experts = WIDTHS[model.dtype], model.experts
     return _Terms(
-        token_s=2.0 * model.active_parameters / flops_per_s,
+        token_s=2.0 * _multiplied(device, model, peak) / flops_per_s,
         attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
-        weights_s=model.parameters * width / bytes_per_s,
+        weights_s=model.weights_bytes / bytes_per_s,
         experts=experts,
-        expert_s=0.0 if experts is None else experts.layers * experts.parameters * width / bytes_per_s,
+        expert_s=0.0 if experts is None else experts.layers * experts.parameters * _expert_width(model) / bytes_per_s,
         held_s=model.kv_bytes_per_token / bytes_per_s,
         launch_s=model.layers * (device.layer_launch_s + REDUCES * latency_s),
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
     )
+
+
+def _multiplied(device: Device, model: ModelInfo, peak: float) -> float:
+    """Parameters that a token is multiplied with, those in faster units at the share of time that they take."""
+    quantised, experts = model.quantised, model.experts
+    fast = None if quantised is None or quantised.arithmetic is None else device.flops_per_s.get(quantised.arithmetic)
+    if quantised is None or fast is None:
+        return model.active_parameters
+    idle = experts.all_parameters - experts.active_parameters if experts is not None and quantised.experts else 0
+    narrow = quantised.parameters - idle
+    return model.active_parameters - narrow + narrow * peak / fast
+
+
+def _expert_width(model: ModelInfo) -> float:
+    """Bytes of an expert's weight."""
+    quantised = model.quantised
+    return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
+
+
+def _weights_note(device: Device, model: ModelInfo) -> str:
+    """What is charged for quantised weights."""
+    quantised = model.quantised
+    assert quantised is not None
+    share = f"{model.name}: {quantised.format} weights, {quantised.parameters / model.parameters:.1%} of all"
+    if quantised.arithmetic in device.flops_per_s:
+        return f"{share}, multiplied in {quantised.arithmetic}"
+    why = "" if quantised.arithmetic is None else f", as {device.name} has no {quantised.arithmetic} units"
+    return f"{share}, dequantised and multiplied in {model.dtype}{why}"
 
 
 def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
@@ -185,7 +226,7 @@ def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_
     names = {model.name for model in models}
     # A submodel's weights are its model's; one whose model is not in the pool brings its own.
     held = [model for model in models if model.submodel_of not in names]
-    needed = sum(model.parameters * BYTES_OF.get(model.dtype, 0) for model in held)
+    needed = sum(model.weights_bytes or 0 for model in held)
     total = device.memory_bytes * num_devices
     if needed > total:
         raise ArgumentError(

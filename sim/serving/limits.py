@@ -32,8 +32,8 @@ class KvLimits:
         num_blocks: that the member has, >= 1.
         block_tokens: tokens that a block holds, >= 1.
         prefix_cache: whether full blocks are kept for later requests with the same text.
-        drop_units: last blocks of a prefix hit that are not taken, >= 0: a drafter that reads one token ahead (EAGLE,
-            MTP) loses one.
+        drop_units: last blocks of a prefix hit that are not taken, >= 0: older vLLM took one from a request whose
+            drafter reads one token ahead (EAGLE, MTP), and all members computed it again.
 
     Raises:
         ArgumentError: a number out of range.

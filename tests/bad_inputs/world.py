@@ -52,10 +52,10 @@ block_tokens = 16
 memory_share = 0.9
 activation_reserve_bytes = 2e9
 prefix_cache = true
+drop_units = 1
 
 [replicas.members.draft]
 kv_blocks = 100
-drop_units = 1
 """
 LOAD = """
 {"arrives_s": 0.5, "prompt_tokens": 4, "output_tokens": 3, "turns": []}

@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.base import CostRangeError, DraftTerms
 from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.figures import CostLine, DrafterFigures
 from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.what_if.scaled import scaled
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
+from paceline.traces.meta import DraftBlock
 
 from .rounds.small_rounds import one_request, recording_of, rounds_of
 from .tries.small_traces import THREE, Script, replay, request_of, table, trace_of
@@ -121,6 +123,64 @@ def test_seconds_by_the_round_come_on_top_of_forwards():
     rows, forwards, _, seconds = batched(figures, (3, 1))
     assert (rows, forwards) == (2, 3)
     assert seconds == 8.0 + 3 * 0.5
+
+
+class BlockCost(FileCost):
+    """A second for each new token of a forward, and the drafter writes 4 tokens in one."""
+
+    def __init__(self, block=4, fed="text"):
+        line = CostLine(intercept_s=0.25, per_new_token_s=1.0, per_kv_token_s=0.125)
+        super().__init__("f", dict.fromkeys(("draft", "mid", "target"), line))
+        self._block = DraftBlock(tokens=block, fed=fed)
+
+    def draft_terms(self, model):
+        return DraftTerms(0.0, None, self._block) if model == "draft" else None
+
+
+def drafts_of(cost, policy="draft:3/target", *, requests=1, **options):
+    tables = TrieTables(trace_of(*(request_of(VIEWS, request_id=f"r{row}") for row in range(requests)), models=THREE))
+    scenario = Scenario(tables=tables, cost=cost, **options)
+    ops = table(simulate(scenario, make_policy(policy, tables.pool), "p"), "ops", "kind", "num_rows", "num_forwards",
+                "new_tokens", "duration_s")  # fmt: skip
+    return [op[1:] for op in ops if op[0] == 0]
+
+
+def test_a_whole_draft_is_one_forward_over_all_that_it_drafts():
+    """A first draft of three tokens, after a prompt of three."""
+    for fed, new, held in (
+        ("text", 5, 0),  # the prompt, and two masks after it
+        ("block", 4, 2),  # its last token, and three masks: of the others the target's states are held
+        ("last", 1, 2),  # the target's state of the last
+    ):
+        rows, forwards, new_tokens, seconds = drafts_of(BlockCost(fed=fed), start=Start.draft)[0]
+        assert (rows, forwards, new_tokens) == (1, 1, new)
+        assert seconds == 0.25 + new * 1.0 + held * 0.125
+
+
+def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cache():
+    rows, forwards, new_tokens, seconds = drafts_of(BlockCost(), requests=3, batch=3, start=Start.draft)[0]
+    assert (rows, forwards, new_tokens) == (3, 1, 15)
+    assert seconds == 0.25 + 15 * 1.0
+    cache = PrefixCacheSize(num_blocks=64, block_tokens=1)
+    kept = drafts_of(BlockCost(), requests=3, prefixes=cache)
+    alone = drafts_of(BlockCost(), requests=3)
+    assert [op[:2] for op in kept] == [op[:2] for op in alone]
+    assert sum(op[2] for op in kept) <= sum(op[2] for op in alone)
+    assert all(seconds >= 0.25 + new for _, _, new, seconds in kept)
+
+
+@pytest.mark.parametrize("options", [{}, {"prefixes": PrefixCacheSize(num_blocks=64, block_tokens=1)}])
+def test_a_draft_longer_than_a_forward_drafts_is_refused(options):
+    with pytest.raises(
+        CostRangeError, match="draft drafts 2 tokens in one forward, asked for 3; use a window of 2"
+    ) as told:
+        drafts_of(BlockCost(2), **options)
+    assert "\n" not in str(told.value)
+
+
+def test_a_whole_draft_is_scaled_and_stays_whole():
+    terms = scaled(BlockCost(), {"draft": 2.0}, target="target").draft_terms("draft")
+    assert terms == (0.0, None, DraftBlock(tokens=4))
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import ceil
 from typing import Any
 
 from ..experts import Experts
 from ..meta import ModelInfo
-
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+from .weights import KV_WIDTHS, QuantisedWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,10 @@ class Decoder:
         bias: whether queries, keys and values have one.
         norms: of H, in a layer.
         head_norms: of D, in a layer.
-        dtype: of weights and cache.
+        dtype: of activations, and of weights and cache unless the following say otherwise.
         mixture: of experts; None: every layer is dense.
+        quantised: weights in a narrower format; None: none are.
+        kv_dtype: of the cache, of `KV_WIDTHS`; "" is `dtype`.
     """
 
     hidden: int
@@ -68,6 +70,8 @@ class Decoder:
     head_norms: int = 0
     dtype: str = "bfloat16"
     mixture: Mixture | None = None
+    quantised: QuantisedWeights | None = None
+    kv_dtype: str = ""
 
     @property
     def layer_parameters(self) -> int:
@@ -105,7 +109,7 @@ class Decoder:
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values of one token in one layer."""
-        return 2 * self.kv_heads * self.head_size * WIDTHS[self.dtype]
+        return ceil(2 * self.kv_heads * self.head_size * KV_WIDTHS[self.kv_dtype or self.dtype])
 
     def attention_parameters(self, width: int) -> int:
         """Of one layer's attention, if what queries, keys and values are made of is so wide."""
@@ -123,6 +127,7 @@ class Decoder:
             kv_bytes_per_token=self.layers * self.kv_bytes,
             dtype=self.dtype,
             experts=self.experts,
+            quantised=None if self.quantised is None else self.quantised.quantised(self.layers, self.experts),
         )
 
     @property

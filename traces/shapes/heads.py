@@ -1,17 +1,20 @@
-"""Drafters that are made for one target and read its features: EAGLE, EAGLE-3, multi-token prediction, Medusa.
+"""Drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash.
 
-Parameters are those that one drafted token reads, so the target's output counts where the head goes through it.
+Parameters are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and
+multi-token prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
 Letters: H hidden size, V vocabulary.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..meta import ModelInfo
+from ..meta import DraftBlock, ModelInfo
 from .decoder import Decoder
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
 EAGLE3_VOCABULARY = 32_000
+EAGLE3_FEATURES = 3  # layers of the target whose states they join
+MEDUSA_HEADS = 5  # that the paper recommends to train
 
 Head = Callable[[Decoder, str], ModelInfo]
 # By name, and what to call them in words.
@@ -34,14 +37,57 @@ def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
     return makers[kind](target, name)
 
 
-def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY) -> ModelInfo:
+def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None) -> ModelInfo:
     """One layer whose attention reads embedding and features side by side, and an output of its own.
 
     (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers are first joined, 3 H to H.
+
+    Args:
+        target: that it drafts for, or the decoder that its layer is like.
+        name: of the member.
+        vocabulary: tokens that it can draft.
+        joined: width of the features side by side; None: 3 H.
     """
     hidden = target.hidden
     layer = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
-    return _info(target, name, layer + 3 * hidden * hidden + hidden + min(vocabulary, target.vocabulary) * hidden)
+    joining = (EAGLE3_FEATURES * hidden if joined is None else joined) * hidden
+    return _info(target, name, layer + joining + hidden + min(vocabulary, target.vocabulary) * hidden)
+
+
+def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelInfo:
+    """Layers over the last token and a mask for each drafted one, which attend to the target's features.
+
+    The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
+    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.)
+
+    Args:
+        layers: what its own layers are like, with the target's vocabulary.
+        name: of the member.
+        features: layers of the target that it reads.
+        tokens: that a forward drafts at most, the block without the last token.
+    """
+    hidden = layers.hidden
+    own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
+    block = DraftBlock(tokens=tokens, fed="block")
+    found = replace(layers, quantised=None).info(name)
+    return found.model_copy(update={"parameters": own + layers.table_parameters, "draft_block": block})
+
+
+def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, layers: int = 1) -> ModelInfo:
+    """Heads side by side, each with residual layers and an output (Cai et al. 2024, arXiv:2401.10774).
+
+    All of them are read in each round, whatever is asked for. They keep no keys and values, and do not wait for each
+    other: a forward is as deep as one.
+    """
+    return ModelInfo(
+        name=name,
+        parameters=heads * (layers * (hidden * hidden + hidden) + vocabulary * hidden),
+        layers=layers,
+        hidden_size=hidden,
+        kv_bytes_per_token=0,
+        dtype=dtype,
+        draft_block=DraftBlock(tokens=heads, fed="last"),
+    )
 
 
 def _one_layer(target: Decoder, name: str) -> ModelInfo:
@@ -54,10 +100,8 @@ def _one_layer(target: Decoder, name: str) -> ModelInfo:
 
 
 def _medusa(target: Decoder, name: str) -> ModelInfo:
-    """One head: a residual layer and an output (Cai et al. 2024, arXiv:2401.10774). It keeps no keys and values."""
-    found = _info(target, name, target.hidden * target.hidden + target.hidden + target.table_parameters)
-    return found.model_copy(update={"kv_bytes_per_token": 0})
+    return medusa(name, hidden=target.hidden, vocabulary=target.vocabulary, dtype=target.dtype, heads=MEDUSA_HEADS)
 
 
 def _info(target: Decoder, name: str, parameters: int) -> ModelInfo:
-    return replace(target, layers=1).info(name).model_copy(update={"parameters": parameters})
+    return replace(target, layers=1, quantised=None).info(name).model_copy(update={"parameters": parameters})

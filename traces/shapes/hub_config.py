@@ -7,10 +7,11 @@ from typing import Any
 from ...strict_json import kind_of_json, read_json
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
-from .decoder import WIDTHS, Decoder, Mixture
-from .heads import eagle3, head_of
+from ..quantised import WIDTHS
+from .decoder import Decoder, Mixture
+from .heads import EAGLE3_FEATURES, dflash, eagle3, head_of, medusa
+from .quantisation import CONFIG, quantised_decoder
 
-CONFIG = "config.json"
 # Decoders with gated feed-forward parts: (biases, norms of the hidden size, norms of a head), in a layer.
 _TYPES: dict[str, tuple[bool, int, int]] = {
     "llama": (False, 2, 0),
@@ -25,13 +26,43 @@ _TYPES: dict[str, tuple[bool, int, int]] = {
     "qwen3_moe": (False, 2, 2),
 }
 _MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+# What each of them is called under `architectures`: the model itself, or one whose text part it is.
+_DECODERS: dict[str, tuple[str, ...]] = {
+    "llama": ("LlamaForCausalLM", "LlavaForConditionalGeneration"),
+    "mistral": ("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "qwen3": ("Qwen3ForCausalLM",),
+    "gemma": ("GemmaForCausalLM",),
+    "gemma2": ("Gemma2ForCausalLM",),
+    "gemma3_text": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    "mixtral": ("MixtralForCausalLM",),
+    "qwen2_moe": ("Qwen2MoeForCausalLM",),
+    "qwen3_moe": ("Qwen3MoeForCausalLM",),
+}
+# Drafters, whatever `model_type` says: it is that of the layers they are made of.
+_DRAFTERS: dict[str, str] = {
+    "EagleLlamaForCausalLM": "eagle",
+    "LlamaForCausalLMEagle": "eagle",
+    "Qwen2ForCausalLMEagle": "eagle",
+    "Eagle3LlamaForCausalLM": "eagle3",
+    "LlamaForCausalLMEagle3": "eagle3",
+    "Eagle3Speculator": "eagle3",
+    "DFlashDraftModel": "dflash",
+    "MedusaModel": "medusa",
+}
+# Of models that draft in parallel, PARD and P-EAGLE: the token that stands for those to be drafted.
+_PARALLEL = ("pard_token", "pard_token_id", "ptd_token_id", "parallel_drafting")
+# Keys of drafters that are made for a target; where they stand, `architectures` has to say which one it is.
+_OF_DRAFTERS = ("dflash_config", "eagle_config", "draft_vocab_size", "medusa_num_heads", "speculators_model_type")
+_LEAST_TARGET = 1024  # hidden size: heads are published for models of at least this one
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
+_KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_hub_config(path: Path, name: str) -> ModelInfo:
-    """The shape that a config gives a member of this name; nothing but the file is read.
+    """The shape that a config gives a member of this name; nothing but the file, and what lies beside it, is read.
 
     Args:
         path: of a `config.json`, or of the folder that holds it.
@@ -43,10 +74,18 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
     return _config(path).shape(name)
 
 
-def read_hub_decoder(path: Path) -> Decoder | None:
-    """What the model of a config is made of; None of a head's. Arguments and errors are those of `read_hub_config`."""
+def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
+    """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
+
+    Args:
+        path: of a `config.json`, or of the folder that holds it.
+        in_parallel: whether it is known that the model drafts in parallel, so that its config may say so.
+
+    Raises:
+        TraceFormatError: as `read_hub_config`.
+    """
     config = _config(path)
-    return None if config.is_head else config.decoder()
+    return config.whole(in_parallel=in_parallel) if config.kind == "" else None
 
 
 def _config(path: Path) -> "_Config":
@@ -66,40 +105,107 @@ class _Config:
     """The keys of a config, checked as they are read."""
 
     def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
-        text = content.get("text_config")
+        parts = (content.get("text_config"), content.get("transformer_layer_config"))
         self._path = path
         self._whole = content
-        self._keys: Mapping[str, Any] = text if isinstance(text, dict) else content
+        self._keys: Mapping[str, Any] = next((part for part in parts if isinstance(part, dict)), content)
+        self.kind = self._kind()
 
     def shape(self, name: str) -> ModelInfo:
         """See `read_hub_config`."""
-        if self._get("quantization_config") is not None:
-            raise self._error("quantization_config", "must be absent, a quantised model reads other bytes", "one")
+        if self.kind == "medusa":
+            return self._medusa(name)
+        if self.kind == "":
+            return self.whole().info(name)
+        decoder = self.decoder()
+        if quantised_decoder(decoder, self._path, self._whole) != decoder:
+            raise self._error("quantization_config", "must be absent of drafters; give theirs in FILE.json", "one")
+        if decoder.mixture is not None:
+            kind = self._keys.get("model_type")
+            raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
+        return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
+
+    def whole(self, *, in_parallel: bool = False) -> Decoder:
+        """A model that is no drafter made for a target; see `read_hub_decoder`."""
+        if not in_parallel:
+            self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
+        decoder = quantised_decoder(self.decoder(), self._path, self._whole)
+        if self._list(self._whole, "architectures") and decoder.layers == 1 and decoder.hidden >= _LEAST_TARGET:
+            rule = "must be 2 or more: of one layer are EAGLE heads, say NAME=eagle-PRESET, or give it in FILE.json"
+            raise self._error("num_hidden_layers", rule, 1)
+        return decoder
+
+    def _kind(self) -> str:
+        """Which drafter `architectures` says it is, a value of `_DRAFTERS`; "" of a decoder."""
+        called = self._list(self._whole, "architectures")
+        made_for = next((key for key in _OF_DRAFTERS if self._get(key) is not None), None)
+        if not called and made_for is None:  # not every config has them, and then its type is all there is
+            return ""
+        name = called[0] if len(called) == 1 else None
+        if not isinstance(name, str) or name not in _KNOWN:
+            rule = f"must be one of {', '.join(_KNOWN)}; of another give the shape itself in FILE.json"
+            raise self._error("architectures", rule, name or called or None)
+        model_type = self._keys.get("model_type")
+        known = _DECODERS.get(model_type, (name,)) if isinstance(model_type, str) else (name,)
+        if name not in _DRAFTERS and name not in known:
+            raise self._error("architectures", f"must be {' or '.join(known)}, of model_type {model_type}", name)
+        if name not in _DRAFTERS and made_for is not None:
+            raise self._error(made_for, f"must be absent, of {name}", self._get(made_for))
+        return _DRAFTERS.get(name, "")
+
+    def _refuse_parallel(self, why: str) -> None:
+        for key in _PARALLEL:
+            if self._get(key) not in (None, False):
+                raise self._error(key, f"must be absent: {why}", self._get(key))
+
+    def _eagle(self, decoder: Decoder, name: str) -> ModelInfo:
+        """One layer, and what joins it to its target."""
+        self._refuse_parallel("heads that draft in parallel are not known, give theirs in FILE.json")
+        if decoder.layers != 1:
+            raise self._error("num_hidden_layers", "must be 1, of an EAGLE head", decoder.layers)
+        if self.kind == "eagle":
+            head = head_of("eagle", decoder, name)
+            assert head is not None  # it is dense
+            return head
+        said = self._get("eagle_config")
+        features = self._list(said, "eagle_aux_hidden_state_layer_ids") if isinstance(said, dict) else []
+        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
+        joined = self._count("target_hidden_size", otherwise=decoder.hidden)
+        width = (len(features) or EAGLE3_FEATURES) * joined
+        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+
+    def _dflash(self, decoder: Decoder, name: str) -> ModelInfo:
+        said = self._get("dflash_config")
+        features = self._list(said, "target_layer_ids") if isinstance(said, dict) else []
+        if not features:
+            raise self._error("dflash_config.target_layer_ids", "must be a list of the target's layers", None)
+        block = self._count("block_size")
+        if block < 2:
+            raise self._error("block_size", "must be 2 or more, the last token and those drafted after it", block)
+        if self._get("draft_vocab_size") not in (None, decoder.vocabulary):
+            raise self._error("draft_vocab_size", "must be absent, of DFlash", self._get("draft_vocab_size"))
+        return dflash(decoder, name, features=len(features), tokens=block - 1)
+
+    def _medusa(self, name: str) -> ModelInfo:
+        """Heads side by side; the config says nothing of the target but its sizes."""
+        heads = self._count("num_heads" if self._get("medusa_num_heads") is None else "medusa_num_heads")
+        layers = self._count("num_hidden_layers" if self._get("medusa_num_layers") is None else "medusa_num_layers")
+        vocabulary = self._count("vocab_size")
+        for key, known in (("truncated_vocab_size", (None, vocabulary)), ("original_lm_head", (None, False))):
+            if self._get(key) not in known:
+                raise self._error(key, "must be absent, heads that share an output are not known", self._get(key))
+        hidden = self._count("hidden_size")
+        if heads * (layers * hidden + vocabulary) * hidden > MOST_PARAMETERS:
+            raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", heads)
+        return medusa(name, hidden=hidden, vocabulary=vocabulary, dtype=self._dtype(), heads=heads, layers=layers)
+
+    def decoder(self) -> Decoder:
+        """What the model is made of, of a head the decoder that its layer is like."""
         kind = self._keys.get("model_type")
         for key in () if kind in _MIXTURES else _EXPERTS:
             if self._get(key) is not None:
                 rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
                 raise self._error(key, rule, self._get(key))
-        decoder, called = self.decoder(), self._called()
-        if "eagle" in called and decoder.mixture is not None:
-            raise self._error("model_type", "must be that of a dense decoder, of an EAGLE head", kind)
-        if "eagle3" in called:
-            drafted = self._count("draft_vocab_size") if "draft_vocab_size" in self._keys else decoder.vocabulary
-            return eagle3(decoder, name, vocabulary=drafted)
-        head = head_of("eagle", decoder, name) if "eagle" in called else None
-        return head or decoder.info(name)
-
-    @property
-    def is_head(self) -> bool:
-        """Whether it is one of an EAGLE head."""
-        return "eagle" in self._called()
-
-    def _called(self) -> str:
-        return " ".join(str(each).lower() for each in self._list(self._whole, "architectures"))
-
-    def decoder(self) -> Decoder:
-        """What the model is made of, of a head the decoder that its layer is like."""
-        kind = self._keys.get("model_type")
         if not isinstance(kind, str) or kind not in _TYPES:
             rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
             raise self._error("model_type", rule, kind)
@@ -163,7 +269,7 @@ class _Config:
         return self._keys.get(key, self._whole.get(key))
 
     def _count(self, key: str, *, otherwise: int | None = None) -> int:
-        found = self._keys.get(key)
+        found = self._get(key) if self.kind else self._keys.get(key)  # drafters' keys may stand beside their layer's
         found = otherwise if found is None else found
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
             raise self._error(key, f"must be a whole number in [1, {MOST}]", found)

@@ -75,6 +75,8 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
         why = f"what one layer of {whole.name} weighs does not follow from its shape"
     elif decoder.mixture is not None and decoder.mixture.dense_layers:
         why = f"some layers of {whole.name} have experts and others none"
+    elif decoder.quantised is not None and not decoder.quantised.is_even:
+        why = f"some layers of {whole.name} are quantised and others less"
     if why or was is None or decoder is None:
         raise ArgumentError(
             f"`models` must give {own.name} a shape too, a submodel of {whole.name}, which gets another: {why}"

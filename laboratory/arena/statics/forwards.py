@@ -130,6 +130,8 @@ class ForwardKinds:
         seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())
         for level, name in enumerate(names[free:], free):
             terms = cost.draft_terms(name)
+            if terms is not None and terms.block is not None:
+                raise ValueError(f"cost {cost.name} has {name} draft all at once, and runs are counted by the token")
             if terms is not None:
                 seconds += terms.per_round_s * int(run.drafts[level])
                 seconds += (terms.per_token_s or 0.0) * int(run.drafted[level])

@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.hub import cached_file
 
 from ....strict_json import kind_of_json, read_json
+from ....traces.shapes.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ...broken_rule import ConfigError
 from ..fetching.fetched import fetched
 from ..loading.quiet_loading import quiet_loading
@@ -151,9 +152,12 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError("model_type", "must be one that transformers knows", model_type)
-    if values.get("quantization_config") is not None:  # some need packages of their own to be read at all
-        rule = "must be absent: quantised weights are not supported"
-        raise ConfigError("quantization_config", rule, values["quantization_config"])
+    for key in QUANTISED_KEYS:
+        if values.get(key) is not None:  # some need packages of their own to be read at all
+            raise ConfigError(key, "must be absent: quantised weights are not supported", values[key])
+    beside = next((name for name in QUANTISED_FILES if path.with_name(name).is_file()), None)
+    if beside is not None:
+        raise ConfigError(beside, "must not lie beside it: quantised weights are not supported", "one")
     try:
         with quiet_loading():
             config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)

@@ -55,7 +55,8 @@ class MappedCost:
         self, model: str, seconds: float, *, num_rows: int, new_tokens: int, context_tokens: int, times: int = 1
     ) -> float:
         """What `times` equal forwards that took `seconds` together take on the other device."""
-        if self._here.draft_terms(model) is not None:
+        terms = self._here.draft_terms(model)
+        if terms is not None and terms.block is None:
             return seconds  # it copies text: the host's seconds
         one = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
         here, there = self._here.busy_s(model, **one), self._there.busy_s(model, **one)
@@ -104,7 +105,11 @@ class MappedRoundCost(MappedCost):
         drafted, held = self._timed.round_shape(request_id, start, drafter)
         draft_s, verify_s = seconds
         if drafted:
-            draft_s = self.moved_s(drafter, draft_s, num_rows=1, new_tokens=1, context_tokens=held, times=drafted)
+            terms = self._here.draft_terms(drafter)
+            block = None if terms is None else terms.block
+            new, before = (1, held) if block is None else block.forward(1, held, drafted)
+            one = {"num_rows": 1, "new_tokens": new, "context_tokens": before}
+            draft_s = self.moved_s(drafter, draft_s, **one, times=drafted if block is None else 1)
         return draft_s, self.moved_s(self._target, verify_s, num_rows=1, new_tokens=drafted + 1, context_tokens=held)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:

@@ -60,7 +60,7 @@ class ScaledCost:
         if terms is None:
             return None
         per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
-        return DraftTerms(terms.per_round_s * factor, per_token_s)
+        return DraftTerms(terms.per_round_s * factor, per_token_s, terms.block)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -1,12 +1,13 @@
 """The cluster file: which replicas there are, on what devices, within what limits, and who routes. As TOML."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
+from ....traces.quantised import WIDTHS, Arithmetic
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 from ..limits import COMMON_ROWS, COMMON_TOKENS, Admission, Preemption
 from ..roles import Role
@@ -43,7 +44,7 @@ class DeviceTable(Table):
 
     Attributes:
         like: device of the sheet that has what is not given here; without it the first three are needed.
-        flops_per_s: dense peak by dtype.
+        flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
         bytes_per_s: memory bandwidth.
         memory_bytes: of device memory.
         link_bytes_per_s: to others of its kind, one direction.
@@ -64,6 +65,10 @@ class DeviceTable(Table):
         missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
         if self.like is None and missing:
             raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
+        known = (*WIDTHS, *get_args(Arithmetic))
+        unknown = [dtype for dtype in self.flops_per_s or {} if dtype not in known]
+        if unknown:
+            raise ValueError(f"flops_per_s must be of {', '.join(known)}, got {unknown[0]!r}")
         return self
 
     @property
@@ -80,7 +85,6 @@ class MemberTable(Table):
         block_tokens: tokens of a block of its keys and values.
         kv_blocks: of its memory; None: computed.
         prefix_cache: whether full blocks are kept for later requests.
-        drop_units: last blocks of a prefix hit that are not taken.
         max_model_len: tokens of prompt and answer together at most; None: as many as memory holds.
     """
 
@@ -88,7 +92,6 @@ class MemberTable(Table):
     block_tokens: Count | None = None
     kv_blocks: Count | None = None
     prefix_cache: bool | None = None
-    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
     max_model_len: Count | None = None
 
 
@@ -137,6 +140,7 @@ class ReplicaTable(Table):
         memory_share: of a device's memory that the engine uses.
         activation_reserve_bytes: of each device, that is neither weights nor keys and values.
         prefix_cache: whether full blocks are kept for later requests.
+        drop_units: last blocks of a request's prefix hit that none of its members takes.
         preemption: who is put back where blocks are short, and where it waits then.
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
         admission: when a request that waits gets into the batch.
@@ -159,6 +163,7 @@ class ReplicaTable(Table):
     memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
     activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
     prefix_cache: bool = PREFIX_CACHE
+    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
     preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
     admission: Annotated[Admission, Field(strict=False)] = Admission.first_chunk
     shared_prefix: SharedPrefixTable | None = None
@@ -173,7 +178,6 @@ class ReplicaTable(Table):
             block_tokens=own.block_tokens or self.block_tokens,
             kv_blocks=own.kv_blocks or self.kv_blocks,
             prefix_cache=self.prefix_cache if own.prefix_cache is None else own.prefix_cache,
-            drop_units=own.drop_units,
             max_model_len=own.max_model_len,
         )
 

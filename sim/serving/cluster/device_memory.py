@@ -15,8 +15,8 @@ from decimal import Decimal
 from math import floor, lcm
 
 from ....traces.meta import ModelInfo
+from ....traces.quantised import WIDTHS
 from ...cost.devices import Device
-from ...cost.roofline import BYTES_OF
 from ..limits import KvLimits
 from .cluster_file import MemberTable, ReplicaTable
 
@@ -126,7 +126,7 @@ def device_memory(
                 name=name,
                 shape=shapes.get(name),
                 weights_bytes=weights[name],
-                kv=_limits(asked[name], blocks[name]),
+                kv=_limits(asked[name], blocks[name], table.drop_units),
                 given=asked[name].kv_blocks is not None,
             )
             for name in members
@@ -167,11 +167,11 @@ def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[st
     found = {}
     for name in members:
         shape = shapes.get(name)
-        if shape is not None and shape.dtype not in BYTES_OF:
-            rule = f"must be of weights in {', '.join(BYTES_OF)}, whose bytes are known"
+        if shape is not None and shape.weights_bytes is None:
+            rule = f"must be of weights in {', '.join(WIDTHS)}, or quantised beside one of these"
             raise MemoryRuleError(f"members.{name}", rule, shape.dtype)
         shared = shape is None or shape.submodel_of in members
-        found[name] = 0 if shape is None or shared else shape.parameters * BYTES_OF[shape.dtype]
+        found[name] = 0 if shape is None or shared else shape.weights_bytes or 0
     return found
 
 
@@ -187,12 +187,12 @@ def _given_bytes(member: MemberTable, shape: ModelInfo | None) -> int:
     return 0 if member.kv_blocks is None else member.kv_blocks * _block_tokens(member) * _kv_bytes(shape)
 
 
-def _limits(member: MemberTable, num_blocks: int) -> KvLimits:
+def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:
     return KvLimits(
         num_blocks=num_blocks,
         block_tokens=_block_tokens(member),
         prefix_cache=bool(member.prefix_cache),
-        drop_units=member.drop_units,
+        drop_units=drop_units if member.prefix_cache else 0,
     )
 
 

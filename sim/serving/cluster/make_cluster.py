@@ -156,8 +156,8 @@ class _Group:
         if asked.device not in self.devices:
             key = "device" if own is None or own.device is None else f"members.{member}.device"
             self._refuse(key, f"must be in [devices] or of the sheet ({', '.join(sorted(self.devices))})", asked.device)
-        if asked.drop_units and not asked.prefix_cache:
-            self._refuse(f"members.{member}.drop_units", "must be 0 without a prefix cache", asked.drop_units)
+        if self.table.drop_units and not asked.prefix_cache and member == self.recording.about.target:
+            self._refuse("drop_units", f"must be 0 without a prefix cache of {member}", self.table.drop_units)
         return self.devices[asked.device]
 
     def _most_tokens(self, placement: Mapping[str, Device]) -> dict[str, int]:

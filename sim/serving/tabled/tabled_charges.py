@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ....decoding.pool import Pool
-from ...cost.base import CostModel
+from ...cost.base import CostModel, DraftTerms
 from ...cost.context_line import LinedCost, why_unlined
 from ..clock import to_ps
 from ..forward_ps import MOST_KEPT, ForwardLines, PsLine
@@ -103,8 +103,23 @@ class TabledCharges:
         if terms.per_token_s is not None:
             lengths = [request.op.drafted for request in op.requests]
             return to_ps(terms.seconds(max(lengths))), 1 if any(lengths) else 0
+        if terms.block is not None:
+            return self._block_drafted(op, terms)
         duration_ps, forwards = self._tokens_drafted(op)
         return to_ps(terms.per_round_s) + duration_ps, forwards
+
+    def _block_drafted(self, op: RequestsOp, terms: DraftTerms) -> tuple[int, int]:
+        """The one forward of a whole draft."""
+        level, block, fed = op.level, terms.block, []
+        assert block is not None
+        for request in op.requests:
+            step, held = request.op, request.cached[level]
+            if step.drafted:
+                terms.check_fits(self.names[level], step.drafted)
+                fed.append(block.forward(request.num_text + step.pending - held, held, step.drafted))
+        if not fed:
+            return 0, 0
+        return self.forward(level, len(fed), sum(new for new, _ in fed), sum(held for _, held in fed)), 1
 
     def _tokens_drafted(self, op: RequestsOp) -> tuple[int, int]:
         """One forward per token: the first also catches up, later ones run while any row still drafts."""

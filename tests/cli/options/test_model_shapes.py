@@ -155,3 +155,119 @@ def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
     assert line == f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
     for served in (("--cost", "h100"), ("--cost", "timed", "--on", "h200", "--measured-on", "h100")):
         done("compare", "--trace", trace, *words[:2], *served, "--models", "llama-3.1-8b")
+
+
+# -- drafters that write a whole draft in one forward, and quantised weights
+
+ANSWER = {
+    "id": "a",
+    "usage": {"prompt_tokens": 64, "completion_tokens": 57},
+    "metrics": {
+        "speculative_decoding": {
+            "num_spec_tokens": 15,
+            "acceptance_histogram": [0, 0, 0, 0, 0, 2, 4, 2],
+            "per_step_accepted": [6, 5, 7, 6, 6, 5, 7, 6],
+            "per_step_drafted": [15] * 8,
+        }
+    },
+}
+QWEN = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12_288,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+def answered(folder, drafter, target):
+    """The log of a block drafter, whose eight rounds kept 6 of 15 drafted tokens in the mean, imported."""
+    log = folder / "responses.jsonl"
+    log.write_text(json.dumps(ANSWER))
+    done(
+        "trace", "import", "auto", log, "--drafter", f"{log}={drafter}", "--target", target, "--out", folder / "x.trace"
+    )
+    return folder / "x.trace"
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        "Qwen3-8B-DFlash-b16",
+        "dspark_qwen3_8b_block7",
+        "HASS-Qwen3-8B",
+        "qwen3-8b-accelerator",
+        "peagle",
+        "Qwen3-8B-Base",
+    ],
+)
+def test_a_drafter_whose_name_is_its_targets_and_more_has_to_be_given(tmp_path, drafter):
+    trace = answered(tmp_path, drafter, "Qwen3-8B")
+    told = refused("compare", "--trace", trace, "--policy", f"{drafter}:15/Qwen3-8B", "--cost", "h200")
+    assert told.startswith(f"cost h200: no shape for {drafter}: give --models {drafter}=PRESET, {drafter}=config.json")
+    assert "PRESET@FORMAT (fp8, int8, int4, nvfp4, mxfp4)" in told
+
+
+def test_a_block_drafter_costs_one_forward_a_round(tmp_path):
+    trace = answered(tmp_path, "dflash", "target")
+    said = {"num_hidden_layers": 5, "block_size": 16, "dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}
+    (tmp_path / "dflash.json").write_text(json.dumps({**QWEN, **said, "architectures": ["DFlashDraftModel"]}))
+    asked = ("--cost", "h200", "--models", "target=qwen-3-8b", "--models", f"dflash={tmp_path / 'dflash.json'}")
+    policies = ("--policy", "plain", "--policy", "dflash:15/target", "--policy", "dflash:7/target")
+    found = compared(trace, *policies, *asked)
+    speed_ups = {row["policy"]: row["speed_up"] for row in found["policies"]}
+    assert speed_ups["dflash:15/target"] == pytest.approx(5.39, abs=0.02)
+    assert speed_ups["dflash:7/target"] == pytest.approx(speed_ups["dflash:15/target"], rel=0.01)
+    assert found["meta"]["cost_notes"] == ["a whole draft in one forward: dflash"]
+    longer = refused("compare", "--trace", trace, "--policy", "dflash:16/target", *asked)
+    assert longer.startswith("dflash drafts 15 tokens in one forward, asked for 16; use a window of 15")
+    others = {"num_hidden_layers": 4, "draft_vocab_size": 32_000, "architectures": ["PEagleDraftModel"]}
+    (tmp_path / "dflash.json").write_text(json.dumps({**QWEN, **others}))
+    assert "architectures: must be one of" in refused("compare", "--trace", trace, *policies, *asked)
+
+
+def test_quantised_weights_of_a_checkpoint_as_modelopt_leaves_it(tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 8192,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "intermediate_size": 28_672,
+        "vocab_size": 128_256,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    said = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
+    asked = ("compare", "--policy", "plain", "--cost", "h100", "--tensor-parallel", "4", "--json", "-", "--models")
+    read, named, plain = (
+        json.loads(done(*asked, f"target={model}"))["policies"][0]["output_tokens_per_s"]
+        for model in (tmp_path, "llama-3.1-70b@fp8,kv=fp8", "llama-3.1-70b")
+    )
+    assert read == named == pytest.approx(127.5, abs=0.5)
+    assert plain == pytest.approx(77.2, abs=0.1)
+    done("compare", "--policy", "plain", "--cost", "h200", "--models", f"target={tmp_path}")
+    assert "memory holds 141.0 GB" in refused(
+        "compare", "--policy", "plain", "--cost", "h200", "--models", "target=llama-3.1-70b"
+    )
+
+
+def test_a_cluster_holds_more_of_quantised_weights_and_caches():
+    blocks = {}
+    for way in ("", "@fp8", "@fp8,kv=fp8"):
+        models = ("--models", "draft=llama-3.2-1b", "--models", f"target=llama-3.1-8b{way}")
+        found = json.loads(done("cluster", "h100", *models, "--json", "-"))
+        members = {
+            member["member"]: member for memory in found["replicas"][0]["memory"] for member in memory["members"]
+        }
+        blocks[way] = members["target"]["num_blocks"], members["target"]["weights_bytes"]
+    assert blocks["@fp8"][1] == blocks["@fp8,kv=fp8"][1] == pytest.approx(9.08e9, rel=0.01)
+    assert blocks[""][1] == pytest.approx(16.06e9, rel=0.01)
+    assert blocks[""][0] < blocks["@fp8"][0] < blocks["@fp8,kv=fp8"][0]

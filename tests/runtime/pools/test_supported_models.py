@@ -81,6 +81,8 @@ def sound(written):
         ("model_type", 7),
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
         ("quantization_config", {"quant_method": "no such method"}),
+        ("quantization", {"bits": 4, "group_size": 64}),
+        ("compression_config", {"format": "pack-quantized"}),
     ],
 )
 def test_a_value_that_could_not_be_a_models(written, sound, field, value):
@@ -89,6 +91,18 @@ def test_a_value_that_could_not_be_a_models(written, sound, field, value):
     found, message = refused(written, values)
     assert found == field
     assert message.endswith(f"got {value!r}")
+
+
+@pytest.mark.parametrize("beside", ["hf_quant_config.json", "quantize_config.json", "quant_config.json"])
+def test_a_file_beside_it_that_says_the_weights_are_quantised(written, sound, beside):
+    file = written / "target" / beside
+    file.write_text("{}")
+    try:
+        field, message = refused(written, sound)
+    finally:
+        file.unlink()  # the folder is the module's
+    assert field == beside
+    assert "quantised weights are not supported" in message
 
 
 def test_three_heads_do_not_share_a_width_of_32(written, sound):

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from paceline.sim.cost.devices import device_sheet
+from paceline.traces.quantised import WIDTHS
 
 NAMES = {
     "a100-40gb",
@@ -32,6 +33,9 @@ def test_the_sheet_is_sound():
         assert 3e10 < device.link_bytes_per_s < device.bytes_per_s
         if "float32" in device.flops_per_s:
             assert device.flops_per_s["float32"] < device.flops_per_s["bfloat16"] == device.flops_per_s["float16"]
+        narrow = {unit: device.flops_per_s[unit] for unit in ("int8", "fp8", "fp4") if unit in device.flops_per_s}
+        assert all(1.9 < peak / device.flops_per_s["bfloat16"] < 8.1 for peak in narrow.values())
+        assert set(device.flops_per_s) <= {*WIDTHS, *narrow}
 
 
 @pytest.mark.parametrize(("short", "name"), [("a100", "a100-80gb"), ("h100", "h100-sxm")])

@@ -26,12 +26,12 @@ def cost_of(tmp_path, draft, **options):
 @pytest.mark.parametrize(
     ("draft", "terms"),
     [
-        ({"per_round_s": 0.5}, (0.5, 0.0)),
-        ({"per_token_s": 0.25}, (0.0, 0.25)),
-        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25)),
-        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None)),
-        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None)),
-        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None)),
+        ({"per_round_s": 0.5}, (0.5, 0.0, None)),
+        ({"per_token_s": 0.25}, (0.0, 0.25, None)),
+        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, None)),
+        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, None)),
         ({"intercept_s": 0.125}, None),
     ],
 )
@@ -68,9 +68,13 @@ def test_scaled_terms_scale_the_draft(per_round, per_token, tokens, factor):
 def test_scale_goes_with_the_terms(tmp_path):
     draft = {"per_round_s": 0.5, "per_token_s": 0.25}
     cost = cost_of(tmp_path, draft, scale={"draft": 4.0})
-    assert cost.draft_terms("draft") == (2.0, 1.0)
-    assert cost_of(tmp_path, {"per_round_s": 0.5, **TARGET}, scale={"draft": 4.0}).draft_terms("draft") == (2.0, None)
-    assert cost_of(tmp_path, draft, scale={"target": 4.0}).draft_terms("draft") == (0.5, 0.25)
+    assert cost.draft_terms("draft") == (2.0, 1.0, None)
+    assert cost_of(tmp_path, {"per_round_s": 0.5, **TARGET}, scale={"draft": 4.0}).draft_terms("draft") == (
+        2.0,
+        None,
+        None,
+    )
+    assert cost_of(tmp_path, draft, scale={"target": 4.0}).draft_terms("draft") == (0.5, 0.25, None)
 
 
 @pytest.mark.parametrize(

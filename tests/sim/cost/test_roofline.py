@@ -7,6 +7,10 @@ from paceline.sim.cost.base import LOOKUP_S
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
+from paceline.traces.experts import Experts
+from paceline.traces.meta import DraftBlock
+from paceline.traces.quantised import Quantised
+from paceline.traces.shapes.given import given_shapes
 
 from .shapes import DEVICE, MODEL, seconds
 
@@ -76,6 +80,67 @@ def test_roofline_needs_a_figure_and_a_shape():
         RooflineCost(DEVICE, (MODEL.model_copy(update={"dtype": "bfloat16"}),))
     with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the recording has m"):
         seconds(RooflineCost(DEVICE, (MODEL,)), 1, model="x")
+
+
+FAST = replace(DEVICE, flops_per_s={"float32": 1e12, "fp8": 4e12})
+
+
+@pytest.mark.parametrize("arithmetic", ["fp8", "fp4", None])
+def test_quantised_weights_by_hand(arithmetic):
+    """Of a million parameters 600,000 in half a byte: fp8 units are four times as fast, fp4 ones there are none."""
+    ours = Quantised(format="ours", parameters=600_000, bytes_per_parameter=0.5, arithmetic=arithmetic)
+    cost = RooflineCost(FAST, (MODEL.model_copy(update={"quantised": ours}),))
+    assert seconds(cost, 1, held=10) == pytest.approx((4 * 400_000 + 300_000 + 400 * 11) / 1e11 + LAUNCH)
+    multiplied = 400_000 + 600_000 / (4 if arithmetic == "fp8" else 1)
+    assert seconds(cost, 1000, held=24) == pytest.approx((2e3 * multiplied + 1200 * 1000 * 524.5) / 1e12 + LAUNCH)
+    (note,) = cost.notes()
+    assert (
+        note
+        == {
+            "fp8": "m: ours weights, 60.0% of all, multiplied in fp8",
+            "fp4": "m: ours weights, 60.0% of all, dequantised and multiplied in float32, as round has no fp4 units",
+            None: "m: ours weights, 60.0% of all, dequantised and multiplied in float32",
+        }[arithmetic]
+    )
+
+
+def test_quantised_experts_by_hand():
+    """Four experts of 50,000 in two layers, one a token: 400,000 in a byte each; a token reads a quarter of them."""
+    experts = Experts(number=4, per_token=1, layers=2, parameters=50_000)
+    ours = Quantised(format="fp8", parameters=400_000, bytes_per_parameter=1.0, arithmetic="fp8", experts=True)
+    mixture = MODEL.model_copy(update={"experts": experts, "quantised": ours})
+    cost = RooflineCost(FAST, (mixture,))
+    assert mixture.weights_bytes == 4 * 600_000 + 400_000
+    assert seconds(cost, 1, held=10) == pytest.approx((4 * 600_000 + 100_000 + 400 * 11) / 1e11 + LAUNCH)
+    many = 2e4 * (600_000 + 100_000 / 4)
+    assert seconds(cost, 10_000, held=0) == pytest.approx((many + 1200 * 10_000 * 5000.5) / 1e12 + LAUNCH)
+
+
+def test_quantised_weights_fit_where_their_own_would_not():
+    large = MODEL.model_copy(update={"parameters": 400_000_000})
+    with pytest.raises(ValueError, match=r"take 1.6 GB, memory holds 1.0 GB"):
+        RooflineCost(DEVICE, (large,))
+    ours = Quantised(format="fp8", parameters=390_000_000, bytes_per_parameter=1.0)
+    RooflineCost(DEVICE, (large.model_copy(update={"quantised": ours}),))
+
+
+def test_llama_70b_in_fp8_on_four_h100():
+    """68.5 GB of matrices and 4.2 GB of tables over 13.4 TB/s, then launches and all-reduces: 127 tokens a second."""
+    per_s = {
+        way: 1
+        / seconds(
+            RooflineCost(device_sheet()["h100"], given_shapes([f"t={way}"], "t"), tensor_parallel=4), 1, model="t"
+        )
+        for way in ("llama-3.1-70b", "llama-3.1-70b@fp8")
+    }
+    assert per_s == pytest.approx({"llama-3.1-70b": 77.2, "llama-3.1-70b@fp8": 127.6}, rel=0.005)
+
+
+def test_a_block_drafter_costs_one_forward():
+    block = DraftBlock(tokens=15, fed="block")
+    cost = RooflineCost(DEVICE, (MODEL.model_copy(update={"draft_block": block}),))
+    assert cost.draft_terms("m") == (0.0, None, block)
+    assert cost.notes() == ("a whole draft in one forward: m",)
 
 
 def test_what_cannot_be_split():

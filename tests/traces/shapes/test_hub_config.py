@@ -57,6 +57,7 @@ QWEN_MOE = {
 }
 MIXTRAL = {
     **LLAMA,
+    "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
     "vocab_size": 32_000,
     "num_local_experts": 8,
@@ -126,7 +127,7 @@ def test_a_config_of_a_head(tmp_path):
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings: must be true or false, got 'no'"),
         ({"torch_dtype": "float8"}, "torch_dtype: must be one of float32, .*got 'float8'"),
         ({"torch_dtype": None}, "torch_dtype: must be one of .*got 'nothing'"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config: must be absent, a quantised model"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method: must be one of fp8, .*got 'nothing'"),
         ({"num_local_experts": 8}, "num_local_experts: must be absent, mixtures of experts are mixtral, "),
         ({"num_hidden_layers": 2**31 - 1, "vocab_size": 2**31 - 1, "hidden_size": 2**30}, "config: must be of at most"),
         ({"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
@@ -161,8 +162,8 @@ def test_layers_without_experts(tmp_path):
         ({"mlp_only_layers": [0.5]}, "mlp_only_layers: must hold numbers of layers"),
         ({"mlp_only_layers": 3}, "mlp_only_layers: must be a list, got 3"),
         ({"moe_intermediate_size": 2**31 - 1, "hidden_size": 2**31 - 1}, "config: must be of at most"),
-        ({"architectures": ["Eagle3Qwen3MoE"]}, "model_type: must be that of a dense decoder, of an EAGLE head"),
-        ({"model_type": "deepseek_v3"}, "num_experts: must be absent, mixtures of experts are mixtral"),
+        ({"architectures": ["Eagle3Qwen3MoE"]}, "architectures: must be one of LlamaForCausalLM, "),
+        ({"architectures": [], "model_type": "deepseek_v3"}, "num_experts: must be absent, mixtures of experts are"),
     ],
 )
 def test_a_mixture_that_says_too_little(tmp_path, change, told):

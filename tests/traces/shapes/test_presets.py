@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import ModelInfo
+from paceline.traces.meta import DraftBlock
 from paceline.traces.shapes.decoder import presets
 from paceline.traces.shapes.heads import HEADS, head_of
 from paceline.traces.shapes.named import head_called, model_called, named_shapes, preset_names
@@ -143,7 +144,8 @@ def test_heads_by_hand():
     eagle3 = 2 * attention + hidden * hidden + feed_forward + 3 * hidden + 3 * hidden**2 + hidden + 32_000 * hidden
     assert head_of("eagle3", target, "e").parameters == eagle3
     medusa = head_of("medusa", target, "m")
-    assert (medusa.parameters, medusa.kv_bytes_per_token) == (hidden**2 + hidden + outputs * hidden, 0)
+    assert (medusa.parameters, medusa.kv_bytes_per_token) == (5 * (hidden**2 + hidden + outputs * hidden), 0)
+    assert (medusa.draft_block, medusa.layers) == (DraftBlock(tokens=5, fed="last"), 1)
 
 
 def test_heads_without_a_model_are_the_targets():

@@ -16,10 +16,10 @@ stale_s = 0.5
 name = "chat"
 count = 3
 device = "rtx4090"
+drop_units = 2
 
 [replicas.members.draft]
 kv_blocks = 50
-drop_units = 2
 """
 
 
@@ -73,7 +73,7 @@ def test_a_breach_of_the_file_is_one_line(mine):
     mine.write_text(MINE.replace("drop_units = 2", 'drop_units = "two"'), encoding="utf-8")
     ran = paceline("cluster", mine)
     assert ran.code == 2
-    assert "replicas[0].members.draft.drop_units input should be a valid integer, got 'two'" in ran.err
+    assert "replicas[0].drop_units input should be a valid integer, got 'two'" in ran.err
 
 
 def test_what_cannot_be_built_tells_its_value_once(tmp_path):

@@ -38,7 +38,7 @@ DRAFTERS = st.one_of(
     FORWARDS,
     st.builds(
         lambda terms, known: DrafterFigures(terms=terms, forwards=known),
-        st.builds(DraftTerms, SECONDS, st.none() | SECONDS),
+        st.builds(DraftTerms, SECONDS, st.none() | SECONDS, st.none()),
         FORWARDS,
     ),
 )

@@ -11,7 +11,7 @@ from paceline.sim.cost.make import OnDevice, make_cost
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.cost.timed import TimedCost
 from paceline.sim.cost.what_if.other_device import MappedCost, MappedRoundCost, Reading, mapped
-from paceline.traces.meta import CostTable
+from paceline.traces.meta import CostTable, DraftBlock
 
 from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of, shapes
@@ -34,6 +34,22 @@ def test_readings_by_hand():
     assert seconds(moved(Reading.memory, measured_s), 1) == pytest.approx(memory_s / 2 + launches_s)
     assert seconds(moved(Reading.all, measured_s), 1) == pytest.approx(measured_s / 2)
     assert moved(Reading.all, measured_s).name == "measured, round to fast"
+
+
+def test_a_block_drafters_round_is_one_forward():
+    """Its 4 tokens read the weights once and not 4 times: 2 MB, on a device of twice the bandwidth."""
+    request = request_of("q", {"block": rounds_of([3, 4, 2], draft_s=[1.0] * 3, verify_s=[2.0] * 3)})
+    saved = []
+    for block in (None, DraftBlock(tokens=4)):
+        drafter, target = shapes("block", "target")
+        models = (drafter.model_copy(update={"draft_block": block}), target)
+        device = replace(DEVICE, flops_per_s={"float16": 4e12})
+        here, there = (RooflineCost(each, models) for each in (device, FAST))
+        timed = TimedCost(recording_of(request, drafters=("block",)))
+        cost = mapped(timed, here, there, Reading.memory, target="target")
+        saved.append(1.0 - cost.round_s("q", 0, "block")[0])
+    assert saved[0] == pytest.approx(4 * 1e-5, rel=1e-3)
+    assert saved[1] == pytest.approx(1e-5, rel=1e-2)
 
 
 def test_arithmetic_scales_as_arithmetic_does():

@@ -69,13 +69,21 @@ def written(tmp_path):
             "replicas[0].offload.host_bytes input should be greater than or equal to 1, got 0",
         ),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
-        ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),
+        ("[[replicas]]\ndrop_units = -1", "replicas[0].drop_units input should be greater than or equal to 0, got -1"),
+        (
+            "[[replicas]]\n[replicas.members.draft]\ndrop_units = 1",
+            "replicas[0].members.draft.drop_units is not a known key",
+        ),
         ("[[replicas]]\n[replicas.members.draft]\nprefill = 1", "replicas[0].members.draft.prefill is not a known key"),
         (f"horizon_s = 0\n{ONE}", "horizon_s input should be greater than 0, got 0"),
         (f"{ONE}[router]\nstale_s = 1e-13", "router.stale_s must be 0 or >= 1e-06, got 1e-13"),
         (f"{ONE}[router]\nstale_s = -0.5", "router.stale_s input should be greater than or equal to 0, got -0.5"),
         (f"{ONE}[devices.mine]\nmemory_bytes = 1e9", "devices.mine must have flops_per_s, or be like a device"),
         (f"{ONE}[[replicas]]\ncount = 10000", "replicas must be 10,000 at most in all, got 10001"),
+        (
+            f'{ONE}[devices.mine]\nlike = "h100"\nflops_per_s = {{ FP8 = 1e15 }}',
+            "devices.mine flops_per_s must be of float32, bfloat16, float16, fp8, fp4, int8, got 'FP8'",
+        ),
         ("replicas = ", "cluster file must be TOML in UTF-8, got"),
     ],
 )
@@ -110,12 +118,12 @@ memory_bytes = 80e9
         ('[[replicas]]\ndevice = "h300"', "replicas[0].device must be in [devices] or of the sheet (a100,"),
         (f'{ONE}[replicas.members.draft]\ndevice = "x"', "replicas[0].members.draft.device must be in [devices] or"),
         (
-            f"{ONE}[replicas.members.mid]\ndrop_units = 1",
+            f"{ONE}[replicas.members.mid]\nkv_blocks = 9",
             "members.mid must be a member of the recording (draft, target)",
         ),
         (
-            f"{ONE}prefix_cache = false\n[replicas.members.draft]\ndrop_units = 1",
-            "replicas[0].members.draft.drop_units must be 0 without a prefix cache, got 1",
+            f"{ONE}prefix_cache = false\ndrop_units = 1",
+            "replicas[0].drop_units must be 0 without a prefix cache of target, got 1",
         ),
         (
             f"{ONE}prefix_cache = false\n[replicas.shared_prefix]",

@@ -35,7 +35,7 @@ block_tokens = 32
 kv_blocks = 1000
 memory_share = 0.8
 activation_reserve_bytes = 3e9
-prefix_cache = false
+drop_units = 1
 preemption = "fewest-tokens"
 admission = "estimate"
 max_model_len = 8192
@@ -45,8 +45,7 @@ max_model_len = 2048
 device = "my-l40s"
 block_tokens = 16
 kv_blocks = 2000
-prefix_cache = true
-drop_units = 1
+prefix_cache = false
 
 [[replicas]]
 device = "h200"
@@ -77,8 +76,8 @@ def test_every_key_of_the_file_is_read(cluster):
         max_num_seqs=64,
         token_budget=2048,
         kv={
-            "target": KvLimits(num_blocks=1000, block_tokens=32, prefix_cache=False),
-            "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=True, drop_units=1),
+            "target": KvLimits(num_blocks=1000, block_tokens=32, prefix_cache=True, drop_units=1),
+            "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=False),
         },
         preemption=Preemption.fewest_tokens,
         admission=Admission.estimate,

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paceline.runs.serving.meta import ROUNDS, STEP_BY_STEP
+from paceline.sim.cost.base import DraftTerms
+from paceline.traces.meta import DraftBlock
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, some_rounds
@@ -81,6 +83,36 @@ def test_requests_side_by_side_are_added_up(policy):
         ample = limits_of(tables, max_num_seqs=64, prefix_cache=prefix_cache)
         told_of = check(arrivals, tables, policy, limits=ample).log.meta.replicas[0]
         assert told_of.states < sum(member.forwards for member in told_of.members) / 4
+
+
+class BlockCost(LinedLineCost):
+    """Every drafter writes a whole draft in one forward."""
+
+    fed = "text"
+
+    def draft_terms(self, model):
+        return None if model in ("slim", "target") else DraftTerms(0.0, None, DraftBlock(tokens=7, fed=self.fed))
+
+
+class StatesCost(BlockCost):
+    """They read the target's states."""
+
+    fed = "block"
+
+
+@pytest.mark.parametrize("policy", [*TRIES[:4], "draft:2/mid:4/slim:6/target"])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_rounds_equal_steps_where_a_draft_is_one_forward(policy, prefix_cache):
+    tables = pico()
+    arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(30)]
+    bounds = limits_of(tables, max_num_seqs=8, token_budget=32, num_blocks=40, prefix_cache=prefix_cache)
+    blocks, _, tokens = (
+        check(arrivals, tables, policy, limits=bounds, cost=cost(tables)).log
+        for cost in (BlockCost, StatesCost, LinedLineCost)
+    )
+    drafter = tables.pool.names.index(policy.partition(":")[0])
+    forwards = [log.meta.replicas[0].members[drafter].forwards for log in (blocks, tokens)]
+    assert 0 < forwards[0] < forwards[1] or ":1/" in policy
 
 
 @pytest.mark.parametrize("policy", TRIES[:3])

@@ -1,0 +1,327 @@
+"""What a config, and the files that engines write beside it, say of quantised weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...strict_json import kind_of_json, read_json
+from ..errors import TraceFormatError
+from ..quantised import Arithmetic
+from .decoder import Decoder
+from .quantised_modules import OUTPUT, TABLE, UnknownModuleError, quantised_weights
+from .weights import FORMATS, WeightFormat, grouped
+
+_Value = TypeVar("_Value")
+
+CONFIG = "config.json"
+# Where a config says that its weights are quantised, and files beside it that do; by what method, "" if they say.
+QUANTISED_KEYS = {"quantization_config": "", "quantization": "mlx", "compression_config": "compressed-tensors"}
+QUANTISED_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+MOST_LAYERS = 10_000  # whose modules are named one by one
+_UNITS: dict[tuple[int, str], Arithmetic] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "fp4"}
+_CACHES = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
+_PACKED = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What one place says: the format, modules that are left as they were, tables that are not, and the cache's dtype.
+
+    `skipped_key` is the key that `skipped` was read from; `dense` says that it is not known what becomes of experts.
+    """
+
+    format: WeightFormat
+    skipped: tuple[str, ...] = ()
+    skipped_key: str = ""
+    tables: tuple[str, ...] = ()
+    kv_dtype: str = ""
+    dense: bool = False
+
+
+def quantised_decoder(decoder: Decoder, file: Path, content: Mapping[str, Any]) -> Decoder:
+    """The decoder of a config with the weights and the cache that are quantised; itself where nothing says so.
+
+    Args:
+        decoder: as if nothing were.
+        file: of the config; what lies beside one that is called config.json is read too.
+        content: of the config.
+
+    Raises:
+        TraceFormatError: a method, or a part of what one says, that is not understood, or two places that differ.
+    """
+    found = [(section, _with(decoder, section)) for section in _sections(file, content)]
+    if not found:
+        return decoder
+    first, whole = found[0]
+    for other, differing in found[1:]:
+        if differing != whole:
+            raise other.error("", f"must say of quantised weights what {first.name} of {first.path.name} says", "other")
+    return whole
+
+
+def _with(decoder: Decoder, section: "_Section") -> Decoder:
+    said = section.said()
+    if decoder.layers > MOST_LAYERS:
+        raise section.error("", f"must be of at most {MOST_LAYERS} layers", decoder.layers)
+    if said.dense and decoder.mixture is not None:
+        raise section.error("quant_method", "must be another: what it does to experts is not known", "a mixture's")
+    try:
+        weights = quantised_weights(decoder, said.format, skipped=said.skipped, tables=said.tables)
+    except UnknownModuleError as error:
+        raise section.error(said.skipped_key, str(error), error.pattern) from None
+    return replace(decoder, quantised=weights, kv_dtype=said.kv_dtype)
+
+
+def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
+    """Every place that speaks of quantised weights."""
+    text = content.get("text_config")
+    keys = {**content, **text} if isinstance(text, dict) else content
+    mlx = keys.get("quantization")
+    for name, method in QUANTISED_KEYS.items():
+        said = keys.get(name)
+        if said is None or (name == "quantization_config" and said == mlx):  # MLX writes its own twice
+            continue
+        yield _Section(file, name, _object(file, name, said), method)
+    if file.name != CONFIG:
+        return
+    for beside, method in QUANTISED_FILES.items():
+        path = file.with_name(beside)
+        if path.is_file():
+            said = _object(path, "content", _decoded(path))
+            nested = said.get("quantization") if method == "modelopt" else said
+            yield _Section(path, path.stem, _object(path, "quantization", nested), method)
+
+
+def _decoded(path: Path) -> object:
+    try:
+        return read_json(path, constants=True)
+    except OSError as error:
+        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
+
+
+def _object(path: Path, key: str, found: object) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise TraceFormatError(path, key, "must be an object", kind_of_json(found))
+    return found
+
+
+class _Section:
+    """One place, and the keys in it, checked as they are read."""
+
+    def __init__(self, path: Path, name: str, keys: Mapping[str, Any], method: str = "") -> None:
+        self.path = path
+        self.name = name
+        self.keys = keys
+        self._method = method
+
+    def said(self) -> _Said:
+        """What it says, by its method."""
+        method = self.keys.get("quant_method", self._method or None)
+        reader = _METHODS.get(method) if isinstance(method, str) else None
+        if reader is None:
+            rule = f"must be one of {', '.join(_METHODS)}; of other weights give the shape itself in FILE.json"
+            raise self.error("quant_method", rule, method)
+        return reader(self)
+
+    def error(self, key: str, rule: str, found: object) -> TraceFormatError:
+        """That a key breaks a rule."""
+        shown = "nothing" if found is None else kind_of_json(found) if isinstance(found, dict) else found
+        return TraceFormatError(self.path, f"{self.name}.{key}" if key else self.name, rule, shown)
+
+    def one_of(self, key: str, known: tuple[_Value, ...]) -> _Value:
+        """A key's value, one of those known; None among them means that the key may be absent."""
+        found = self.keys.get(key)
+        for each in known:
+            if type(found) is type(each) and found == each:  # 1 and True are equal, too
+                return each
+        raise self.error(key, f"must be one of {', '.join(str(each) for each in known if each is not None)}", found)
+
+    def absent(self, *keys: str) -> None:
+        """Refuse keys whose meaning is not known."""
+        for key in keys:
+            if self.keys.get(key):
+                raise self.error(key, "must be absent, weights of several kinds are not known", self.keys[key])
+
+    def group(self, key: str) -> int | None:
+        """Weights that share a scale; None of a row or a whole matrix."""
+        found = self.keys.get(key)
+        if found is None or found == -1:
+            return None
+        if type(found) is not int or found < 1:
+            raise self.error(key, "must be a whole number >= 1, or -1", found)
+        return found
+
+    def names(self, *keys: str) -> tuple[tuple[str, ...], str]:
+        """(names of modules, the key that has them); the first that is there."""
+        key = next((key for key in keys if self.keys.get(key) is not None), keys[0])
+        found = self.keys.get(key) or []
+        if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
+            raise self.error(key, "must be a list of names", found)
+        return tuple(found), key
+
+    def part(self, key: str) -> "_Section":
+        """An object within it; raises TraceFormatError where there is none."""
+        return _Section(self.path, f"{self.name}.{key}", _object(self.path, f"{self.name}.{key}", self.keys.get(key)))
+
+
+def _fp8(section: _Section) -> _Said:
+    """Of transformers and DeepSeek: blocks with a scale each, or whole matrices."""
+    section.one_of("activation_scheme", ("dynamic", "static", None))
+    section.one_of("fmt", ("e4m3", None))
+    section.one_of("expert_dtype", ("fp8", None))
+    section.absent("modules_to_convert", "dequantize")
+    block, scale = section.keys.get("weight_block_size"), section.one_of("scale_fmt", ("float", "ue8m0", None))
+    if block is None:
+        size = None
+    elif isinstance(block, list) and len(block) == 2 and all(type(each) is int and each > 0 for each in block):
+        size = block[0] * block[1]
+    else:
+        raise section.error("weight_block_size", "must be two whole numbers >= 1", block)
+    each = grouped(8, size, scale_bytes=1 if scale == "ue8m0" else 4)
+    skipped, key = section.names("modules_to_not_convert", "ignored_layers")
+    return _Said(format=replace(FORMATS["fp8"], bytes_each=each), skipped=skipped, skipped_key=key)
+
+
+def _fbgemm(section: _Section) -> _Said:
+    skipped, key = section.names("modules_to_not_convert")
+    return _Said(format=FORMATS["fp8"], skipped=skipped, skipped_key=key)
+
+
+def _gptq(section: _Section) -> _Said:
+    """Whole numbers with a scale and a zero point for each group."""
+    section.absent("dynamic", "modules_in_block_to_quantize")
+    bits = section.one_of("bits", (2, 3, 4, 8))
+    each = grouped(bits, section.group("group_size"), scale_bytes=2, zero=True)
+    tables = (OUTPUT,) if section.one_of("lm_head", (True, False, None)) else ()
+    return _Said(format=WeightFormat(name=f"int{bits}", bytes_each=each), tables=tables)
+
+
+def _awq(section: _Section) -> _Said:
+    bits = section.one_of("w_bit" if "w_bit" in section.keys else "bits", (4, 8))
+    size = section.group("q_group_size" if "q_group_size" in section.keys else "group_size")
+    skipped, key = section.names("modules_to_not_convert")
+    each = grouped(bits, size, scale_bytes=2, zero=True)
+    return _Said(format=WeightFormat(name=f"int{bits}", bytes_each=each), skipped=skipped, skipped_key=key)
+
+
+def _bitsandbytes(section: _Section) -> _Said:
+    """Eight bits, multiplied as such (Dettmers et al. 2022, arXiv:2208.07339), or four in blocks of 64."""
+    eight, four = (section.one_of(f"load_in_{bits}bit", (True, False, None)) for bits in (8, 4))
+    if bool(eight) == bool(four):
+        raise section.error("load_in_4bit", "must be true, or else load_in_8bit", four)
+    skipped, key = section.names("llm_int8_skip_modules")
+    # As in transformers: a list takes the place of its own, which has the output; and fused experts are no linear layer
+    tables = () if section.keys.get(key) is None else (OUTPUT,)
+    said = _Said(format=FORMATS["int8"], skipped=skipped, skipped_key=key, tables=tables, dense=True)
+    if eight:
+        return said
+    name = section.one_of("bnb_4bit_quant_type", ("nf4", "fp4"))
+    # Scales of blocks of 64 in four bytes; or in one, and a scale of 256 of these in four.
+    scale = 1 + 4 / 256 if section.one_of("bnb_4bit_use_double_quant", (True, False, None)) else 4
+    return replace(said, format=WeightFormat(name=name, bytes_each=grouped(4, 64, scale_bytes=scale)))
+
+
+def _mlx(section: _Section) -> _Said:
+    """All matrices, embedding and output too, with a scale and a bias of two bytes for each group."""
+    section.one_of("mode", ("affine", None))
+    section.absent(*(key for key in section.keys if key not in ("bits", "group_size", "mode")))
+    bits = section.one_of("bits", (2, 3, 4, 5, 6, 8))
+    each = grouped(bits, section.group("group_size"), scale_bytes=4)
+    return _Said(format=WeightFormat(name=f"int{bits}", bytes_each=each), tables=(OUTPUT, TABLE))
+
+
+def _compressed_tensors(section: _Section) -> _Said:
+    groups = _object(section.path, f"{section.name}.config_groups", section.keys.get("config_groups"))
+    if len(groups) != 1:
+        raise section.error("config_groups", "must hold one group, weights of several kinds are not known", len(groups))
+    group = section.part("config_groups").part(next(iter(groups)))
+    if group.keys.get("targets") != ["Linear"]:
+        raise group.error("targets", "must be Linear alone", group.keys.get("targets"))
+    (group if group.keys.get("format") is not None else section).one_of("format", (*_PACKED, "mxfp4-pack-quantized"))
+    if section.keys.get("sparsity_config") and section.part("sparsity_config").keys.get("format") != "dense":
+        raise section.error("sparsity_config", "must be absent or dense: sparse weights are not known", "one")
+    skipped, key = section.names("ignore")
+    return _Said(
+        format=_scheme(group),
+        skipped=skipped,
+        skipped_key=key,
+        tables=(OUTPUT,),
+        kv_dtype=_cache(section),
+    )
+
+
+def _scheme(group: _Section) -> WeightFormat:
+    """The format of a group of compressed-tensors."""
+    weights = group.part("weights")
+    bits, kind = weights.one_of("num_bits", (4, 8)), weights.one_of("type", ("float", "int"))
+    strategy = weights.one_of("strategy", ("tensor", "channel", "group", "tensor_group", "block"))
+    size = weights.group("group_size") if "group" in strategy else None
+    if "group" in strategy and size is None:
+        raise weights.error("group_size", f"must be there, the strategy is {strategy}", None)
+    arithmetic: Arithmetic | None = None
+    if group.keys.get("input_activations") is not None:
+        arithmetic = _UNITS[_width(group.part("input_activations"))]
+    if kind == "int":
+        zero = weights.one_of("symmetric", (True, False, None)) is False
+        each = grouped(bits, size, scale_bytes=2, zero=zero)
+        return WeightFormat(name=f"int{bits}", bytes_each=each, arithmetic=arithmetic)
+    if bits == 8:
+        return WeightFormat(name="fp8", bytes_each=grouped(8, size, scale_bytes=2), arithmetic=arithmetic)
+    known = {16: "nvfp4", 32: "mxfp4"}
+    if size not in known:
+        raise weights.error("group_size", "must be 16 or 32, of floats of 4 bits", size)
+    return replace(FORMATS[known[size]], arithmetic=arithmetic)
+
+
+def _cache(section: _Section) -> str:
+    """The dtype of keys and values, "" if nothing is said of them."""
+    if section.keys.get("kv_cache_scheme") is None:
+        return ""
+    return _CACHES[_width(section.part("kv_cache_scheme"))]
+
+
+def _width(section: _Section) -> tuple[int, str]:
+    """Bits and kind of activations, or of keys and values."""
+    found = section.one_of("num_bits", (4, 8)), section.one_of("type", ("float", "int"))
+    if found == (4, "int"):
+        raise section.error("type", "must be float, of 4 bits", "int")
+    return found
+
+
+def _modelopt(section: _Section) -> _Said:
+    algorithms = {
+        "FP8": FORMATS["fp8"],
+        "FP8_PER_CHANNEL_PER_TOKEN": FORMATS["fp8"],
+        "NVFP4": FORMATS["nvfp4"],
+        "W8A8_SQ_PER_CHANNEL": FORMATS["int8"],
+        "W4A16_AWQ": WeightFormat(name="int4", bytes_each=grouped(4, 128, scale_bytes=2)),
+        "W4A8_AWQ": WeightFormat(name="int4", bytes_each=grouped(4, 128, scale_bytes=2), arithmetic="fp8"),
+    }
+    found = algorithms[section.one_of("quant_algo", tuple(algorithms))]
+    size = section.group("group_size")
+    if found.name == "int4" and size is not None:
+        found = replace(found, bytes_each=grouped(4, size, scale_bytes=2))
+    elif found.name == "nvfp4" and size not in (None, 16):
+        raise section.error("group_size", "must be 16, of NVFP4", size)
+    skipped, key = section.names("exclude_modules", "ignore")
+    if section.keys.get(key) is None:
+        raise section.error(key, "must be there, or it is not known whether the output is quantised", None)
+    caches = {"FP8": "fp8", "INT8": "int8", "NVFP4": "nvfp4", None: ""}
+    cache = caches[section.one_of("kv_cache_quant_algo", tuple(caches))] or _cache(section)
+    return _Said(format=found, skipped=skipped, skipped_key=key, tables=(OUTPUT,), kv_dtype=cache)
+
+
+_METHODS: dict[str, Callable[[_Section], _Said]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fbgemm,
+    "gptq": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "mlx": _mlx,
+}
