@@ -46,12 +46,14 @@ def _portable_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
         series *= square
     series += _LOG_SERIES[0]
     series *= ratio
-    return np.add(exponent * _LN2, series, out=series)
+    series += exponent * _LN2
+    return series
 
 
 def gumbel(seed: int, request_id: str, position: int, vocab_size: int) -> NDArray[np.float32]:
     """`[V]` standard Gumbel noise of one position; see `gumbel_rows`."""
-    return gumbel_rows(seed, request_id, [position], vocab_size)[0]
+    (row,) = gumbel_rows(seed, request_id, [position], vocab_size)
+    return row
 
 
 def gumbel_rows(seed: int, request_id: str, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
