@@ -52,8 +52,7 @@ def _portable_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def gumbel(seed: int, request_id: str, position: int, vocab_size: int) -> NDArray[np.float32]:
     """`[V]` standard Gumbel noise of one position; see `gumbel_rows`."""
-    (row,) = gumbel_rows(seed, request_id, [position], vocab_size)
-    return row
+    return gumbel_rows(seed, request_id, [position], vocab_size).reshape(vocab_size)
 
 
 def gumbel_rows(seed: int, request_id: str, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
