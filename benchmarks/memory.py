@@ -13,10 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import paceline
 import torch
 from paceline.laboratory.findings.table import Cell, cell
+from paceline.runtime.forward.forward_choice import ForwardKind
 from paceline.runtime.forward.known_choices import KnownChoices
 from paceline.runtime.forward.multiplying import product_choice
 from paceline.runtime.pools.pool import ModelPool
@@ -57,9 +59,9 @@ def main() -> None:
     show_noise()
 
 
-def in_process(*words: str) -> list[float]:
+def in_process(*words: str) -> list[Any]:
     command = [sys.executable, __file__, "--child", *words]
-    told: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    told: list[Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     return told
 
 
@@ -67,10 +69,11 @@ def show_choices(pool: Path, kinds: list[str]) -> None:
     (need,) = check_pool(pool).devices
     rows: list[list[Cell]] = []
     for kind in kinds:
-        peak, held, copies = in_process("choice", str(pool), kind)
+        name, peak, held, copies = in_process("choice", str(pool), kind)
         rows.append(
             [
-                cell("forward", kind),
+                cell("--forward", kind),
+                cell("runs by", name),
                 cell("weights MB", f"{need.weight_bytes / MB:.0f}"),
                 cell("copies MB", f"{copies / MB:.0f}"),
                 cell("held MB", f"{held / MB:.0f}"),
@@ -88,15 +91,15 @@ def show_choices(pool: Path, kinds: list[str]) -> None:
     )
 
 
-def choice(pool: str, kind: str) -> list[float]:
-    """Bytes at most and afterwards beyond those of a loaded pool, and those of copies."""
+def choice(pool: str, kind: ForwardKind) -> list[Any]:
+    """How the target runs, bytes at most and afterwards beyond those of a loaded pool, and those of copies."""
     product_choice.choices_of_this_machine = lambda: KnownChoices(None)
     loaded = ModelPool.load(Path(pool))
     before = resident_bytes()
-    loaded.forward_names(kind)  # type: ignore[arg-type]  # as `--forward` takes it
+    names = loaded.forward_names(kind)
     held = resident_bytes() - before
     copies = {id(copy): weight.nbytes for member in loaded._forwards.values() for weight, copy in copies_of(member)}
-    return [peak_bytes() - before, held, sum(copies.values())]
+    return [names[loaded.target.name], peak_bytes() - before, held, sum(copies.values())]
 
 
 def copies_of(forward: object) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .given_back import let_go
+from .given_back import let_go, trim
 from .multiplying.product_choice import Multiplier, ProductChooser
 
 # Of a weight, what is moved at a time.
@@ -114,3 +114,4 @@ def lay_back(model: PreTrainedModel, before: Layouts) -> None:
         if (parameter.data_ptr(), parameter.stride()) != (address, strides):
             moved = torch.empty_strided(parameter.shape, strides, dtype=parameter.dtype, device=parameter.device)
             parameter.data = moved.copy_(parameter.data)
+    trim()  # of what the forward that lost had

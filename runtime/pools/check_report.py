@@ -47,7 +47,7 @@ class DeviceNeed:
         device: by name.
         weight_bytes: of all members on it.
         copy_bytes: that copies of weights take at most, where forwards are fused and other layouts are quicker.
-        choice_bytes: that choosing forwards takes at most beside the weights and their copies, until it is done.
+        choice_bytes: that choosing forwards takes at most beside the weights and their copies.
         kv_bytes: of one request that fills the pool's context.
         total_bytes: that it has.
     """

@@ -13,7 +13,7 @@ from ..features.input_layer import give_input
 from ..forward.fused_support import multiplied_weights
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
-from ..forward.multiplying.product_choice import timing_bytes
+from ..forward.multiplying.product_choice import LIBRARY_BYTES, timing_bytes
 from ..heads.subset_head import SubsetHead
 from ..kv.device_memory import total_bytes
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
@@ -226,7 +226,8 @@ class _Checking:
         largest = max(weight.nbytes for weight in multiplied)
         if device.type != "cpu":  # one product there
             return 0, largest
-        return sum(weight.nbytes for weight in multiplied), max(largest, timing_bytes(weight_bytes))
+        choice = max(largest, timing_bytes(weight_bytes)) + LIBRARY_BYTES
+        return sum(weight.nbytes for weight in multiplied), choice
 
 
 def _without_weights(found: MemberConfig, dtype: str) -> PreTrainedModel:

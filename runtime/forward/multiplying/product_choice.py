@@ -22,6 +22,9 @@ _LARGE_BYTES = 16 * 2**20
 # What timing may take beside the weights of a pool: this share of them, and so many bytes of a small one.
 _TIMING_SHARE, LEAST_TIMING_BYTES = 0.12, 64 * 2**20
 
+# What the libraries that multiply keep of a timing, kernels and buffers, as `benchmarks/memory.py` shows: 50 to 140 MB.
+LIBRARY_BYTES = 140 * 10**6
+
 
 def timing_bytes(weight_bytes: int) -> int:
     """Memory, in bytes, that timing products takes at most beside so many bytes of weights."""
