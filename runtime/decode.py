@@ -118,14 +118,16 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
-    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap)
-    run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
-    sessions = sessions_of(pool, prompts, max_new_tokens, make_ending(pool.tokenizer, stop), start=start)
-    growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
-    num_paths = 1 if rollouts is None else rollouts.num_paths
-    check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-    interrupted = _drive(run.driver, sessions, batch, growth)
-    world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
+    # Its caches go before the target alone is timed, which needs memory of its own.
+    with TorchWorld(
+        pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
+    ) as world:
+        run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
+        sessions = sessions_of(pool, prompts, max_new_tokens, make_ending(pool.tokenizer, stop), start=start)
+        growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
+        num_paths = 1 if rollouts is None else rollouts.num_paths
+        check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
+        interrupted = _drive(run.driver, sessions, batch, growth)
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch) | _asked_of(pool)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}

@@ -107,6 +107,15 @@ class Driver:
         for request_id in self._running:
             self._ledger.note_failed(request_id, reason, self._clock.now_s())
 
+    def raise_failure(self) -> None:
+        """Raise the error of the first request that failed, if one did.
+
+        It leaves the driver first: an error refers to the frames it passes, so that one whom a frame refers to would
+        hold all of the run until Python looks for cycles.
+        """
+        for request_id in self.failed:
+            raise self.failed.pop(request_id).with_traceback(None)
+
     def _admit(self) -> None:
         """Let as many requests start as the batch has room for."""
         now_s = self._clock.now_s()

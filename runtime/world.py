@@ -1,7 +1,10 @@
 """The world of real models: operations of the loop are batched forwards of transformers models."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Self, TypeVar
+
+import torch
 
 from ..arguments import ArgumentError
 from ..decoding.contract import Draft, Overlap, Step
@@ -43,6 +46,9 @@ Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
 
 class TorchWorld:
     """Carries out operations with the models of a pool, all requests of an operation in one forward.
+
+    Used in a `with` statement it frees what requests hold at its end, also where an error ends it and is kept with all
+    frames that it passed. Nothing that a world holds refers back to it, so that what it leaves goes with it.
 
     Args:
         pool: a member's index is its level.
@@ -91,7 +97,11 @@ class TorchWorld:
         self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
         prefixes = self._prefixes()
         self.manager = StateManager(
-            names, self._make_cache, limits=self._limits, shared=pool.ranks is not None, prefixes=prefixes
+            names,
+            partial(_make_cache, self.memory, self._forwards, self._limits),
+            limits=self._limits,
+            shared=pool.ranks is not None,
+            prefixes=prefixes,
         )
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
@@ -104,6 +114,12 @@ class TorchWorld:
         self._draft, self._verify = self._processors(rollback, foreign)
         self._trees = TreeProcessors.over(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.manager.drop_all()
 
     def _prefixes(self) -> PoolPrefixes | None:
         """The members' prefix caches, if the run has them; raises ArgumentError for a pool that cannot."""
@@ -242,10 +258,6 @@ class TorchWorld:
         rows = iter(run(sound) if sound or not items else [])
         return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
-    def _make_cache(self, level: int) -> MemberKV:
-        forward = self._forwards[level]
-        return self.memory.make_cache(forward, self._limits.get(forward.kv_shape.device))
-
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}
         for level, member in enumerate(self.pool.members):
@@ -258,6 +270,13 @@ class TorchWorld:
                     context_tokens=self.pool.context_tokens,
                 )
         return drafters
+
+
+def _make_cache(
+    memory: Memory, forwards: Mapping[int, ModelForward], limits: Mapping[torch.device, int], level: int
+) -> MemberKV:
+    forward = forwards[level]
+    return memory.make_cache(forward, limits.get(forward.kv_shape.device))
 
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:

@@ -111,8 +111,10 @@ def _count(number: int | None) -> str:
 
 def _need(need: DeviceNeed) -> str:
     return (
-        f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, keys and values of a request of full length "
-        f"{need.kv_bytes / 1e6:,.1f} MB, of {need.total_bytes / 1e9:,.1f} GB"
+        f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, copies of them in quicker layouts at most "
+        f"{need.copy_bytes / 1e6:,.1f} MB, choosing how models run {need.choice_bytes / 1e6:,.1f} MB, "
+        f"keys and values of a request of full length {need.kv_bytes / 1e6:,.1f} MB, "
+        f"of {need.total_bytes / 1e9:,.1f} GB"
     )
 
 

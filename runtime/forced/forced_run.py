@@ -44,12 +44,12 @@ def forced_run(
         PolicyError: the policy broke the contract.
         ValueError: a request failed.
     """
-    world = ForcedWorld(pool=pool, sampling=sampling)
-    world.follow(decisions)
-    run = Run(world, policy, name=name, prices=prices)
-    check_fit(pool, sessions[:batch], world.memory)
-    for _ in run.driver.run(sessions, batch):
-        pass
+    with ForcedWorld(pool=pool, sampling=sampling) as world:
+        world.follow(decisions)
+        run = Run(world, policy, name=name, prices=prices)
+        check_fit(pool, sessions[:batch], world.memory)
+        for _ in run.driver.run(sessions, batch):
+            pass
     for request_id, error in run.driver.failed.items():
         raise ValueError(f"request {request_id} failed in a forced run: {error}")
     meta = run.meta(pool=pool.name, max_new_tokens=max(session.budget for session in sessions), batch=batch)

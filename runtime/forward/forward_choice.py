@@ -22,6 +22,7 @@ from .model_forward import ModelForward
 from .module_forward import ModuleForward
 from .multiplying.product_choice import ProductChooser
 from .rounding import apart_by_more_than_rounding
+from .weights import lay_back, layouts_of
 
 ForwardKind = Literal[
     "auto",
@@ -139,21 +140,24 @@ def _quicker(
     share_weights: bool,
     context_tokens: int,
 ) -> ModelForward:
-    """The fused forward, unless the modules are quicker on this machine."""
+    """The fused forward, unless the modules are quicker on this machine.
+
+    Both run on the same memory: weights are laid out anew one by one, and laid back likewise.
+    """
     key = f"{_choice_key(model)}, weights {_weights_of(products, share_weights=share_weights)}"
     known = products.known.get(key, 1)
     if known == [modules.name]:
         return modules
     modules_s = None if known else _race_s(modules)
-    own = [(parameter, parameter.data) for parameter in model.parameters()]
+    before = layouts_of(model)
     fused = _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
     if modules_s is None:
         return fused
     chosen = fused if _race_s(fused) <= modules_s else modules
     products.known.note(key, [chosen.name])
     if chosen is modules:
-        for parameter, data in own:
-            parameter.data = data
+        del fused  # its copies of weights go before any is laid back
+        lay_back(model, before)
     return chosen
 
 

@@ -75,11 +75,12 @@ class FusedForward:
             self.kv_shape, groups=self._groups, scale=float(attention.scaling), known=products.known
         )
         self._windows = layer_windows(model.config)
+        self._spread = model.lm_head.spread if isinstance(model.lm_head, SubsetHead) else None
+        # The largest weight comes first: before layers have copies there is room for what its layouts take meanwhile.
+        self._head = project([model.lm_head], products, share_weights=share_weights)
         self._layers = [fuse_layer(layer, products, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
-        self._spread = model.lm_head.spread if isinstance(model.lm_head, SubsetHead) else None
-        self._head = project([model.lm_head], products, share_weights=share_weights)
-        # Taken last: it may be tied to the head, which was just laid out anew.
+        # Taken last: it may be tied to the head, which was laid out anew.
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 

@@ -1,7 +1,7 @@
 """Which models the fused forward can stand in for."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from ..heads.subset_head import SubsetHead
@@ -16,6 +16,16 @@ def fused_supports(model: PreTrainedModel) -> str | None:
         names = ", ".join(family.__name__ for family in FAMILIES)
         return f"model must be one of {names}, got {type(model).__name__}"
     return _config_reason(model) or _module_reason(model) or _tensor_reason(model)
+
+
+def multiplied_weights(model: PreTrainedModel) -> list[Tensor]:
+    """The weights that a fused forward multiplies by, tied ones too; none of a model that it does not support.
+
+    Asks nothing of values, so that a model without any has the weights of one with.
+    """
+    if type(model) not in FAMILIES or _config_reason(model) or _module_reason(model):
+        return []
+    return [module.weight for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))]
 
 
 def _config_reason(model: PreTrainedModel) -> str | None:

@@ -50,12 +50,11 @@ def decode_live(
     """
     check_fit(pool, sessions, memory)
     name, built = _policy(policy, sessions[0].pool)
-    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, share_weights=False)
-    run = Run(world, built, name=name, on_commit=None if streamer is None else _streaming(streamer))
-    for _ in run.driver.run(sessions, len(sessions)):
-        pass
-    for error in run.driver.failed.values():
-        raise error
+    with TorchWorld(pool=pool, sampling=sampling, memory=memory, share_weights=False) as world:
+        run = Run(world, built, name=name, on_commit=None if streamer is None else _streaming(streamer))
+        for _ in run.driver.run(sessions, len(sessions)):
+            pass
+    run.driver.raise_failure()
     if streamer is not None:
         streamer.end()
     meta = run.meta(pool="live", max_new_tokens=sessions[0].budget, batch=len(sessions))

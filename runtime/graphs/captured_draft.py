@@ -18,7 +18,7 @@ from ..sampling.truncation import truncated
 from .capture import Run
 from .device_sampling import choose, said_of
 from .feed import Feed, Noise, Placed, place
-from .graph_store import GraphStore
+from .graph_store import GraphStore, shaped_by
 from .static_inputs import StaticInputs
 
 _LAST, _MOST = range(2)
@@ -89,7 +89,7 @@ class CapturedDraft:
         bucket = placed.bucket
         captured = self._store.captured(
             placed.memory,
-            loop,
+            ("draft", loop.num_tokens, loop.says, shaped_by(loop.sampling)),
             bucket,
             lambda inputs: self._run_over(inputs, loop),
             num_logits=bucket.rows * (bucket.tokens + loop.num_tokens),

@@ -19,7 +19,7 @@ from ..sampling.truncation import truncated
 from .capture import Run
 from .device_sampling import accept, choose
 from .feed import Feed, Noise, Placed, place
-from .graph_store import GraphStore
+from .graph_store import GraphStore, shaped_by
 from .static_inputs import StaticInputs
 
 
@@ -68,7 +68,7 @@ class CapturedVerify:
         bucket = placed.bucket
         captured = self._store.captured(
             placed.memory,
-            ("verify", sampling),
+            ("verify", shaped_by(sampling)),
             bucket,
             lambda inputs: self._run_over(inputs, sampling),
             num_logits=bucket.rows * bucket.tokens,

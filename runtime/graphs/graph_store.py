@@ -7,6 +7,7 @@ from weakref import ref
 
 from torch import Tensor
 
+from ...traces.meta import Sampling
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from .buckets import Bucket
@@ -17,6 +18,11 @@ from .static_memory import Captured, StaticMemory
 
 # Most that a capture may take of what a device has free, and all of a member's of a limit that is set for caches.
 _MOST_OF_FREE, _MOST_OF_LIMIT = 0.5, 0.1
+
+
+def shaped_by(sampling: Sampling) -> Hashable:
+    """What of a sampling a captured function depends on: noise is among its inputs, and so no seed is."""
+    return sampling.mode, sampling.temperature, sampling.top_k, sampling.top_p
 
 
 class Forward(Protocol):
@@ -88,7 +94,7 @@ class GraphStore:
 
         Args:
             memory: it runs over.
-            what: it does; the key, with the bucket.
+            what: it does; the key, with the bucket. What differs from call to call is an input and no part of it.
             bucket: of its inputs.
             make: the function, over the buffers it is given.
             num_logits: rows of `[V]` that it gives, for its need of memory.

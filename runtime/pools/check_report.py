@@ -46,12 +46,16 @@ class DeviceNeed:
     Attributes:
         device: by name.
         weight_bytes: of all members on it.
+        copy_bytes: that copies of weights take at most, where forwards are fused and other layouts are quicker.
+        choice_bytes: that choosing forwards takes at most beside the weights and their copies.
         kv_bytes: of one request that fills the pool's context.
         total_bytes: that it has.
     """
 
     device: str
     weight_bytes: int
+    copy_bytes: int
+    choice_bytes: int
     kv_bytes: int
     total_bytes: int
 

@@ -15,7 +15,7 @@ from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.fused_forward import FusedForward
 from ..forward.model_forward import ModelForward
 from ..forward.module_forward import ModuleForward
-from ..forward.multiplying.product_choice import ProductChooser
+from ..forward.multiplying.product_choice import ProductChooser, timing_bytes
 from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
 from ..tokenizers.alignment import Alignment
@@ -116,8 +116,27 @@ class LoadedMembers:
             raise ArgumentError(f"`forward` must be auto or modules in several processes, got {kind!r}")
         made = self._forwards.get((level, kind, share_weights))
         if made is None:
+            if share_weights:
+                for owner in self._sharing_with(level):
+                    self.forward(owner, kind, share_weights=True)
             made = self._forwards[level, kind, share_weights] = self._made(level, kind, share_weights=share_weights)
         return made
+
+    def _sharing_with(self, level: int) -> list[int]:
+        """Larger members that it shares weights with: laid out anew after it, they would leave it the old ones."""
+        model = self.members[level].model
+        own = set() if model is None else set(model.parameters())
+        return [
+            other
+            for other in range(level + 1, len(self.members))
+            if (larger := self.members[other].model) is not None and not own.isdisjoint(larger.parameters())
+        ]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all members' parameters, those that several share once."""
+        models = [member.model for member in self.members if member.model is not None]
+        return sum(weight.nbytes for weight in {weight for model in models for weight in model.parameters()})
 
     def for_texts(self, *, eos_token_ids: tuple[int, ...], lookup: LoadedMember | None) -> "LoadedMembers":
         """The same models, run by what was made here, for texts that end elsewhere, and with prompt lookup or without.
@@ -183,7 +202,8 @@ class LoadedMembers:
     def _product_chooser(self, only: str | None) -> ProductChooser:
         """One for all members, which may share weights and then share copies of them."""
         if only not in self._products:
-            self._products[only] = ProductChooser(only=only, copy_all=self.copy_weights)
+            room = timing_bytes(self.weight_bytes)
+            self._products[only] = ProductChooser(only=only, copy_all=self.copy_weights, room_bytes=room)
         return self._products[only]
 
     def alignment(self, name: str) -> Alignment:

@@ -10,8 +10,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ..features.input_layer import give_input
+from ..forward.fused_support import multiplied_weights
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
+from ..forward.multiplying.product_choice import LIBRARY_BYTES, timing_bytes
 from ..heads.subset_head import SubsetHead
 from ..kv.device_memory import total_bytes
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
@@ -197,11 +199,35 @@ class _Checking:
             total = total_bytes(device)
             weights = sum(member.weight_bytes or 0 for member in here)
             kv = self._content.context_tokens * sum(member.kv_bytes_per_token or 0 for member in here)
-            needs.append(DeviceNeed(device=name, weight_bytes=weights, kv_bytes=kv, total_bytes=total))
+            copies, choice = self._beside_weights(device, [member.name for member in here], weights)
+            needs.append(
+                DeviceNeed(
+                    device=name,
+                    weight_bytes=weights,
+                    copy_bytes=copies,
+                    choice_bytes=choice,
+                    kv_bytes=kv,
+                    total_bytes=total,
+                )
+            )
             if weights + kv > total:
                 rule = f"must have {weights + kv:,} bytes for the weights and one request of full length"
                 self._problems[""].append(str(PoolFileError(self._file, f"device {name}", rule, total)))
         return tuple(needs)
+
+    def _beside_weights(self, device: torch.device, names: Sequence[str], weight_bytes: int) -> tuple[int, int]:
+        """Most bytes of copies of weights, and of what choosing forwards takes meanwhile (`--forward auto`)."""
+        if any(entry.tp_plan is not None for entry in self._content.members):
+            return 0, 0  # run by their modules
+        models = [self._models[name] for name in names if name in self._models]
+        multiplied = {weight for model in models for weight in multiplied_weights(model)}
+        if not multiplied:
+            return 0, 0
+        largest = max(weight.nbytes for weight in multiplied)
+        if device.type != "cpu":  # one product there
+            return 0, largest
+        choice = max(largest, timing_bytes(weight_bytes)) + LIBRARY_BYTES
+        return sum(weight.nbytes for weight in multiplied), choice
 
 
 def _without_weights(found: MemberConfig, dtype: str) -> PreTrainedModel:

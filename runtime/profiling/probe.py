@@ -3,7 +3,7 @@
 Letters: R requests of an operation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,6 +24,7 @@ from ..pools.loaded_members import LoadedMembers
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
 from ..run import Run, sessions_of
+from ..timing.clock import Clock
 from ..world import TorchWorld
 
 
@@ -70,11 +71,11 @@ class ProbedOp(NamedTuple):
 class _WatchedForward:
     """A forward that notes the shapes it was called with, and when it was done."""
 
-    def __init__(self, forward: ModelForward, now_s: Callable[[], float], ran: list[tuple[BatchShape, float]]) -> None:
+    def __init__(self, forward: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
         self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
         self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
         self._forward = forward
-        self._now_s = now_s
+        self._clock = clock
         self._ran = ran
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
@@ -94,7 +95,7 @@ class _WatchedForward:
     def _note(self, placement: Placement) -> None:
         counts, apart = placement.counts, not isinstance(placement.rows, slice)
         shape = BatchShape(len(counts), sum(counts), max(counts), placement.num_slots, apart)
-        self._ran.append((shape, self._now_s()))
+        self._ran.append((shape, self._clock.now_s()))
 
 
 def check_probed(pool: LoadedMembers) -> None:
@@ -118,12 +119,12 @@ class ProbedWorld(TorchWorld):
         return sessions_of(self.pool, prompts, max_new_tokens)
 
     def _watched(self, forward: ModelForward) -> ModelForward:
-        return _WatchedForward(forward, lambda: self.clock.now_s(), self._ran)
+        return _WatchedForward(forward, self.clock, self._ran)
 
     def begin(self, run: Run) -> None:
         """Note the operations of a run that is about to start."""
         self.ops: list[ProbedOp] = []
-        self._run = run
+        self._timed = run.timed
         self._before = self._reading()
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
@@ -149,8 +150,7 @@ class ProbedWorld(TorchWorld):
         return [(BatchShape(rows, new, -(-new // rows), num_slots), now_s) for rows, new, _, _ in results.forwards]
 
     def _reading(self) -> tuple[float, int, float]:
-        timed = self._run.timed
-        return self.clock.now_s(), timed.decisions, timed.seconds
+        return self.clock.now_s(), self._timed.decisions, self._timed.seconds
 
     def _note(
         self, kind: int, level: int, num_rows: int, num_tokens: int, results: DraftResults | VerifyResults

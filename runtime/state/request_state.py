@@ -104,7 +104,9 @@ class RequestState:
         return self.session.at_once(level, num_fed, self.session.context_tokens - num_fed)
 
     def forget_all_but(self, places: Sequence[int]) -> None:
-        """Drop what was said of tokens that are pending no longer."""
+        """Drop what was said of tokens that are pending no longer, and the noise of those that are committed."""
+        if self.noise is not None:
+            self.noise.drop_before(len(self.session.emitted))
         views = self.views
         if len(views) != len(places):
             self.views = {place: views[place] for place in places}

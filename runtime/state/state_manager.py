@@ -87,6 +87,11 @@ class StateManager:
         victim.session.forget_caches()
         self.num_preempted += 1
 
+    def drop_all(self) -> None:
+        """Drop all caches and requests, whose sessions are not told: nothing more is asked of them."""
+        self.caches.clear()
+        self.states.clear()
+
     def cache(self, level: int) -> MemberKV:
         """The cache of a member."""
         cache = self.caches.get(level)

@@ -5,17 +5,30 @@ Letters: I inputs, O outputs, T tokens.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from ....progress import tell
+from ..given_back import trim
 from ..known_choices import KnownChoices, choices_of_this_machine
 from .product_timing import TOKEN_COUNTS, time_products
 from .products import PLAIN, PRODUCT_NAMES, Layout, Product, named_products, right, stored, usable_products
 
 # Weights of so many bytes take seconds to time, which is told.
 _LARGE_BYTES = 16 * 2**20
+
+# What timing may take beside the weights of a pool: this share of them, and so many bytes of a small one.
+_TIMING_SHARE, LEAST_TIMING_BYTES = 0.12, 64 * 2**20
+
+# What the libraries that multiply keep of a timing, kernels and buffers, as `benchmarks/memory.py` shows: 50 to 140 MB.
+LIBRARY_BYTES = 140 * 10**6
+
+
+def timing_bytes(weight_bytes: int) -> int:
+    """Memory, in bytes, that timing products takes at most beside so many bytes of weights."""
+    return max(LEAST_TIMING_BYTES, int(_TIMING_SHARE * weight_bytes))
 
 
 class Multiplier:
@@ -58,6 +71,7 @@ class ProductChooser:
         known: choices made before, which new ones are added to; None takes those of this machine.
         only: the product to use for everything, by name; None chooses.
         copy_all: copy weights, where that pays, even of models whose own layout is to stay.
+        room_bytes: that timing takes at most: a larger weight is timed by some of its outputs.
 
     Attributes:
         known, copy_all: as given.
@@ -66,15 +80,22 @@ class ProductChooser:
         ValueError: `only` is no product.
     """
 
-    def __init__(self, known: KnownChoices | None = None, *, only: str | None = None, copy_all: bool = False) -> None:
+    def __init__(
+        self,
+        known: KnownChoices | None = None,
+        *,
+        only: str | None = None,
+        copy_all: bool = False,
+        room_bytes: int = LEAST_TIMING_BYTES,
+    ) -> None:
         if only is not None and only not in PRODUCT_NAMES:
             raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
         self.known = choices_of_this_machine() if known is None else known
         self.copy_all = copy_all
-        self._only = only
+        self._only, self._room_bytes = only, room_bytes
         self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
-        # With the weight itself, so that nothing else comes to lie at its address.
-        self._copies: dict[tuple[int, tuple[int, ...], Layout], tuple[Tensor, Tensor]] = {}
+        # Those that a multiplier uses: it holds the weight, too, so that nothing else comes to lie at its address.
+        self._copies: WeakValueDictionary[tuple[int, tuple[int, ...], Layout], Tensor] = WeakValueDictionary()
         self._chosen: dict[str, tuple[Product, ...]] = {}
 
     def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
@@ -127,21 +148,29 @@ class ProductChooser:
             if found is None:
                 if weight.nbytes >= _LARGE_BYTES:
                     tell(f"timing matrix products for weights of {shape}, which is remembered")
-                found = list(time_products(weight, usable).products)
+                found = list(time_products(self._timed_part(weight), usable).products)
+                trim()
                 self.known.note(f"products of {shape}", [product.name for product in found])
             self._chosen[shape] = tuple(found)
         return self._chosen[shape]
 
+    def _timed_part(self, weight: Tensor) -> Tensor:
+        """`[I, O']` of a weight, whose copies in three layouts and one in between have room."""
+        outputs = self._room_bytes // 4 // (len(weight) * weight.itemsize)
+        return weight[:, : max(1, outputs)]
+
     def _copy(self, weight: Tensor, product: Product) -> Tensor:
         """The weight in the product's layout, made and checked once, however many members share it."""
         key = (weight.data_ptr(), tuple(weight.shape), product.layout)
-        if key not in self._copies:
+        made = self._copies.get(key)
+        if made is None:
             made = stored(weight, product.layout)
             inputs = torch.ones(2, len(weight), dtype=weight.dtype)
             if not right(product, inputs, weight, made):
                 raise ValueError(f"product {product.name} is wrong for a weight of {tuple(weight.shape)}")
-            self._copies[key] = weight, made
-        return self._copies[key][1]
+            trim()
+            self._copies[key] = made
+        return made
 
 
 def _runs(products: Sequence[Product]) -> str:

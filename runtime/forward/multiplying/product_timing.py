@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .products import PLAIN, Layout, Product, padded, stored
+from .products import PLAIN, Layout, Product, copied, padded
 
 # Tokens that products are timed with: each number that one request's verification has, then further apart. A number in
 # between goes by the next larger one, and all beyond by the last.
@@ -40,8 +40,8 @@ _WORTH_LEAVING = 0.02
 # Inputs are padded to a larger number of tokens where that saves this share of the seconds.
 _WORTH_PADDING = 0.1
 
-# Bytes of copies that a timing goes through in turn, as a model goes through its layers: weights that stay in the
-# processor's nearest cache would flatter whoever waits for memory most.
+# Bytes of copies, of all layouts together, that a timing goes through in turn, as a model goes through its layers:
+# weights that stay in the processor's nearest cache would flatter whoever waits for memory most.
 _TURN_BYTES, _MOST_TURNS = 64 * 2**20, 32
 
 
@@ -60,9 +60,10 @@ class Timing(NamedTuple):
 @torch.inference_mode()
 def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Sequence[int] = TOKEN_COUNTS) -> Timing:
     """Time products of a weight `[I, O]`, interleaved, and choose; at most one layout besides `columns` is chosen."""
-    turns = max(1, min(_MOST_TURNS, _TURN_BYTES // weight.nbytes))
     layouts: set[Layout] = {product.layout for product in usable}
-    kept = {layout: [stored(weight.clone(), layout) for _ in range(turns)] for layout in layouts}
+    # One more than there are layouts: what packs a weight takes a copy meanwhile.
+    turns = max(1, min(_MOST_TURNS, _TURN_BYTES // ((len(layouts) + 1) * weight.nbytes)))
+    kept = {layout: [copied(weight, layout) for _ in range(turns)] for layout in layouts}
     seconds: dict[str, list[float]] = {product.name: [] for product in usable}
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(max(token_counts), len(weight), generator=generator).to(weight.dtype)
@@ -80,8 +81,8 @@ def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Seque
 
 def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequence[Tensor]]) -> dict[str, float]:
     """Seconds by product, the lower quartile; infinite for those given up after their first calls."""
-    # Each call takes the next copy: one that another product has just read would be in the caches still. Of a weight
-    # beyond `_TURN_BYTES` / 2 there is one, which pushes its own beginning out of most caches.
+    # Each call takes the next copy: one that another product has just read would be in the caches still. Of a large
+    # weight there is one, which pushes its own beginning out of most caches.
     coming = {layout: cycle(weights) for layout, weights in kept.items()}
 
     def once(product: Product) -> float:

@@ -58,8 +58,18 @@ def stored(weight: Tensor, layout: Layout) -> Tensor:
     if layout == "columns":
         return weight
     rows = weight.t().contiguous()
-    if layout == "rows":
-        return rows
+    return rows if layout == "rows" else _packed(rows)
+
+
+def copied(weight: Tensor, layout: Layout) -> Tensor:
+    """As `stored`, in memory of its own."""
+    if layout == "columns":
+        return weight.clone()
+    rows = weight.t().clone(memory_format=torch.contiguous_format)
+    return rows if layout == "rows" else _packed(rows)
+
+
+def _packed(rows: Tensor) -> Tensor:
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(rows, None)
     return packed
 

@@ -46,10 +46,22 @@ def test_what_a_sound_pool_needs(folder):
     assert (draft["kind"], draft["weight_bytes"], draft["dtype"]) == ("submodel", 0, "bfloat16")
     (need,) = found["devices"]
     assert need["weight_bytes"] == target["weight_bytes"]
+    assert (need["copy_bytes"], need["choice_bytes"]) == (0, 0)  # Gemma 2 runs by its modules
     assert need["kv_bytes"] == 96 * (target["kv_bytes_per_token"] + draft["kv_bytes_per_token"])
     printed = done("pool", "check", folder)
     assert "everything is supported" in printed
     assert "7, 19" in printed
+
+
+def test_memory_beside_the_weights_is_said(tmp_path):
+    """A fused forward may copy what it multiplies by; the embedding of an untied model it reads only."""
+    pool = write_window_pool(tmp_path / "pool", "mistral-window", letters().backend_tokenizer)
+    code, found = checked(pool)
+    assert code == 0
+    (need,) = found["devices"]
+    table = 4 * json.loads((pool / "target" / "config.json").read_text())["hidden_size"] * len(letters())
+    assert 0 < need["weight_bytes"] - need["copy_bytes"] - table < 0.1 * need["weight_bytes"]  # norms and biases
+    assert need["choice_bytes"] == 64 * 2**20 + 140 * 10**6
 
 
 def test_masks_that_only_loading_tries_are_said(tmp_path):

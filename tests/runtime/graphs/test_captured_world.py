@@ -93,6 +93,22 @@ def test_a_draft_is_one_replay_and_so_is_a_verification(pool, captures):
     assert sum(capture.captures for capture in captures) == made  # the first run captured all there is
 
 
+@pytest.mark.parametrize(("policy", "most_shapes"), [("plain", 1), ("draft:4/target", 20)])
+def test_a_hundred_seeds_hold_what_one_does(pool, captures, policy, most_shapes):
+    """Captured is what shapes differ in: a plain step has one, a draft its length and how far it may go."""
+
+    def run(seed, forward="graphs"):
+        sampling = Sampling(mode="coupled", temperature=0.7, seed=seed)
+        options = {"sampling": sampling, "num_tokens": 8, "forward": forward, "debug": False}
+        return Offline(pool, policy, PROMPTS[:1], **options).run().texts
+
+    made = sum(capture.captures for capture in captures)
+    texts = [run(seed) for seed in range(100)]
+    assert sum(capture.captures for capture in captures) <= made + most_shapes
+    assert texts[:3] == [run(seed, "modules") for seed in range(3)]
+    assert len({str(text) for text in texts}) > 50
+
+
 def test_a_limit_of_memory_counts_and_preempts(pool):
     memory = Memory(limit_bytes=200_000)
     graphs = Offline(pool, "draft:4/target", forward="graphs", memory=memory).run(batch=5)
