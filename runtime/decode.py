@@ -142,8 +142,9 @@ def decode(
 
 
 def _asked_of(pool: ModelPool) -> dict[str, object]:
-    """How prompts were put, and which weights were fetched."""
-    return {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
+    """How prompts were put, which weights were fetched, and what of the target's generation config is left off."""
+    off = {"left_off": dict(pool.left_off)} if pool.left_off else {}
+    return {"chat": pool.chat is not None, "fetched": dict(pool.fetched), **off}
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:

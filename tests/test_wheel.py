@@ -38,7 +38,7 @@ BESIDE_CODE = {
     "py.typed",
     "reports/tables/lookalikes.toml",
     "runtime/forced/sizes.toml",
-    "runtime/generation/refused_options.toml",
+    "runtime/pools/configs/generation_options.toml",
     "runtime/pools/configs/config_rules.toml",
     "sim/cost/devices.toml",
     "traces/importers/formats.toml",

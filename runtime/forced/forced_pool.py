@@ -137,7 +137,7 @@ def _configs(file: Path, content: ForcedPoolFile) -> dict[str, MemberConfig]:
             if content.vocab_size is not None:
                 config.vocab_size = content.vocab_size
             found[entry.name] = MemberConfig(
-                location=place, config=config, model_class=model_class, eos_token_ids=(), eos_file=place
+                location=place, config=config, model_class=model_class, eos_token_ids=(), generation_file=place
             )
     check_configs(file, content, found, None)
     return found

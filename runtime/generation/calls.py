@@ -18,11 +18,11 @@ from ...decoding.session import Session
 from ...runs.log import RunLog
 from ...traces.meta import Sampling
 from ..memory import CacheKind, Memory
+from ..pools.configs.generation_options import check_call
 from ..pools.loaded_members import LoadedMembers, loaded_pool
 from .honoured_options import (
     Limits,
     SamplingMode,
-    check_config,
     check_inputs,
     check_log,
     check_num_answers,
@@ -124,7 +124,7 @@ def read_call(
     Raises:
         ValueError: an option that is not honoured, or has a wrong value.
     """
-    check_config(config)
+    check_call(config)
     lookup, lookup_tokens = read_lookup(config)
     check_inputs(inputs)
     check_log(on_log)

@@ -3,12 +3,10 @@
 Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()` would apply.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Number
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -30,11 +28,10 @@ from transformers import (
 from ...traces.meta import Sampling
 from ..forward.module_forward import CACHE_ARGUMENTS
 from ..memory import CACHES, CacheKind, Memory
+from ..pools.configs.generation_options import OPTIONS
 
 SamplingMode = Literal["rejection", "coupled"]
 
-# Options and processors that are not honoured.
-REFUSED = tomllib.loads(Path(__file__).with_name("refused_options.toml").read_text(encoding="utf-8"))
 # The order in which `truncated` applies them.
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 # What `generate()` itself hands to a model, and what is made of it here: nothing.
@@ -54,14 +51,6 @@ class Limits:
     max_length: int
     eos: tuple[int, ...]
     stops: tuple[StopStringCriteria, ...]
-
-
-def check_config(config: GenerationConfig) -> None:
-    """Raises ValueError for another way of decoding, or an output that is not computed."""
-    for option, others in REFUSED["off"].items():
-        value, off = getattr(config, option, None), (None, *others)
-        if value not in off:
-            raise ValueError(f"{option} must be left at {off[-1]}, as paceline does not honour it, got {value!r}")
 
 
 def check_autocast(model: PreTrainedModel) -> None:
@@ -217,7 +206,7 @@ def _check_processors(processors: Sequence[object], *, do_sample: bool) -> None:
     last = -1
     for processor in processors:
         kind: Any = type(processor)
-        option = REFUSED["option_of"].get(kind.__name__)
+        option = OPTIONS["option_of"].get(kind.__name__)
         if option is not None:
             raise ValueError(f"{option} must be left out, as paceline does not honour it ({kind.__name__})")
         place = WARPERS.index(kind) if do_sample and kind in WARPERS else -1

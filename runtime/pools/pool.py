@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -20,6 +20,7 @@ from .configs.pool_rules import (
     check_own_tokenizer,
     end_tokens_of_target,
     give_head,
+    left_off_of_target,
     submodel_of,
 )
 from .devices import on_devices
@@ -43,6 +44,7 @@ class ModelPool(LoadedMembers):
         eos_token_ids: tokens that end a text, one at least: those that the target's `generate()` stops at.
         chat: puts prompts as questions of a dialogue; None where they are texts to go on from.
         fetched: by member, the file that weights are of that `pool fetch` brought here, in words.
+        left_off: options of the target's generation config that the pool file ignores, with their values.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ModelPool(LoadedMembers):
     tokenizer_sha256: str
     chat: ChatTemplate | None = None
     fetched: Mapping[str, str] = field(default_factory=dict)
+    left_off: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def load(
@@ -78,6 +81,7 @@ class ModelPool(LoadedMembers):
         configs = read_member_configs(file, content)
         check_configs(file, content, configs, tokenizer)
         end_tokens_of_target(content, configs)
+        left_off = left_off_of_target(file, content, configs)
         ranks = ranks_of(file, content)
         members = _load_members(file, content, configs, ranks)
         check_order(file, [member.name for member in members], [member.num_parameters for member in members])
@@ -91,6 +95,7 @@ class ModelPool(LoadedMembers):
             ranks=ranks,
             chat=template,
             fetched=_fetched(content, configs),
+            left_off=left_off,
         )
         for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
             if entry.tokenizer is not None and member.tokenizer is not None:

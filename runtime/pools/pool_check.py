@@ -24,6 +24,7 @@ from .configs.pool_rules import (
     check_own_tokenizer,
     end_tokens_of_target,
     give_head,
+    left_off_of_target,
     submodel_of,
 )
 from .devices import a_device, usable_device
@@ -182,6 +183,7 @@ class _Checking:
         if self._target in self._configs:
             self._tried("", lambda: check_configs(self._file, self._content, self._configs, tokenizer))
             self._tried("", lambda: end_tokens_of_target(self._content, self._configs))
+            self._tried("", lambda: left_off_of_target(self._file, self._content, self._configs))
         counts = [0 if member.kind == "ngram" else member.num_parameters for member in members]
         known = [count for count in counts if count is not None]
         if len(known) == len(counts):

@@ -120,9 +120,12 @@ class PoolFile(PoolContent):
 
     Attributes:
         tokenizer: file relative to the pool file, or a hub id.
+        ignore_generation_options: options of the target's generation_config.json that are left off, such as
+            `repetition_penalty`: without this key an option that changes texts is refused.
     """
 
     tokenizer: Annotated[str, Field(min_length=1)]
+    ignore_generation_options: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
 class ForcedPoolFile(PoolContent):

@@ -232,7 +232,8 @@ def _origin(pool: ModelPool) -> str:
     """What was recorded, and how prompts were put, in words."""
     chat = ", prompts put by its chat template" if pool.chat is not None else ""
     weights = "".join(f"; fetched weights of {name}: {origin}" for name, origin in pool.fetched.items())
-    return f"recorded from pool {pool.name}{chat}{weights}"
+    off = "".join(f"; {option} {value!r} of its generation config left off" for option, value in pool.left_off.items())
+    return f"recorded from pool {pool.name}{chat}{off}{weights}"
 
 
 def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> TrieMeta:

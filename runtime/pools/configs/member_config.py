@@ -1,11 +1,11 @@
 """The config of a pool's member, read and checked before its weights: what the pool then loads is supported."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.hub import cached_file
@@ -18,6 +18,7 @@ from ..loading.quiet_loading import quiet_loading
 from ..pool_file import HUB_ID, PoolFile, PoolFileError
 from .config_values import check_values
 from .end_tokens import EOS_FIELD, checked_end_tokens
+from .generation_options import changed_options
 from .supported_models import check_supported
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -34,14 +35,16 @@ class MemberConfig:
         config: as transformers reads it.
         model_class: that is built from it.
         eos_token_ids: tokens that end a text (`end_tokens`); may be none.
-        eos_file: where they are named, or would be.
+        generation_file: where they are named, or would be, and other options of generation.
+        changed_options: options in it that `generate()` honours and a pool does not, with their values.
     """
 
     location: Path | str
     config: PreTrainedConfig
     model_class: type[PreTrainedModel]
     eos_token_ids: tuple[int, ...]
-    eos_file: Path
+    generation_file: Path
+    changed_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
@@ -66,7 +69,7 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
     if path is None:
         raise PoolFileError(file, field, f"must hold {CONFIG}", location)
     values = _read(path)
-    eos_file = path if generation_path is None else generation_path
+    generation_file = path if generation_path is None else generation_path
     said = values if generation_path is None else _read(generation_path)
     try:
         check_values(values)
@@ -77,12 +80,18 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
         check_supported(config, model_class, context_tokens=context_tokens)
     except ConfigError as error:
         raise PoolFileError(path, error.field, error.rule, error.value) from error
+    _check_generation(generation_file, said)
     try:
         ends = checked_end_tokens(said.get(EOS_FIELD), int(config.vocab_size))
     except ConfigError as error:
-        raise PoolFileError(eos_file, error.field, error.rule, error.value) from error
+        raise PoolFileError(generation_file, error.field, error.rule, error.value) from error
     return MemberConfig(
-        location=resolved, config=config, model_class=model_class, eos_token_ids=ends, eos_file=eos_file
+        location=resolved,
+        config=config,
+        model_class=model_class,
+        eos_token_ids=ends,
+        generation_file=generation_file,
+        changed_options=changed_options(said),
     )
 
 
@@ -145,6 +154,17 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise PoolFileError(path, "content", "must be an object", kind_of_json(values))
     return values
+
+
+def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
+    """Raises PoolFileError for options of generation that transformers itself refuses."""
+    try:
+        with quiet_loading():
+            GenerationConfig.from_dict(dict(values))
+    # What reading options runs into, each option in its own way.
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise PoolFileError(path, "content", "must be options of generation that transformers reads", reason) from error
 
 
 def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, type[Any]]:

@@ -9,15 +9,16 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...broken_rule import BrokenRuleError
+from ...broken_rule import BrokenRuleError, ConfigError
 from ...heads.head_tokens import read_head_tokens
 from ...heads.shared_embeddings import share_embeddings
 from ...heads.subset_head import SubsetHead
 from ...tokenizers.alignment import Alignment
 from ..low_rank import read_low_rank, restore
-from ..pool_file import MemberEntry, PoolContent, PoolFileError
+from ..pool_file import MemberEntry, PoolContent, PoolFile, PoolFileError
 from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD
+from .generation_options import IGNORE_KEY, check_left_off
 from .member_config import MemberConfig
 
 
@@ -64,8 +65,27 @@ def end_tokens_of_target(content: PoolContent, configs: Mapping[str, MemberConfi
     target = configs[content.members[-1].name]
     if not target.eos_token_ids:
         rule = "must name the tokens that end a text of the target, where generate() looks for them"
-        raise PoolFileError(target.eos_file, EOS_FIELD, rule, None)
+        raise PoolFileError(target.generation_file, EOS_FIELD, rule, None)
     return target.eos_token_ids
+
+
+def left_off_of_target(file: Path, content: PoolFile, configs: Mapping[str, MemberConfig]) -> dict[str, Any]:
+    """Options of the target's generation config that the pool ignores, with their values.
+
+    Raises:
+        PoolFileError: an option that changes texts and is not ignored, or one to ignore that changes none.
+    """
+    target, ignored = configs[content.members[-1].name], content.ignore_generation_options
+    for option in ignored:
+        if option not in target.changed_options:
+            there = ", ".join(target.changed_options) or "none"
+            rule = f"must be options of {target.generation_file.name} of the target that are refused ({there})"
+            raise PoolFileError(file, IGNORE_KEY, rule, option)
+    try:
+        check_left_off(target.changed_options, ignored)
+    except ConfigError as error:
+        raise PoolFileError(target.generation_file, error.field, error.rule, error.value) from error
+    return {option: target.changed_options[option] for option in ignored}
 
 
 def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel) -> PreTrainedModel:
