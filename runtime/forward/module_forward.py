@@ -92,7 +92,7 @@ class ModuleForward:
             raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
         self._masks = LayerMasks(model.config)
         self._cache_argument = cache_argument(model)
-        self.kv_shape = _probe(model)
+        self.kv_shape = kv_shape_of(model)
         self._model = model
 
     def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
@@ -122,11 +122,16 @@ class ModuleForward:
         self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
-        watch = self._model.base_model.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
+        # Not its base model, which OPT passes by.
+        decoder = self._model.get_decoder()
+        watch = decoder.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
         try:
             logits = self._run(inputs, count, placement, cache, keep)
         finally:
             watch.remove()
+        if not found:
+            name = type(self._model).__name__
+            raise ValueError(f"model must call its decoder, whose last hidden states are read, got {name}")
         return logits, placement.unpadded(found[0])
 
     def _run(
@@ -173,8 +178,17 @@ def _kept_columns(
 
 
 @torch.inference_mode()
-def _probe(model: PreTrainedModel) -> KVShape:
-    """What one token leaves in a stock cache: configs name these numbers in too many ways."""
+def kv_shape_of(model: PreTrainedModel) -> KVShape:
+    """What one token leaves in a stock cache: configs name these numbers in too many ways.
+
+    Raises:
+        ValueError: a model whose caches cannot be rolled back, or whose config names fewer layers than it has.
+    """
+    held, named = getattr(model.get_decoder(), "layers", ()), int(model.config.num_hidden_layers)
+    if len(held) > named:
+        raise ValueError(f"num_hidden_layers must be that of the model, which has {len(held)} layers, got {named}")
+    if model.device.type == "meta":  # other ways to run experts ask which of them a token goes to
+        model.set_experts_implementation("batched_mm")
     cache = DynamicCache(config=model.config)
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
     model(input_ids=token, use_cache=True, **{cache_argument(model): cache})

@@ -20,7 +20,7 @@ _SIZES: tuple[tuple[int | float, str], ...] = (
     (3, "num_encoder_layers"),
     (32, "hidden_size n_embd d_model dim word_embed_proj_dim embedding_size input_embedding_size emb_dim lru_width"),
     (32, "output_embedding_size attention_hidden_size decoder_hidden_size embedding_dim ple_embed_dim"),
-    (32, "backbone_hidden_size dim_model_base adapter_in_dim adapter_out_dim"),
+    (32, "backbone_hidden_size dim_model_base adapter_in_dim adapter_out_dim adapter_input_size"),
     (4, "num_attention_heads n_head n_heads decoder_attention_heads encoder_attention_heads attention_heads"),
     (4, "num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_heads"),
     (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
@@ -55,13 +55,14 @@ def tiny_config(model_type: str, **changes: Any) -> PreTrainedConfig:
 def whole_model(config: PreTrainedConfig, *, seed: int = 1) -> PreTrainedModel:
     """In float32, with weights that are large enough for a varied text; of a wrapper with all its towers."""
     torch.manual_seed(seed)
-    if hasattr(config, "text_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        model: PreTrainedModel = AutoModelForImageTextToText.from_config(config)
-    else:
-        model = AutoModelForCausalLM.from_config(config)
+    wrapper = hasattr(config, "text_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto = AutoModelForImageTextToText if wrapper and config.model_type not in NEED_MORE else AutoModelForCausalLM
+    model: PreTrainedModel = auto.from_config(config)
     return model.float().eval().requires_grad_(requires_grad=False)
 
 
+# Wrappers that are not made from a config alone; their text part is.
+NEED_MORE = ("emu3",)
 _ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8}
 _DOTS = {
@@ -74,12 +75,22 @@ _DOTS = {
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA,
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0}, "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48}},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48},
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note": {"text_config": {"model_type": "dots3_note_text", **_DOTS}},
     "dots3_note_text": _DOTS,
     "gemma3n_text": {"num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 3},
-    "gemma4_assistant": {"text_config": {**SIZES, "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
+    "gemma4_assistant": {
+        "text_config": {
+            **SIZES,
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+        }
+    },
     "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]]},
     "granitemoehybrid": {**_MAMBA, "layer_types": ["attention"] * 3},
     "hunyuan_v1_dense": {"head_dim": 8},

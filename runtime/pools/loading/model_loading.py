@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
 from ...features.input_layer import give_input, read_input_weight
@@ -21,6 +21,8 @@ from .split_members import check_split, split_options
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+# Names of a wrapper's weights, and of its text part's.
+_TEXT_PART = {r"^language_model\.lm_head\.": "lm_head.", r"^(model\.)?language_model\.(model\.)?": "model."}
 
 
 def load_model(
@@ -46,8 +48,10 @@ def load_model(
         check_split(file, field, config, ranks.num_ranks)
     try:
         with quiet_loading():
-            model, info = AutoModelForCausalLM.from_pretrained(
+            model, info = config.model_class.from_pretrained(
                 str(config.location),
+                config=config.config,
+                key_mapping=_TEXT_PART if config.is_text_part else None,
                 dtype=getattr(torch, entry.dtype),
                 attn_implementation=attention_of(config.config),
                 use_safetensors=True,
