@@ -17,6 +17,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
+from ..broken_rule import BrokenRuleError
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
@@ -182,25 +183,28 @@ def kv_shape_of(model: PreTrainedModel) -> KVShape:
     """What one token leaves in a stock cache: configs name these numbers in too many ways.
 
     Raises:
-        ValueError: a model whose caches cannot be rolled back, or whose config names fewer layers than it has.
+        BrokenRuleError: a model whose caches cannot be rolled back, or whose config names fewer layers than it has.
     """
     held, named = getattr(model.get_decoder(), "layers", ()), int(model.config.num_hidden_layers)
     if len(held) > named:
-        raise ValueError(f"num_hidden_layers must be that of the model, which has {len(held)} layers, got {named}")
+        raise BrokenRuleError(f"must be a model whose config names its {len(held)} layers", f"{named}")
     if model.device.type == "meta":  # other ways to run experts ask which of them a token goes to
         model.set_experts_implementation("batched_mm")
     cache = DynamicCache(config=model.config)
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
-    model(input_ids=token, use_cache=True, **{cache_argument(model): cache})
+    itself = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=model.device)
+    looks = LayerMasks(model.config).of(itself, model.dtype)
+    model(input_ids=token, attention_mask=looks, use_cache=True, **{cache_argument(model): cache})
     kinds = {type(layer) for layer in cache.layers}
     if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
         names = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(f"a cache that rolls back needs plain layers, got {', '.join(names) or 'none'}")
+        raise BrokenRuleError("must be a model with plain caches, which roll back", ", ".join(names) or "none")
     states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
     shapes = {tuple(state.shape) for state in states}
     places = {(state.dtype, state.device) for state in states}
     if len(shapes) != 1 or len(places) != 1:
-        raise ValueError(f"keys and values of all layers must be alike, got {sorted(shapes)} in {len(places)} places")
+        rule = "must be a model whose layers have keys and values of one shape, in one place"
+        raise BrokenRuleError(rule, f"{sorted(shapes)} in {len(places)}")
     ((_, num_heads, _, head_width),) = shapes
     ((dtype, device),) = places
     return KVShape(num_layers=len(cache.layers), num_heads=num_heads, head_width=head_width, dtype=dtype, device=device)

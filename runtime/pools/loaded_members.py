@@ -1,7 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ..broken_rule import BrokenRuleError
 from ..features.input_layer import give_input
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
@@ -63,8 +64,8 @@ class _Checking:
         for check in (self._check_model, self._check_head, self._check_submodel):
             for row, entry in entries:
                 check(row, entry)
-        for _, entry in entries:
-            self._check_cache(entry)
+        for row, entry in entries:
+            self._check_cache(row, entry)
         for row, entry in entries:
             self._check_tokenizer(row, entry, tokenizer)
         members = [self._described(entry) for entry in self._content.members]
@@ -130,17 +131,18 @@ class _Checking:
         if model is not None:
             self._models[entry.name] = model
 
-    def _check_cache(self, entry: MemberEntry) -> None:
-        """What a token takes in its cache; some experts cannot be asked before they have weights."""
+    def _check_cache(self, row: int, entry: MemberEntry) -> None:
+        """What a token takes in its cache; some models cannot be asked before they have weights."""
         model = self._models.get(entry.name)
         if model is None:
             return
         try:
-            found = self._tried(entry.name, lambda: kv_shape_of(model))
-        except NotImplementedError:
+            self._kv_bytes[entry.name] = kv_shape_of(model).bytes_per_slot
+        except BrokenRuleError as error:
+            problem = PoolFileError(self._file, f"members[{row}]", error.rule, entry.path or entry.name)
+            self._problems[entry.name].append(str(problem))
+        except RuntimeError:
             return
-        if found is not None:
-            self._kv_bytes[entry.name] = found.bytes_per_slot
 
     def _check_tokenizer(self, row: int, entry: MemberEntry, tokenizer: Tokenizer | None) -> None:
         """Of a member that does not share the pool's."""

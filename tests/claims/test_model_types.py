@@ -1,13 +1,10 @@
 """Every causal language model of the installed transformers is decoded right, or refused in one line."""
 
 import copy
-import json
 import traceback
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 import torch
 from paceline.cli.bad_input import BAD
 from paceline.policies import make_policy
@@ -21,7 +18,7 @@ from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from .model_types import END, MODEL_TYPES, VOCABULARY, tiny_config, whole_model
+from .model_types import VOCABULARY, tiny_config, whole_model
 
 NUM_TOKENS = 12
 # Two are longer than the windows of all models here.

@@ -1,6 +1,7 @@
 """Loads the weights of a pool's member, whose config was checked before."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from ...broken_rule import BrokenRuleError
 from ...features.input_layer import give_input, read_input_weight
 from ...forward.layer_masks import attention_of
 from ...forward.mask_check import check_masks
+from ...forward.module_forward import kv_shape_of
 from ...heads.shared_embeddings import embedding_names, own_embeddings
 from ...ranks.ranks import Ranks
 from ..configs.member_config import MemberConfig
@@ -22,6 +24,7 @@ from .split_members import check_split, split_options
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 # Names of a wrapper's weights, and of its text part's.
+_LAYER = re.compile(r"^(?:model|transformer)\.(?:layers|h)\.(\d+)\.")
 _TEXT_PART = {r"^language_model\.lm_head\.": "lm_head.", r"^(model\.)?language_model\.(model\.)?": "model."}
 
 
@@ -67,6 +70,7 @@ def load_model(
     for name, found, expected in sorted(info["mismatched_keys"]):
         rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    _check_all_layers(file, field, entry, model, info["unexpected_keys"])
     if entry.features_of is not None:
         _read_input(file, field, entry, model, config.location)
     # Each rank has its part on its own device already.
@@ -74,6 +78,7 @@ def load_model(
     loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
     try:
         check_masks(loaded)
+        kv_shape_of(loaded)
     except BrokenRuleError as error:
         raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
     return loaded
@@ -90,6 +95,17 @@ def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedMod
         missing = missing - embedding_names(model)
     if missing:
         rule = f"must hold every weight ({min(missing)} is missing)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+
+
+def _check_all_layers(
+    file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, unexpected: Iterable[str]
+) -> None:
+    """The config names all layers that the weights have; raises PoolFileError."""
+    named = int(model.config.num_hidden_layers)
+    beyond = [name for name in unexpected if (layer := _LAYER.search(name)) and int(layer[1]) >= named]
+    if beyond:
+        rule = f"must be weights whose config names all layers, {named} and not more ({min(beyond)} is there)"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
 
 
