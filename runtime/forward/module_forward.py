@@ -194,7 +194,7 @@ def kv_shape_of(model: PreTrainedModel) -> KVShape:
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
     itself = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=model.device)
     looks = LayerMasks(model.config).of(itself, model.dtype)
-    model(input_ids=token, attention_mask=looks, use_cache=True, **{cache_argument(model): cache})
+    model(input_ids=token, position_ids=token, attention_mask=looks, use_cache=True, **{cache_argument(model): cache})
     kinds = {type(layer) for layer in cache.layers}
     if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
         names = sorted(kind.__name__ for kind in kinds)

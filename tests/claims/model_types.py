@@ -1,9 +1,12 @@
 """Every causal language model of the installed transformers, tiny and with random weights."""
 
+import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
@@ -61,6 +64,34 @@ def whole_model(config: PreTrainedConfig, *, seed: int = 1) -> PreTrainedModel:
     return model.float().eval().requires_grad_(requires_grad=False)
 
 
+def write_pool(folder: Path, members: tuple[str, ...]) -> Path:
+    """A pool file; `slim` leaves the second layer of `target` out, the others are in folders of their names."""
+    folder.mkdir(exist_ok=True)
+    words = {f"t{token}": token for token in range(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t2"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    lines = ['name = "swept"', 'tokenizer = "tokenizer.json"', "context_tokens = 64"]
+    for name in members:
+        lines += ["[[members]]", f'name = "{name}"']
+        lines += ['submodel_of = "target"', "skip_layers = [1]"] if name == "slim" else [f'path = "{name}"']
+    file = folder / f"{'-'.join(members)}.toml"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def write_models(folder: Path, config: PreTrainedConfig) -> None:
+    """A target and a draft, which is the target with noise."""
+    target = whole_model(config)
+    target.save_pretrained(folder / "target")
+    generator = torch.Generator().manual_seed(2)
+    draft = copy.deepcopy(target)
+    for weight in draft.parameters():
+        if weight.dim() > 1:
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1 * weight.std())
+    draft.save_pretrained(folder / "draft")
+
+
 # Wrappers that are not made from a config alone; their text part is.
 NEED_MORE = ("emu3",)
 _ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -100,6 +131,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 8},
     "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
+    "roc_bert": {"eos_token_id": END},
+    "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
@@ -131,6 +164,8 @@ def _tiny(defaults: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = SIZES[key]
         elif key.endswith("token_id") and isinstance(value, int) and value >= VOCABULARY:
             found[key] = VOCABULARY - 1
+    if defaults.get("is_decoder") is False:
+        found["is_decoder"] = True
     for key in ("eos_token_id", "bos_token_id", "pad_token_id"):
         if key in defaults:
             found[key] = SIZES[key]

@@ -1,10 +1,11 @@
 """Every causal language model of the installed transformers is decoded right, or refused in one line."""
 
-import copy
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import torch
 from paceline.cli.bad_input import BAD
 from paceline.policies import make_policy
@@ -15,10 +16,9 @@ from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.prompts import Prompt
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from .model_types import VOCABULARY, tiny_config, whole_model
+from .model_types import MODEL_TYPES, tiny_config, write_models, write_pool
 
 NUM_TOKENS = 12
 # Two are longer than the windows of all models here.
@@ -32,8 +32,13 @@ POLICIES = {
     ("draft", "target"): ("plain", "draft:4/target"),
     ("slim", "draft", "target"): ("slim:3/target", "slim:2/draft:4/target"),
 }
-# What transformers raises where it should make one of these from its config; gemma3n needs another package.
+# What transformers raises where it should make one of these from its config; gemma3n needs another package. Layers that
+# differ it makes of few types only.
 UNBUILT = {"musicgen": AttributeError, "musicgen_melody": AttributeError, "gemma3n": ImportError}
+
+
+RUN = {"falcon, heads of its own"}
+PAGE = Path(__file__).parents[2] / "docs" / "runtime.md"
 
 
 @dataclass
@@ -42,36 +47,7 @@ class Found:
 
     verdict: str
     slim: str = ""
-    check: tuple[str, ...] = ()
     faults: list[str] = field(default_factory=list)
-
-
-def write_pool(folder: Path, members: tuple[str, ...]) -> Path:
-    folder.mkdir(exist_ok=True)
-    words = {f"t{token}": token for token in range(VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t2"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    lines = ['name = "swept"', 'tokenizer = "tokenizer.json"', "context_tokens = 64"]
-    for name in members:
-        lines += ["[[members]]", f'name = "{name}"']
-        lines += ['submodel_of = "target"', "skip_layers = [1]"] if name == "slim" else [f'path = "{name}"']
-    (folder / "-".join(members)).mkdir(exist_ok=True)
-    file = folder / f"{'-'.join(members)}.toml"
-    file.write_text("\n".join(lines), encoding="utf-8")
-    return file
-
-
-def write_models(folder: Path, model_type: str) -> None:
-    """A target and a draft, which is the target with noise."""
-    target = whole_model(tiny_config(model_type))
-    target.save_pretrained(folder / "target")
-    generator = torch.Generator().manual_seed(2)
-    draft = copy.deepcopy(target)
-    for weight in draft.parameters():
-        if weight.dim() > 1:
-            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1 * weight.std())
-    draft.save_pretrained(folder / "draft")
 
 
 def generated(folder: Path) -> list[tuple[int, ...]]:
@@ -94,13 +70,13 @@ def one_line(error: Exception) -> str:
     return str(error)
 
 
-def swept(folder: Path, model_type: str) -> Found:
+def swept(folder: Path, model_type: str, **changes) -> Found:
     """Tries one model type."""
-    found = Found("")
+    found, config = Found(""), tiny_config(model_type, **changes)
     try:
-        write_models(folder, model_type)
-    except UNBUILT.get(model_type, ()):  # transformers cannot make it either
-        tiny_config(model_type).save_pretrained(folder / "target")
+        write_models(folder, config)
+    except UNBUILT.get(model_type, RuntimeError if "per_layer_config" in changes else ()):
+        config.save_pretrained(folder / "target")
         (folder / "target" / "model.safetensors").write_bytes(b"none")
     for members, policies in POLICIES.items():
         file = write_pool(folder, members)
@@ -156,3 +132,48 @@ def tried(file: Path, policies, found: Found, folder: Path) -> str:
     if not same.agree:
         found.faults.append(f"worlds differ: {list(same.lines())}")
     return "right"
+
+
+# Beside the types themselves: layers of other widths run, those of other heads or windows are refused.
+VARIANTS = {
+    "gemma4_text, feed-forward widths by layer": ("gemma4_text", {"per_layer_config": {1: {"intermediate_size": 24}}}),
+    "llama, feed-forward widths by layer": ("llama", {"per_layer_config": {1: {"intermediate_size": 24}}}),
+    "llama, heads by layer": ("llama", {"per_layer_config": {1: {"num_key_value_heads": 4}}}),
+    "mistral, windows by layer": ("mistral", {"per_layer_config": {1: {"sliding_window": 3}}}),
+    "gemma4_text, heads by kind of layer": ("gemma4_text", {"per_layer_config": {2: {"head_dim": 16}}}),
+    "granitemoehybrid, one layer of state": ("granitemoehybrid", {"layer_types": ["attention", "mamba", "attention"]}),
+    "falcon, heads of its own": ("falcon", {"multi_query": False, "num_kv_heads": 4}),
+    "falcon, biases by distance": ("falcon", {"alibi": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds() -> dict[str, str]:
+    """What came of each model type that was tried: `slim`, `right` or `refused`."""
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_model_type_is_right_or_refused_in_one_line(model_type, tmp_path, kinds):
+    found = swept(tmp_path, model_type)
+    assert found.faults == []
+    kinds[model_type] = "refused" if found.verdict != "right" else "slim" if found.slim == "right" else "right"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_so_is_what_a_config_may_say_beside_sizes(name, tmp_path):
+    model_type, changes = VARIANTS[name]
+    found = swept(tmp_path, model_type, **changes)
+    assert found.faults == []
+    assert (found.verdict == "right") == (name in RUN), found.verdict
+
+
+@pytest.mark.slow
+def test_the_page_has_the_counts(kinds):
+    if set(kinds) != set(MODEL_TYPES):
+        pytest.skip("only some model types were tried")
+    counts = Counter(kinds.values())
+    row = f"| {len(kinds)} | {counts['slim'] + counts['right']} | {counts['slim']} | {counts['refused']} |"
+    assert row in PAGE.read_text(encoding="utf-8"), row

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...broken_rule import ConfigError
-from ...forward.layer_masks import FULL, SLIDING, attention_of, layer_windows
+from ...forward.layer_masks import EAGER, FULL, SLIDING, attention_of, layer_windows
 from ...forward.module_forward import find_cache_argument
 from .config_values import RULES
 
@@ -60,7 +60,7 @@ def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel
         if getattr(config, field, None):
             raise ConfigError(field, rule, getattr(config, field))
     if attention_of(config) == "sdpa" and not getattr(model_class, "_supports_sdpa", False):
-        rule = "must be one whose attention is PyTorch's (sdpa), without sinks or biases of its own"
+        rule = f"must be one whose attention is PyTorch's (sdpa), or one of {', '.join(sorted(EAGER))}"
         raise ConfigError("model_type", rule, config.model_type)
     if attention_of(config) == "sdpa" and getattr(config, "attn_logit_softcapping", None):
         rule = f"must be null for model_type {config.model_type}: sdpa caps no scores"
