@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 MODEL_TYPES = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
-VOCABULARY, END = 64, 3
+VOCABULARY, END, HEADS = 64, 3, 4
 # By value, the names that configs use for it. What a config does not have is left out.
 _SIZES: tuple[tuple[int | float, str], ...] = (
     (VOCABULARY, "vocab_size vocab_size_per_layer_input unpadded_vocab_size decoder_vocab_size"),
@@ -24,7 +24,7 @@ _SIZES: tuple[tuple[int | float, str], ...] = (
     (32, "hidden_size n_embd d_model dim word_embed_proj_dim embedding_size input_embedding_size emb_dim lru_width"),
     (32, "output_embedding_size attention_hidden_size decoder_hidden_size embedding_dim ple_embed_dim"),
     (32, "backbone_hidden_size dim_model_base adapter_in_dim adapter_out_dim adapter_input_size"),
-    (4, "num_attention_heads n_head n_heads decoder_attention_heads encoder_attention_heads attention_heads"),
+    (HEADS, "num_attention_heads n_head n_heads decoder_attention_heads encoder_attention_heads attention_heads"),
     (4, "num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_heads"),
     (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
     (2, "num_key_value_heads num_kv_heads swa_num_key_value_heads num_global_key_value_heads num_query_groups"),

@@ -12,7 +12,6 @@ from ...broken_rule import BrokenRuleError
 from ...features.input_layer import give_input, read_input_weight
 from ...forward.layer_masks import attention_of
 from ...forward.mask_check import check_masks
-from ...forward.module_forward import kv_shape_of
 from ...heads.shared_embeddings import embedding_names, own_embeddings
 from ...ranks.ranks import Ranks
 from ..configs.member_config import MemberConfig
@@ -78,7 +77,6 @@ def load_model(
     loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
     try:
         check_masks(loaded)
-        kv_shape_of(loaded)
     except BrokenRuleError as error:
         raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
     return loaded
