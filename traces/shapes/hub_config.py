@@ -123,6 +123,8 @@ class _Config:
         if not isinstance(kind, str) or kind not in _TYPES:
             rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
             raise self._error("model_type", rule, kind)
+        if self._get("per_layer_config"):
+            raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
         family = _TYPES[kind]
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
@@ -153,7 +155,8 @@ class _Config:
         """None where every layer is dense."""
         # Published configs of Qwen say num_experts, those that transformers 5 saves num_local_experts.
         held = [key for key in ("num_experts", "num_local_experts") if self._keys.get(key) is not None]
-        experts = self._count(held[0] if held else "num_local_experts" if kind == "mixtral" else "num_experts")
+        usual = "num_local_experts" if kind == "mixtral" else "num_experts"
+        experts = self._count(held[0] if held else usual)
         if len(held) > 1 and self._count(held[1]) != experts:
             raise self._error(held[1], f"must be {held[0]}, {experts}", self._keys[held[1]])
         per_token, layers = self._count("num_experts_per_tok"), self._count("num_hidden_layers")

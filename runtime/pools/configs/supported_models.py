@@ -77,8 +77,12 @@ def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel
 
 def _check_rope(config: PreTrainedConfig, context_tokens: int) -> None:
     """Positions that turn differently once the text is longer would spoil the keys that are held already."""
-    rope: Any = getattr(config, "rope_parameters", None) or {}
-    original = rope.get("original_max_position_embeddings") if isinstance(rope, dict) else None
-    if isinstance(rope, dict) and rope.get("rope_type") == "longrope" and original and context_tokens > original:
-        rule = f"must not be longrope for contexts beyond {original} tokens (context_tokens is {context_tokens})"
-        raise ConfigError("rope_parameters.rope_type", rule, "longrope")
+    rope: Any = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return
+    # One for all layers, or one for each kind of layer.
+    for one in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        original = one.get("original_max_position_embeddings")
+        if one.get("rope_type") == "longrope" and original and context_tokens > original:
+            rule = f"must not be longrope for contexts beyond {original} tokens (context_tokens is {context_tokens})"
+            raise ConfigError("rope_parameters.rope_type", rule, "longrope")
