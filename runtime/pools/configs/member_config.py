@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils.hub import cached_file
 
 from ....strict_json import kind_of_json, read_json
@@ -37,6 +37,7 @@ class MemberConfig:
         eos_token_ids: tokens that end a text (`end_tokens`); may be none.
         generation_file: where they are named, or would be, and other options of generation.
         changed_options: options in it that `generate()` honours and a pool does not, with their values.
+        is_text_part: whether it is the text part of a model that also sees or hears.
     """
 
     location: Path | str
@@ -45,6 +46,7 @@ class MemberConfig:
     eos_token_ids: tuple[int, ...]
     generation_file: Path
     changed_options: Mapping[str, Any] = field(default_factory=dict)
+    is_text_part: bool = False
 
 
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
@@ -70,11 +72,11 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
         raise PoolFileError(file, field, f"must hold {CONFIG}", location)
     values = _read(path)
     generation_file = path if generation_path is None else generation_path
-    said = values if generation_path is None else _read(generation_path)
+    said = _text_part(values) if generation_path is None else _read(generation_path)
     try:
         check_values(values)
         # transformers refuses other types in config.json, though generate() may look elsewhere.
-        most = ANY_VOCABULARY if generation_path else values.get("vocab_size", ANY_VOCABULARY)
+        most = ANY_VOCABULARY if generation_path else said.get("vocab_size", ANY_VOCABULARY)
         checked_end_tokens(values.get(EOS_FIELD), most)
         config, model_class = _built(path, values)
         check_supported(config, model_class, context_tokens=context_tokens)
@@ -92,6 +94,7 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
         eos_token_ids=ends,
         generation_file=generation_file,
         changed_options=changed_options(said),
+        is_text_part=config.model_type != values.get("model_type"),
     )
 
 
@@ -167,6 +170,12 @@ def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
         raise PoolFileError(path, "content", "must be options of generation that transformers reads", reason) from error
 
 
+def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of text, beside images or sounds."""
+    text = values.get("text_config")
+    return {**values, **text} if isinstance(text, Mapping) else values
+
+
 def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, type[Any]]:
     """The config as transformers reads it, and the class of its model."""
     model_type = values.get("model_type")
@@ -185,6 +194,11 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PoolFileError(path, "content", "must be a config that transformers reads", reason) from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError("model_type", "must be a causal language model", model_type)
-    return config, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    text = config.get_text_config(decoder=True) if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else config
+    if text is not config and getattr(config, "tie_word_embeddings", False):
+        text.tie_word_embeddings = True
+    # Of a wrapper that also sees or hears the text part is what decodes.
+    for part in (config,) if text is config else (text, config):
+        if type(part) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            return part, MODEL_FOR_CAUSAL_LM_MAPPING[type(part)]
+    raise ConfigError("model_type", "must be a causal language model", model_type)
