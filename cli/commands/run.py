@@ -53,12 +53,18 @@ RunTestsOption = Annotated[
     bool,
     typer.Option(
         "--run-tests",
-        help="Where prompts have tests of code, run what the model wrote, in processes with limits and a guard.",
+        help="Where prompts have tests of code, run what the model wrote, in a sandbox; --run-tests unsandboxed: "
+        "without one, with your rights.",
     ),
+]
+UnsandboxedArgument = Annotated[
+    Literal["unsandboxed"] | None,
+    typer.Argument(metavar="[unsandboxed]", help="After --run-tests.", show_default=False),
 ]
 
 
 def run(
+    unsandboxed: UnsandboxedArgument = None,
     *,
     prompts: models.PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
@@ -97,6 +103,8 @@ def run(
     """
     names = policy or ["plain"]
     _check_several(names, out, rollouts)
+    if unsandboxed and not run_tests:
+        raise ValueError("unsandboxed stands after --run-tests, got it without")
     mode = sampling.chosen()
     branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
@@ -129,7 +137,7 @@ def run(
         start=start,
         stop=stop or (),
         quality=quality,
-        run_tests=run_tests,
+        run_tests=unsandboxed or run_tests,
         overlap=overlap,
         rollouts=branching,
     )
