@@ -11,6 +11,7 @@ from types import FrameType
 import typer
 
 from ..foreign_code import raised_at, said
+from ..foreign_text import escaped
 from ..interrupts import interrupts_of_callbacks
 from .commands_by_name import CommandByName
 from .ranks import is_heard, lost_rank, one_voice
@@ -134,8 +135,8 @@ def _say(message: str, code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks and of a length that can be read."""
-    words = [_cut(word, LONGEST_WORD) for word in message.split()]
+    """A message without line breaks and other control characters, and of a length that can be read."""
+    words = [_cut(word, LONGEST_WORD) for word in escaped(message).split()]
     return _cut(" ".join(words), LONGEST_LINE)
 
 

@@ -9,6 +9,7 @@ import typer
 from ...counted import counted
 from ...decoding.prefixes.size import prefix_cache_size
 from ...decoding.rollouts.branching import rollouts_of
+from ...foreign_text import escaped
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
@@ -162,7 +163,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
     if json is None and out is None:
         for output in decoded.outputs:
             leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
-            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{output.text}")
+            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
     show(json, decoded)
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)

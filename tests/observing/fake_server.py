@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault == "cut":
                 return
             if fault == "silent":
-                time.sleep(1.5)
+                self.connection.recv(1)  # until the client has gone
                 return
             if fault == "garbage":
                 self.wfile.write(b"<html>gateway</html>\n\n")
