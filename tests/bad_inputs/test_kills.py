@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,10 +25,14 @@ RECORD = ("record", "new.trace", *MODELS, "--reach", "2", "--run", "1", "--no-co
 LOAD = ("--workload", "poisson:rate=200,requests=300,prompt=8,output=8", "--tag", "")
 SERVED = ("--cluster", "h100", "--trace", "small.trace", "--policy", "plain")
 # In place of the search for the best static chain, which takes seconds, stands one chain.
-ARENA = """
+BEGUN = """
 import sys
-from dataclasses import replace
 from paceline.__main__ import main
+
+print("begun", flush=True)  # before that Python itself would be interrupted
+"""
+ARENA = f"""{BEGUN}
+from dataclasses import replace
 from paceline.laboratory.arena.play import play
 from paceline.laboratory.arena.played import BEST_STATIC
 from paceline.laboratory.arena.stage import player
@@ -45,24 +50,24 @@ player.CellStatics = OneChain
 sys.exit(main())
 """
 PLAYED = ("--seeds", "1", "--jobs", "1", "--policy", "plain", "--policy", "two-level", "--work", "arena")
-PACELINE = ("-m", "paceline")
+PACELINE = ("-c", f"{BEGUN}sys.exit(main())")
 # What is called, what it writes, and how often it is ended in each way.
 WRITING: dict[str, tuple[tuple[str, ...], str, int]] = {
-    "json": ((*PACELINE, "compare", "--trace", "small.trace", "--seeds", "2", "--json", "out.json"), "out.json", 4),
+    "json": ((*PACELINE, "compare", "--trace", "small.trace", "--seeds", "2", "--json", "out.json"), "out.json", 6),
     "sweep": (
         (*PACELINE, "compare", "--trace", "small.trace", "--sweep", "draft:1..8/target", "--json", "out.json"),
         "out.json",
-        6,
+        10,
     ),
     "log": ((*PACELINE, "compare", "--trace", "small.trace", "--policy", "plain", "--log", "logged"), "logged", 4),
-    "make": ((*PACELINE, "trace", "make", "new.trace", "--requests", "200", "--tokens", "200"), "new.trace", 4),
-    "import": ((*PACELINE, "trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace"), "new.trace", 6),
-    "record": ((*PACELINE, *RECORD), "new.trace", 10),
-    "run": ((*PACELINE, "run", *MODELS, "--out", "ran"), "ran", 8),
+    "make": ((*PACELINE, "trace", "make", "new.trace", "--requests", "200", "--tokens", "200"), "new.trace", 8),
+    "import": ((*PACELINE, "trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace"), "new.trace", 8),
+    "record": ((*PACELINE, *RECORD), "new.trace", 4),
+    "run": ((*PACELINE, "run", *MODELS, "--out", "ran"), "ran", 4),
     "profile": ((*PACELINE, "profile", *PROFILED, "--out", "new.profile", "--repeats", "3"), "new.profile", 3),
     "simulate": ((*PACELINE, "simulate", *LOAD, *SERVED, "--out", "served"), "served", 8),
     "observe": ((*PACELINE, "observe", "URL", "--prompts", "prompts.jsonl", *LOAD, "--out", "seen"), "seen", 8),
-    "arena": (("-c", ARENA, "arena", "--cells", "pico/steep/batch-1", *PLAYED, "--json", "out.json"), "out.json", 6),
+    "arena": (("-c", ARENA, "arena", "--cells", "pico/steep/batch-1", *PLAYED, "--json", "out.json"), "out.json", 4),
 }
 ENDED = {0, 1, 130, -signal.SIGTERM, -signal.SIGINT}
 WAYS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
@@ -117,15 +122,16 @@ def test_nothing_half_written(world, work, name, number, whole_runs, server):
 
 def _assert_goes_on(work: Path, name: str, whole: dict[str, object], server: Server) -> None:
     """The same call comes to what it comes to when nobody ends it: a recording byte by byte."""
-    done = (work / WRITING[name][1]).exists()
-    if not done:
+    made = work / WRITING[name][1]
+    if not made.exists():
         code, err = _ended_after(_called(name, server), None, signal.SIGKILL, work)
         assert code == 0, err
     if name == "arena":
-        assert (work / "out.json").read_bytes() == whole["out.json"]
+        again, once = (re.sub(rb"(?<=_us\": )[0-9.]+", b"", text) for text in (made.read_bytes(), whole["out.json"]))
+        assert again == once  # but for microseconds of this machine
         return
-    made = {path: content for path, content in snapshot(work).items() if path.startswith("new.trace/")}
-    assert made == {path: content for path, content in whole.items() if path.startswith("new.trace/")}
+    found = {path: content for path, content in snapshot(work).items() if path.startswith("new.trace/")}
+    assert found == {path: content for path, content in whole.items() if path.startswith("new.trace/")}
 
 
 def _called(name: str, server: Server) -> tuple[str, ...]:
@@ -140,8 +146,9 @@ def _fresh(world: Path, work: Path) -> dict[str, object]:
 def _ended_after(args: tuple[str, ...], seconds: float | None, number: signal.Signals, folder: Path) -> tuple[int, str]:
     """(exit code, what was said) of a process that is ended after so long; None: it ends by itself."""
     process = subprocess.Popen(
-        (sys.executable, *args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder
+        (sys.executable, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
     )
+    assert process.stdout.readline() == "begun\n"
     if seconds is not None:
         time.sleep(seconds)
         process.send_signal(number)

@@ -244,6 +244,20 @@ def test_an_interrupt_at_many_moments_is_one_line(num_calls):
         assert (ran.returncode, ran.stderr) in ((130, "paceline: error: interrupted\n"), (0, "")), call
 
 
+def test_an_interrupt_while_a_class_is_made_is_one_line(capsys):
+    """Python 3.11 raises another error from it there."""
+
+    class Named:
+        def __set_name__(self, owner, name):
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted(**_):
+        type("Made", (), {"field": Named()})
+
+    assert run_command(interrupted) == 130
+    assert capsys.readouterr().err == "paceline: error: interrupted\n"
+
+
 def test_an_interrupt_in_a_callback_is_raised_after_it(capsys):
     """Python drops what is raised there, as in the callbacks of imports."""
 
