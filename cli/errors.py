@@ -11,6 +11,7 @@ from types import FrameType
 import typer
 
 from ..foreign_code import raised_at, said
+from ..foreign_text import escaped
 from ..interrupts import interrupts_of_callbacks
 from .commands_by_name import CommandByName
 from .ranks import is_heard, lost_rank, one_voice
@@ -48,6 +49,9 @@ def _code_of(command: Callable[..., object]) -> int:
     except typer.TyperException as error:
         return _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
+        # Up to Python 3.11 an interrupt while a class is made, as imports do, comes as the cause of a RuntimeError.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _say("interrupted", INTERRUPTED)
         return _failed(error, command)
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
         return _say("interrupted", INTERRUPTED)
@@ -134,8 +138,8 @@ def _say(message: str, code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks and of a length that can be read."""
-    words = [_cut(word, LONGEST_WORD) for word in message.split()]
+    """A message without line breaks and other control characters, and of a length that can be read."""
+    words = [_cut(word, LONGEST_WORD) for word in escaped(message).split()]
     return _cut(" ".join(words), LONGEST_LINE)
 
 

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ..foreign_text import one_line_of
 from ..strict_json import decode_json
 from ..traces.importers.reading.event_stream import BrokenStreamError
+from ..traces.workloads.options import MOST_COUNT
 
+LONGEST_MESSAGE, _LONGEST_REASON = 300, 60  # characters
 _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
 
 
@@ -20,6 +23,7 @@ class Chunk:
         cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
         drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
         error: the server's message, where the event is one; "" for none.
+        odd: by name, counts that are none, such as negative ones; they are None above.
     """
 
     text: str = ""
@@ -30,6 +34,7 @@ class Chunk:
     drafted: int | None = None
     accepted: int | None = None
     error: str = ""
+    odd: tuple[str, ...] = ()
 
 
 def chunk_of(data: str) -> Chunk:
@@ -44,15 +49,22 @@ def chunk_of(data: str) -> Chunk:
         return Chunk(error=message_of(content))
     choice = _choice(content)
     usage, timings = _object(content, "usage"), _object(content, "timings")
+    told = {
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+        "cached_tokens": _object(usage, "prompt_tokens_details").get("cached_tokens"),
+        "drafted": timings.get("draft_n"),
+        "accepted": timings.get("draft_n_accepted"),
+    }
+    counts: dict[str, Any] = {
+        name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
+    }
     reason = choice.get("finish_reason")
     return Chunk(
         text=_text(choice),
-        finish_reason=reason if isinstance(reason, str) and reason else None,
-        prompt_tokens=_count(usage, "prompt_tokens"),
-        output_tokens=_count(usage, "completion_tokens"),
-        cached_tokens=_count(_object(usage, "prompt_tokens_details"), "cached_tokens"),
-        drafted=_count(timings, "draft_n"),
-        accepted=_count(timings, "draft_n_accepted"),
+        finish_reason=one_line_of(reason, _LONGEST_REASON) if isinstance(reason, str) and reason else None,
+        odd=tuple(name for name, value in told.items() if value is not None and name not in counts),
+        **counts,
     )
 
 
@@ -66,14 +78,17 @@ def _choice(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def message_of(content: object) -> str:
-    """The message of an error, in any of the forms that servers give it."""
+    """The message of an error, in any of the forms that servers give it: one line, without control characters."""
     found = content
     while isinstance(found, dict):
         inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
         if inner is None:
             break
         found = inner
-    return " ".join(str(found).split())
+    try:
+        return one_line_of(found if isinstance(found, str) else str(found), LONGEST_MESSAGE)
+    except RecursionError:
+        return "brackets nested too deep"
 
 
 def _text(choice: dict[str, Any]) -> str:
@@ -87,6 +102,5 @@ def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _count(content: dict[str, Any], name: str) -> int | None:
-    value = content.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def _is_count(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT

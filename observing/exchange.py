@@ -14,6 +14,8 @@ from .endpoint import Endpoint, ServerError
 
 _PIECE = 2**16
 _MOST_EVENT_BYTES = 2**24  # of one event of a stream
+_BYTES_A_TOKEN, _BYTES_BESIDE = 2**12, 2**20  # that an answer may have at most: an event for each token has about 300
+_MOST_STREAM_BYTES = 2**28
 _DONE = "[DONE]"
 
 
@@ -43,12 +45,14 @@ class Exchange:
         prompt: the text that was sent.
         answer: the text that came.
         done: whether [DONE] came at its end.
+        odd: counts that the server told and that are none, such as negative ones; the record lacks them.
     """
 
     seen: ObservedRequest
     prompt: str
     answer: str
     done: bool
+    odd: frozenset[str] = frozenset()
 
 
 class _Answer:
@@ -59,6 +63,7 @@ class _Answer:
         self.texts: list[str] = []
         self.ended_at_ps: int | None = None
         self.told: dict[str, int] = {}
+        self.odd: set[str] = set()
         self.finish_reason = ""
         self.done = False
 
@@ -74,6 +79,7 @@ class _Answer:
         for name in ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"):
             if (count := getattr(chunk, name)) is not None:
                 self.told[name] = count
+        self.odd.update(chunk.odd)
 
 
 def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: Clock) -> Exchange:
@@ -82,13 +88,14 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
     A request whose connection was cut by `Endpoint.cut` did not end, and did not fail.
     """
     answer, failed = _Answer(), ""
+    most_bytes = min(_MOST_STREAM_BYTES, _BYTES_BESIDE + _BYTES_A_TOKEN * sent.arrival.output_tokens)
     sent_at_ps = clock.now_ps()
     try:
-        with endpoint.asked(path, sent.body) as response:
+        with endpoint.asked(path, sent.body, most_bytes=most_bytes) as response:
             _read(response, answer, clock, endpoint)
     except (ServerError, BrokenStreamError) as error:
         failed = endpoint.hidden(str(error))
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:
         failed = endpoint.reason(error)
     if failed and answer.outputs_at_ps:
         failed = f"{failed} (the answer had begun)"
@@ -108,7 +115,9 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
         failed="" if is_cut else failed,
         **answer.told,
     )
-    return Exchange(seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done)
+    return Exchange(
+        seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done, odd=frozenset(answer.odd)
+    )
 
 
 def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
@@ -119,7 +128,7 @@ def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpo
             return
         chunk = chunk_of(data)
         if chunk.error:
-            raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)[:300]}")
+            raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)}")
         answer.take(chunk, at_ps)
     if not answer.finish_reason:
         told = f"; it has {unknown[0]!r}, which is no field of an event stream" if unknown else ""

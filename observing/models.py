@@ -1,8 +1,12 @@
 """Which model a server is asked for: the one it names, or the one that was named, if it has it."""
 
 from ..arguments import ArgumentError
+from ..foreign_text import one_line_of
 from ..strict_json import decode_json
 from .endpoint import Endpoint, RefusedError, ServerError
+
+_LONGEST = 500  # characters of a name
+_SHOWN = 20  # models, in an error
 
 
 def model_of(endpoint: Endpoint, asked: str | None) -> str:
@@ -14,7 +18,7 @@ def model_of(endpoint: Endpoint, asked: str | None) -> str:
 
     Raises:
         ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
-        ArgumentError: a model that it does not list, or none where it lists several.
+        ArgumentError: a model that it does not list, or none where it lists several, or a name that is no name.
     """
     try:
         listed = _listed(endpoint)
@@ -22,14 +26,24 @@ def model_of(endpoint: Endpoint, asked: str | None) -> str:
         if asked is None:
             raise
         listed = []
-    shown = ", ".join(listed) or "none"
+    shown = ", ".join(listed[:_SHOWN]) or "none"
+    shown += f" and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
     if asked is None:
         if len(listed) != 1:
             raise ArgumentError(f"`model` must be given where a server lists several models or none, got {shown}")
-        return listed[0]
+        return _checked(listed[0])
     if listed and asked not in listed:
         raise ArgumentError(f"`model` must be one that {endpoint.url} lists ({shown}), got {asked!r}")
-    return asked
+    return _checked(asked)
+
+
+def _checked(name: str) -> str:
+    """A name that the run's file can hold; raises ArgumentError."""
+    if not (0 < len(name) <= _LONGEST and name.isprintable()):
+        raise ArgumentError(
+            f"`model` must be a name of 1 to {_LONGEST} printable characters, got {one_line_of(repr(name), 100)}"
+        )
+    return name
 
 
 def _listed(endpoint: Endpoint) -> list[str]:
@@ -40,5 +54,5 @@ def _listed(endpoint: Endpoint) -> list[str]:
         content = None
     data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, list):
-        raise ServerError(f"{endpoint.url}/v1/models: must be a list of models, got {' '.join(text.split())[:60]!r}")
+        raise ServerError(f"{endpoint.url}/v1/models: must be a list of models, got {one_line_of(text, 60)!r}")
     return [one["id"] for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]

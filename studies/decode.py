@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..arguments import ArgumentError, check_least
 from ..decoding.policy import Policy
@@ -31,7 +31,7 @@ from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, text_qualities
-from ..runtime.tasks.guarded_run import Limits, check_can_run
+from ..runtime.tasks.code_run import Limits, check_can_run
 from ..runtime.tasks.scores import Score, Scorer, score_lines, scores_json
 from ..traces.meta import Sampling
 from .named_policies import NamedPolicy, PolicyGiven, named_policy
@@ -128,7 +128,7 @@ def decode(
     stop: str | Sequence[str] = (),
     lossless: bool = False,
     quality: bool = True,
-    run_tests: bool = False,
+    run_tests: bool | Literal["unsandboxed"] = False,
     threads: int = 1,
     chat: bool = False,
     devices: Mapping[str, str] | None = None,
@@ -152,7 +152,8 @@ def decode(
         stop: text or texts that end an answer.
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
-        run_tests: run code that the models wrote, limited and guarded, where prompts have tests of it.
+        run_tests: run code that the models wrote, where prompts have tests of it, under limits in a sandbox;
+            `unsandboxed`: under limits, and otherwise with the rights of this process.
         threads: CPU threads of torch, where a pool is loaded.
         chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
@@ -201,13 +202,22 @@ def _prompts(
     return everyone, everyone[:limit]
 
 
-def _scorer(requests: Sequence[Prompt], *, run_tests: bool) -> Scorer:
+def _scorer(requests: Sequence[Prompt], *, run_tests: bool | Literal["unsandboxed"]) -> Scorer:
     """Refuses tests where there are none or none can be run, before anything has."""
-    if run_tests and all(prompt.tests is None for prompt in requests):
+    if not isinstance(run_tests, bool) and run_tests != "unsandboxed":
+        raise ArgumentError(f"`run_tests` must be True, False or 'unsandboxed', got {run_tests!r}")
+    if not run_tests:
+        return Scorer()
+    tested = {prompt.request_id: prompt.tests for prompt in requests if prompt.tests is not None}
+    if not tested:
         raise ArgumentError("`run_tests` needs prompts with tests of code, got none")
-    limits = Limits() if run_tests else None
-    if limits is not None:
-        check_can_run(limits)
+    for name, tests in tested.items():
+        try:
+            tests.head()
+        except ValueError as error:
+            raise ArgumentError(f"`prompts`, {name}: {error}") from None
+    limits = Limits(sandbox=run_tests is True)
+    check_can_run(limits)
     return Scorer(limits)
 
 

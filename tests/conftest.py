@@ -3,7 +3,12 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 from paceline.machine import FOLDER_VARIABLE
+
+# No test depends on how quick the machine is.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ import typer
 from ...counted import counted
 from ...decoding.prefixes.size import prefix_cache_size
 from ...decoding.rollouts.branching import rollouts_of
+from ...foreign_text import escaped
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
@@ -53,12 +54,18 @@ RunTestsOption = Annotated[
     bool,
     typer.Option(
         "--run-tests",
-        help="Where prompts have tests of code, run what the model wrote, in processes with limits and a guard.",
+        help="Where prompts have tests of code, run what the model wrote, in a sandbox; --run-tests unsandboxed: "
+        "without one, with your rights.",
     ),
+]
+UnsandboxedArgument = Annotated[
+    Literal["unsandboxed"] | None,
+    typer.Argument(metavar="[unsandboxed]", help="After --run-tests.", show_default=False),
 ]
 
 
 def run(
+    unsandboxed: UnsandboxedArgument = None,
     *,
     prompts: models.PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
@@ -97,6 +104,8 @@ def run(
     """
     names = policy or ["plain"]
     _check_several(names, out, rollouts)
+    if unsandboxed and not run_tests:
+        raise ValueError("unsandboxed stands after --run-tests, got it without")
     mode = sampling.chosen()
     branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
@@ -129,7 +138,7 @@ def run(
         start=start,
         stop=stop or (),
         quality=quality,
-        run_tests=run_tests,
+        run_tests=unsandboxed or run_tests,
         overlap=overlap,
         rollouts=branching,
     )
@@ -154,7 +163,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
     if json is None and out is None:
         for output in decoded.outputs:
             leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
-            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{output.text}")
+            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
     show(json, decoded)
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)

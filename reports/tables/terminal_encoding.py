@@ -1,13 +1,16 @@
-"""Text for screens that cannot show all of it: ASCII lookalikes where there are some, escapes for the rest."""
+"""Text for screens, which cannot show all of it: ASCII lookalikes where there are some, escapes for the rest."""
 
 import tomllib
 from importlib.resources import files
+
+from ...foreign_text import escaped
 
 LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
 
 
 def shown_in(text: str, encoding: str) -> str:
-    """`text` as `encoding` can write it, each character that it cannot write replaced."""
+    """`text` as `encoding` can write it, each character replaced that it cannot write, or that steers a terminal."""
+    text = escaped(text)
     if _writes(text, encoding):
         return text
     return "".join(char if _writes(char, encoding) else _replaced(char, encoding) for char in text)

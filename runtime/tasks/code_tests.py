@@ -1,5 +1,6 @@
 """Tests of a function that a prompt asks for, and the program that puts an answer to them."""
 
+import ast
 import keyword
 import re
 import textwrap
@@ -30,8 +31,24 @@ class CodeTests:
     check: str
 
     def program(self, answer: str) -> str:
-        """The tests of an answer as one program."""
-        return f"{self.code}{self._written(answer)}\n\n{self.check}"
+        """An answer as a program that defines the function."""
+        return f"{self.code}{self._written(answer)}\n"
+
+    def head(self) -> str:
+        """`code` as a program of its own, with what its other functions and imports define.
+
+        Raises:
+            ValueError: it is none, whatever the function's body.
+        """
+        last = self.code.rstrip().rpartition("\n")[2]
+        indent = last[: len(last) - len(last.lstrip())] + "    "
+        for body in ("", f"\n{indent}pass\n"):
+            try:
+                ast.parse(self.code + body)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            return self.code + body
+        raise ValueError(f"tests, code, must be Python that ends in the head of a function, got {last[:60]!r}")
 
     def _written(self, answer: str) -> str:
         """What an answer adds to `code`, whose imports and helpers it may leave out.

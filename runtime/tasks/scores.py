@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ...counted import counted
 from ..answer_check import is_right
 from ..prompts import Prompt
-from .guarded_run import FAILURES, Failure, Limits, failure_of
+from .code_run import FAILURES, Failure, Limits, failure_of
 
 
 class Score(NamedTuple):
@@ -33,7 +33,7 @@ class Scorer:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits
-        self._failures: dict[str, Failure | None] = {}
+        self._failures: dict[tuple[str, str], Failure | None] = {}
 
     def score(self, prompt: Prompt, text: str) -> Score | None:
         """None if nothing is known of a right answer.
@@ -45,9 +45,9 @@ class Scorer:
         if prompt.tests is not None:
             if self._limits is None:
                 return Score(prompt.tag, None)
-            program = prompt.tests.program(text)
+            program = (prompt.tests.program(text), prompt.tests.check)
             if program not in self._failures:
-                self._failures[program] = failure_of(program, self._limits)
+                self._failures[program] = failure_of(prompt.tests, text, self._limits)
             failure = self._failures[program]
             return Score(prompt.tag, failure is None, failure)
         if prompt.answer is None:

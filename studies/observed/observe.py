@@ -40,7 +40,7 @@ class Asking:
         model: by name; None: the only one that it lists.
         chat: whether by `/v1/chat/completions`, each prompt as a user's message; else by `/v1/completions`.
         api_key: sent as a bearer token, and written nowhere; None: none is sent.
-        timeout_s: the longest silence of the server, seconds, > 0.
+        timeout_s: that a request may take from its sending to its end, seconds, > 0.
         temperature: >= 0.
         ignore_eos: ask it to go on after an end of sequence, as vLLM, SGLang and llama.cpp's server do.
         usage: ask for `usage` at the end of each stream.
@@ -51,7 +51,7 @@ class Asking:
     model: str | None = None
     chat: bool = False
     api_key: str | None = None
-    timeout_s: float = 60.0
+    timeout_s: float = 600.0
     temperature: float = 0.0
     ignore_eos: bool = False
     usage: bool = True
@@ -135,6 +135,19 @@ class _Run:
 
     def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
         """Warm up, serve, and gather; `named` are fields of the meta."""
+        asked = dict[str, Any](
+            url=self._endpoint.url,
+            model=self._model,
+            endpoint=self._asked.path,
+            loop="open" if named["concurrency"] is None else "closed",
+            warmup=self._asked.warmup,
+            seed=self._seed,
+            temperature=self._asked.temperature,
+            ignore_eos=self._asked.ignore_eos,
+            **named,
+        )
+        # What cannot be written is told before load is sent.
+        ObservedMeta(**asked, notes=tuple(about.notes), ended_at_ps=0)
         self._warm_up(arrivals[0])
         tokenizer = ServerTokenizer(self._endpoint, self._model) if self._asked.count_tokens else None
         before = counters(self._endpoint)
@@ -147,21 +160,13 @@ class _Run:
         if stopped:
             acceptance, why = None, "the run was interrupted"
         meta = ObservedMeta(
-            url=self._endpoint.url,
-            model=self._model,
-            endpoint=self._asked.path,
-            loop="open" if named["concurrency"] is None else "closed",
-            warmup=self._asked.warmup,
-            seed=self._seed,
-            temperature=self._asked.temperature,
-            ignore_eos=self._asked.ignore_eos,
+            **asked,
             counted_by=_who_counted(found, seen),
             acceptance=acceptance,
             acceptance_unknown=why,
             notes=(*about.notes, *self._notes(found)),
             ended_at_ps=ended_at_ps,
             stopped=stopped,
-            **named,
         )
         return ObservedRun(meta, tuple(seen))
 
@@ -208,6 +213,11 @@ class _Run:
             )
         if undone := sum(one.seen.finished and not one.done for one in found):
             notes.append(f"{counted(undone, 'answer')} ended with a finish_reason, and without [DONE]")
+        for name in sorted({name for one in found for name in one.odd}):
+            answers = counted(sum(name in one.odd for one in found), "answer")
+            notes.append(
+                f"{answers} told {name} that is no count of tokens, such as a negative one: it is unknown there"
+            )
         return notes
 
 

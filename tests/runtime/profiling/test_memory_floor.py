@@ -1,8 +1,11 @@
 """The arithmetic of the least seconds of a forward, and the line that says how far a machine is from them."""
 
+from itertools import count
+
 import pytest
 import torch
 from paceline.profiles.profile import Shape
+from paceline.runtime.profiling import memory_floor
 from paceline.runtime.profiling.memory_floor import MemoryFloor, copied_bytes_per_s, weight_bytes
 
 from ..tiny_decoders import VOCABULARY, tiny_decoder
@@ -38,5 +41,8 @@ def test_the_line_names_the_smallest_and_the_widest_step():
     assert FLOOR.said_of(shapes[:3]).endswith(": 1.50x at 1 x 1 after 200")
 
 
-def test_copying_is_measured_within_reason():
-    assert 1e8 < copied_bytes_per_s(torch.device("cpu")) < 1e13
+def test_copying_reads_and_writes_each_byte(monkeypatch):
+    marks = count(0.0, step=2.0)  # so every copy takes two seconds
+    monkeypatch.setattr(memory_floor, "mark", lambda _: next(marks))
+    monkeypatch.setattr(memory_floor, "_COPIED_BYTES", 2**20)
+    assert copied_bytes_per_s(torch.device("cpu")) == 2**20

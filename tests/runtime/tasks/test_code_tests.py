@@ -1,14 +1,19 @@
 """Answers as programs: the block that defines the function, or what goes on from the prompt."""
 
+import gzip
+import json
+
 import pytest
 from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.runtime.tasks.code_run import failure_of
 from paceline.runtime.tasks.code_tests import CodeTests
 from paceline.runtime.tasks.forms import prompt_lines, read_task
-from paceline.runtime.tasks.guarded_run import Limits, failure_of
 from paceline.runtime.tasks.scores import Score, Scorer, score_lines, scores_json
 from paceline.traces.errors import TraceFormatError
 
+from ...cli.command_line import refused
 from ...data_folder import data_files
+from .sandboxes import limits, needs_sandbox
 from .test_forms import written
 
 CODE = 'from math import floor\n\n\ndef half(x: float) -> int:\n    """Half of it, a whole number."""\n'
@@ -21,7 +26,7 @@ TASK = {
 }
 RIGHT, WRONG = "    return floor(x / 2)\n", "    return x\n"
 WHOLE = "def half(x):\n" + RIGHT
-LIMITS = Limits(wall_s=3, cpu_s=2)
+LIMITS = limits(sandbox=False)
 
 
 def prompt_of(tmp_path):
@@ -48,12 +53,12 @@ def prompt_of(tmp_path):
         (f"Sure, here it is:\n\n{WHOLE}```\n\nIt halves.", None),
         (RIGHT + "\ndef half(x):\n" + WRONG, None),  # a body goes before what comes after it
         ("I cannot do that.", "failed"),
-        ("    import socket; socket.socket()\n", "refused call"),
+        ("    return lambda: x\n", "not plain data"),
     ],
 )
 def test_the_first_block_that_defines_the_function_counts_or_the_text(tmp_path, answer, failure):
     prompt = prompt_of(tmp_path)
-    assert failure_of(prompt.tests.program(answer), LIMITS) == failure
+    assert failure_of(prompt.tests, answer, LIMITS) == failure
 
 
 def test_tasks_are_written_as_prompts_with_their_tests(tmp_path):
@@ -106,9 +111,9 @@ def test_nothing_is_run_unasked(tmp_path, monkeypatch):
 def test_scores_are_summed_by_tag_and_failure(tmp_path):
     prompt, counted = prompt_of(tmp_path), []
 
-    def run(program, limits):
-        counted.append(program)
-        return failure_of(program, limits)
+    def run(tests, answer, limits):
+        counted.append(answer)
+        return failure_of(tests, answer, limits)
 
     scorer = Scorer(LIMITS)
     with pytest.MonkeyPatch.context() as patch:
@@ -134,11 +139,46 @@ def published():
     return files[0]
 
 
+@needs_sandbox
 def test_the_published_tests_pass_for_a_right_answer_and_for_no_other():
     tests = {prompt.request_id: prompt.tests for prompt in read_task("humaneval", published())}
     assert len(tests) == 164
-    adds = tests["HumanEval/53"]
+    adds, boxed = tests["HumanEval/53"], limits(sandbox=True)
     assert isinstance(adds, CodeTests)
-    assert failure_of(adds.program("    return x + y\n"), LIMITS) is None
-    assert failure_of(adds.program("    return x - y\n"), LIMITS) == "failed"
-    assert failure_of(adds.program("```python\ndef add(x, y):\n    return x + y\n```"), LIMITS) is None
+    assert failure_of(adds, "    return x + y\n", boxed) is None
+    assert failure_of(adds, "    return x - y\n", boxed) == "failed"
+    assert failure_of(adds, "```python\ndef add(x, y):\n    return x + y\n```", boxed) is None
+
+
+@pytest.mark.slow
+@needs_sandbox
+def test_every_published_solution_passes_its_tests():
+    path = published()
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        solutions = {row["task_id"]: row["canonical_solution"] for row in map(json.loads, file)}
+    found = {
+        prompt.request_id: failure_of(prompt.tests, solutions[prompt.request_id], limits(sandbox=True))
+        for prompt in read_task("humaneval", path)
+    }
+    assert {name: failure for name, failure in found.items() if failure} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "head"),
+    [
+        (CODE, CODE),
+        ("import math\n\n\ndef f(x):\n", "import math\n\n\ndef f(x):\n\n    pass\n"),
+        ("class A:\n    def f(self): # it\n", "class A:\n    def f(self): # it\n\n        pass\n"),
+        ("#", "#"),
+    ],
+)
+def test_the_head_of_a_function_is_a_program_of_its_own(code, head):
+    assert CodeTests(entry_point="f", code=code, check="f()").head() == head
+
+
+@pytest.mark.parametrize("code", ["def f(", "def f(x):\n    return (", "Write f.\n", "(" * 5000, "\0"])
+def test_code_that_is_no_python_is_told_before_anything_runs(tmp_path, code):
+    tests = {"entry_point": "f", "code": code, "check": "f()"}
+    written(tmp_path, "p.jsonl", {"id": "a", "prompt": "x", "tests": tests})
+    told = refused("run", "--prompts", tmp_path / "p.jsonl", "--run-tests")
+    assert "prompts, a: tests, code, must be Python that ends in the head of a function, got" in told.replace("--", "")

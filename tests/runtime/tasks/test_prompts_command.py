@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ...cli.command_line import done, paceline, refused
+from .sandboxes import needs_sandbox
 from .test_forms import GSM8K, TURNS, written
 
 
@@ -64,13 +65,16 @@ def test_a_run_counts_right_answers(tmp_path):
     assert "right answers: 2 of 3 (t0 2 of 2, t1 0 of 1)" in done(*asked)
 
 
-def test_a_run_runs_tests_of_code_where_that_is_asked_for(tmp_path):
+@pytest.mark.parametrize(
+    "how", [pytest.param(("--run-tests",), marks=needs_sandbox), ("--run-tests", "unsandboxed")], ids=str
+)
+def test_a_run_runs_tests_of_code_where_that_is_asked_for(tmp_path, how):
     tests = {"entry_point": "f", "code": "def f(): return 1\n#"}  # whatever is written is a comment
     rows = [{"id": f"r{number}", "prompt": "1 2 3", "tests": tests | {"check": f"f() / {number}"}} for number in (0, 1)]
     written(tmp_path, "p.jsonl", *rows)
     asked = ("run", "--prompts", "p.jsonl", "--max-new-tokens", 1)
     assert "2 answers not scored: run --run-tests runs a model's code" in done(*asked)
-    ran = json.loads(done(*asked, "--run-tests", "--json", "-"))
+    ran = json.loads(done(*asked, *how, "--json", "-"))
     assert [(row["right"], row["failure"]) for row in ran["outputs"]] == [(False, "failed"), (True, None)]
     assert ran["scores"] == {
         "right": 1, "total": 2, "not_run": 0, "failures": {"failed": 1},
@@ -84,14 +88,25 @@ def test_tests_are_not_asked_for_where_there_are_none(tmp_path):
     assert "--run-tests needs prompts with tests of code, got none" in refused(*asked)
 
 
+def test_tests_run_without_a_sandbox_only_where_that_is_said(tmp_path, monkeypatch):
+    tests = {"entry_point": "f", "code": "#", "check": "f()"}
+    written(tmp_path, "p.jsonl", {"id": "a", "prompt": "1 2 3", "tests": tests})
+    monkeypatch.setattr("paceline.runtime.tasks.sandbox.shutil.which", lambda _: None)
+    told = refused("run", "--prompts", "p.jsonl", "--run-tests")
+    assert "apt install bubblewrap), found no bwrap; --run-tests unsandboxed runs what the model wrote" in told
+    told = refused("run", "unsandboxed", "--prompts", "p.jsonl")
+    assert told == "unsandboxed stands after --run-tests, got it without"
+    assert "unsandboxed" in refused("run", "--run-tests", "boxed", "--prompts", "p.jsonl")
+
+
 def test_an_interrupt_while_tests_run_keeps_the_answers(tmp_path, monkeypatch):
-    def interrupted(program, limits):
+    def interrupted(tests, answer, limits):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paceline.runtime.tasks.scores.failure_of", interrupted)
     tests = {"entry_point": "f", "code": "#", "check": "f()"}
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "1 2 3", "tests": tests})
-    ran = paceline("run", "--prompts", "p.jsonl", "--max-new-tokens", 2, "--run-tests", "--out", "kept")
+    ran = paceline("run", "--prompts", "p.jsonl", "--max-new-tokens", 2, "--run-tests", "unsandboxed", "--out", "kept")
     assert (ran.code, ran.err) == (0, "paceline: interrupted: the answers are kept, their quality is not measured\n")
     (row,) = (json.loads(line) for line in (tmp_path / "kept" / "outputs.jsonl").read_text().splitlines())
     assert row["tokens"]

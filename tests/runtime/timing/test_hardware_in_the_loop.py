@@ -103,7 +103,7 @@ def trunks(pool):
 
 
 @pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("gap_s", [1e-6, 0.01, 100.0], ids=["at once", "overlapping", "one by one"])
+@pytest.mark.parametrize("gap_s", [1e-6, 0.01, 1e6], ids=["at once", "overlapping", "one by one"])
 def test_virtual_arrivals_over_real_models(pool, trunks, gap_s, cache):
     times = arrivals(gap_s)
     server = Server(pool, "draft:2/mid:4/target", times, Memory(cache=cache))
@@ -120,10 +120,11 @@ def test_virtual_arrivals_over_real_models(pool, trunks, gap_s, cache):
     ends = log.ops["start_s"] + log.ops["duration_s"]
     assert (log.ops["start_s"][1:] >= ends[:-1] - 1e-12).all()  # one operation at a time
     assert (log.ops["duration_s"] > 0).all()
-    assert log.ops["num_rows"].max() == (1 if gap_s == 100.0 else MOST_RUNNING)
+    assert log.ops["num_rows"].max() <= (1 if gap_s == 1e6 else MOST_RUNNING)
     if gap_s < 1e-5:
+        assert log.ops["num_rows"].max() == MOST_RUNNING
         assert max(server.seen_waiting) > 0
-    if gap_s == 100.0:
+    if gap_s == 1e6:
         assert server.env.now > times[-1]
         assert (requests["admitted_at_s"] == requests["arrived_at_s"]).all()
 

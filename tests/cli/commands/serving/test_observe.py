@@ -40,9 +40,9 @@ def test_a_run_is_what_the_server_did(folder):
     assert len(server.bodies) == 5  # and one to warm up
     for one in run.requests:
         assert len(one.outputs_at_ps) == 5
-        assert 0.02 < (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 < 20
+        assert (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 > 0.02
         # Of the whole: a client on a busy machine may see the first token late, and then the others sooner.
-        assert 0.06 < (one.ended_at_ps - one.sent_at_ps) / 1e12 < 20
+        assert (one.ended_at_ps - one.sent_at_ps) / 1e12 > 0.06
         assert one.prompt_tokens == len(PROMPTS[int(one.prompt_id[1:])]["prompt"].split())
     due = [one.due_at_ps for one in run.requests]
     assert due == [number * 5 * 10**9 for number in range(4)]
@@ -176,7 +176,7 @@ FAULTS = {
     "no field of an event stream (the answer had begun)",
     "json": "an event is no JSON: '{half' (the answer had begun)",
     "error": "the server said in its stream: engine died (the answer had begun)",
-    "silent": "no answer for 0.6 s (the answer had begun)",
+    "silent": "no end within 3 s (the answer had begun)",
     "cut": "the stream ended without [DONE] and without a finish_reason (the answer had begun)",
 }
 
@@ -184,7 +184,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_request_that_fails_is_counted_by_name_and_the_others_go_on(folder, fault):
     with served(Ways(fault={1: fault})) as server:
-        options = ("--warmup", "0", "--concurrency", "1", "--timeout-seconds", "0.6")
+        options = ("--warmup", "0", "--concurrency", "1", "--timeout-seconds", "3" if fault == "silent" else "300")
         ran = paceline(*observe(server, *options, "--out", "run", "--json", "-"))
     found = json.loads(ran.out)
     assert ran.code == 0
@@ -262,16 +262,17 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_written(folder):
 
 def test_an_interrupt_keeps_what_was_measured(folder):
     with served(Ways(step_s=0.05)) as server:
-        load = ("--workload", "constant:rate=20,requests=400,prompt=9,output=5", "--tag", "", "--warmup", "0")
+        load = ("--workload", "constant:rate=20,requests=40000,prompt=9,output=5", "--tag", "", "--warmup", "0")
         command = ("observe", server.url, "--prompts", "p.jsonl", *load, "--out", "run")
         running = subprocess.Popen([sys.executable, "-m", "paceline", *command], stderr=subprocess.PIPE, text=True)
-        while len(server.bodies) < 12:
+        while server.num_answered < 2 or len(server.bodies) < 12:
+            assert running.poll() is None
             time.sleep(0.02)
         running.send_signal(SIGINT)
-        _, said = running.communicate(timeout=20)
+        _, said = running.communicate(timeout=600)
     run = read_observed(folder / "run")
     finished = len(run.finished)
     assert running.returncode == 130
     assert f"{finished} of {len(run.requests)} requests finished and are kept" in said
     assert (run.meta.stopped, run.failed) == ("interrupted", [])
-    assert 0 < finished < len(run.requests) < 400
+    assert 0 < finished < len(run.requests) < 40000

@@ -101,7 +101,7 @@ class Maker:
 
     def ended(self):
         self.go_on()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=600)
 
 
 def test_of_two_processes_one_makes_it_and_the_other_waits(tmp_path):
@@ -114,7 +114,7 @@ def test_of_two_processes_one_makes_it_and_the_other_waits(tmp_path):
     second.said("done")
     assert (tmp_path / "one.trace" / "who").read_text() == "first"
     for maker in (first, second):
-        maker.process.communicate(timeout=60)
+        maker.process.communicate(timeout=600)
 
 
 def test_who_waits_for_a_process_that_is_killed_makes_it(tmp_path):
@@ -126,7 +126,7 @@ def test_who_waits_for_a_process_that_is_killed_makes_it(tmp_path):
     second.said("makes second")
     second.ended()
     assert (tmp_path / "one.trace" / "who").read_text() == "second"
-    first.process.communicate(timeout=60)
+    first.process.communicate(timeout=600)
 
 
 def test_one_without_its_fingerprint_is_made_anew(tmp_path):
