@@ -125,8 +125,8 @@ def show_calls(count: int) -> None:
 
 def calls(how: str, count: str) -> list[float]:
     """Resident bytes after each call."""
-    model = LlamaForCausalLM(llama(width=256, layers=8, words=2000)).eval()
-    ids = torch.randint(2000, (32, 392), generator=torch.Generator().manual_seed(0))
+    model = LlamaForCausalLM(llama(width=128, layers=6, words=500)).eval()
+    ids = torch.randint(500, (32, 392), generator=torch.Generator().manual_seed(0))
     ready = paceline.prepare(model) if how == "prepared" else paceline.generate
     held = []
     for _ in range(int(count)):

@@ -93,7 +93,7 @@ def test_a_draft_is_one_replay_and_so_is_a_verification(pool, captures):
     assert sum(capture.captures for capture in captures) == made  # the first run captured all there is
 
 
-@pytest.mark.parametrize(("policy", "most_shapes"), [("plain", 1), ("draft:4/target", 20)])
+@pytest.mark.parametrize(("policy", "most_shapes"), [("plain", 0), ("draft:4/target", 20)])
 def test_a_hundred_seeds_hold_what_one_does(pool, captures, policy, most_shapes):
     """Captured is what shapes differ in: a plain step has one, a draft its length and how far it may go."""
 
@@ -102,6 +102,7 @@ def test_a_hundred_seeds_hold_what_one_does(pool, captures, policy, most_shapes)
         options = {"sampling": sampling, "num_tokens": 8, "forward": forward, "debug": False}
         return Offline(pool, policy, PROMPTS[:1], **options).run().texts
 
+    run(0)  # which makes the forwards, if nobody did
     made = sum(capture.captures for capture in captures)
     texts = [run(seed) for seed in range(100)]
     assert sum(capture.captures for capture in captures) <= made + most_shapes
