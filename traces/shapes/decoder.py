@@ -49,6 +49,8 @@ class Decoder:
         vocabulary: V.
         tied: whether the output shares the embedding's weights.
         bias: whether queries, keys and values have one.
+        output_bias: whether attention's output has one.
+        feed_forward_bias: whether the three products of a dense feed-forward part have one.
         norms: of H, in a layer.
         head_norms: of D, in a layer.
         dtype: of weights and cache.
@@ -64,6 +66,8 @@ class Decoder:
     vocabulary: int
     tied: bool = False
     bias: bool = False
+    output_bias: bool = False
+    feed_forward_bias: bool = False
     norms: int = 2
     head_norms: int = 0
     dtype: str = "bfloat16"
@@ -77,7 +81,7 @@ class Decoder:
     @property
     def feed_forward_parameters(self) -> int:
         """Of one layer's feed-forward part."""
-        return self._gated(self.intermediate)
+        return self._gated(self.intermediate) + (2 * self.intermediate + self.hidden if self.feed_forward_bias else 0)
 
     @property
     def table_parameters(self) -> int:
@@ -110,7 +114,7 @@ class Decoder:
     def attention_parameters(self, width: int) -> int:
         """Of one layer's attention, if what queries, keys and values are made of is so wide."""
         outputs = (self.heads + 2 * self.kv_heads) * self.head_size
-        own = self.heads * self.head_size * self.hidden
+        own = self.heads * self.head_size * self.hidden + (self.hidden if self.output_bias else 0)
         return width * outputs + own + self.head_norms * self.head_size + (outputs if self.bias else 0)
 
     def info(self, name: str) -> ModelInfo:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...strict_json import decode_json, kind_of_json
 from ..errors import TraceFormatError
@@ -11,18 +11,38 @@ from .decoder import WIDTHS, Decoder, Mixture
 from .heads import eagle3, head_of
 
 CONFIG = "config.json"
-# Decoders with gated feed-forward parts: (biases, norms of the hidden size, norms of a head), in a layer.
-_TYPES: dict[str, tuple[bool, int, int]] = {
-    "llama": (False, 2, 0),
-    "mistral": (False, 2, 0),
-    "qwen2": (True, 2, 0),
-    "qwen3": (False, 2, 2),
-    "gemma": (False, 2, 0),
-    "gemma2": (False, 4, 0),
-    "gemma3_text": (False, 4, 2),
-    "mixtral": (False, 2, 0),
-    "qwen2_moe": (True, 2, 0),
-    "qwen3_moe": (False, 2, 2),
+
+
+class _Family(NamedTuple):
+    """Decoders with gated feed-forward parts, as transformers makes them of a config.
+
+    Attributes:
+        norms, head_norms: in a layer, of the hidden size and of a head.
+        bias: whether queries, keys and values have one where the config does not say.
+        bias_key: that says so; "" where a config has no say.
+        output_bias: whether the same key gives attention's output one.
+        mlp_bias_key: that gives feed-forward parts biases; "" for none.
+    """
+
+    norms: int = 2
+    head_norms: int = 0
+    bias: bool = False
+    bias_key: str = "attention_bias"
+    output_bias: bool = True
+    mlp_bias_key: str = ""
+
+
+_TYPES: dict[str, _Family] = {
+    "llama": _Family(mlp_bias_key="mlp_bias"),
+    "mistral": _Family(bias_key=""),
+    "qwen2": _Family(bias=True, bias_key="", output_bias=False),
+    "qwen3": _Family(head_norms=2),
+    "gemma": _Family(),
+    "gemma2": _Family(norms=4),
+    "gemma3_text": _Family(norms=4, head_norms=2),
+    "mixtral": _Family(bias_key=""),
+    "qwen2_moe": _Family(bias=True, bias_key="qkv_bias", output_bias=False),
+    "qwen3_moe": _Family(head_norms=2),
 }
 _MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
@@ -103,7 +123,10 @@ class _Config:
         if not isinstance(kind, str) or kind not in _TYPES:
             rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
             raise self._error("model_type", rule, kind)
-        bias, norms, head_norms = _TYPES[kind]
+        if self._get("per_layer_config"):
+            raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
+        family = _TYPES[kind]
+        bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
         if self._keys.get("head_dim") is None and hidden % heads:
             raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
@@ -116,9 +139,11 @@ class _Config:
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size"),
             tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
-            bias=self._flag("qkv_bias" if kind == "qwen2_moe" else "attention_bias", otherwise=bias),
-            norms=norms,
-            head_norms=head_norms,
+            bias=bias,
+            output_bias=bias and family.output_bias,
+            feed_forward_bias=bool(family.mlp_bias_key) and self._flag(family.mlp_bias_key, otherwise=False),
+            norms=family.norms,
+            head_norms=family.head_norms,
             dtype=self._dtype(),
             mixture=self._mixture(kind) if kind in _MIXTURES else None,
         )
@@ -128,7 +153,12 @@ class _Config:
 
     def _mixture(self, kind: str) -> Mixture | None:
         """None where every layer is dense."""
-        experts = self._count("num_local_experts" if kind == "mixtral" else "num_experts")
+        # Published configs of Qwen say num_experts, those that transformers 5 saves num_local_experts.
+        held = [key for key in ("num_experts", "num_local_experts") if self._keys.get(key) is not None]
+        usual = "num_local_experts" if kind == "mixtral" else "num_experts"
+        experts = self._count(held[0] if held else usual)
+        if len(held) > 1 and self._count(held[1]) != experts:
+            raise self._error(held[1], f"must be {held[0]}, {experts}", self._keys[held[1]])
         per_token, layers = self._count("num_experts_per_tok"), self._count("num_hidden_layers")
         if not per_token <= experts > 1:
             raise self._error(

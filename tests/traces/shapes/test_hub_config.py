@@ -99,6 +99,22 @@ def test_a_config_gives_what_the_preset_gives(tmp_path, config, preset):
     assert read_hub_config(tmp_path, "target") == read_hub_config(file, "target")
 
 
+def test_a_mixture_that_transformers_saved_again_is_the_same(tmp_path):
+    again = {key: value for key, value in QWEN_MOE.items() if key != "num_experts"} | {"num_local_experts": 128}
+    assert read_hub_config(written(tmp_path, again), "t") == presets()["qwen-3-30b-a3b"].info("t")
+
+
+def test_biases_that_a_config_gives(tmp_path):
+    plain, rows = read_hub_config(written(tmp_path, LLAMA), "t"), (32 + 2 * 8) * 128 + 4096
+    attention = read_hub_config(written(tmp_path, {**LLAMA, "attention_bias": True}), "t")
+    assert attention.parameters - plain.parameters == 32 * rows
+    feed_forward = read_hub_config(written(tmp_path, {**LLAMA, "mlp_bias": True}), "t")
+    assert feed_forward.parameters - plain.parameters == 32 * (2 * 14_336 + 4096)
+    # Mistral has none, whatever its config says.
+    mistral = {**LLAMA, "model_type": "mistral", "attention_bias": True}
+    assert read_hub_config(written(tmp_path, mistral), "t") == plain
+
+
 def test_what_a_config_leaves_out(tmp_path):
     config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
     assert read_hub_config(written(tmp_path, config), "t").kv_bytes_per_token == 32 * 2 * 32 * 128 * 2
@@ -130,6 +146,7 @@ def test_a_config_of_a_head(tmp_path):
         ({"num_local_experts": 8}, "num_local_experts: must be absent, mixtures of experts are mixtral, "),
         ({"num_hidden_layers": 2**31 - 1, "vocab_size": 2**31 - 1, "hidden_size": 2**30}, "config: must be of at most"),
         ({"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
+        ({"per_layer_config": {"1": {"head_dim": 64}}}, "per_layer_config: must be absent, layers that differ"),
     ],
 )
 def test_a_config_that_says_too_little(tmp_path, change, told):
@@ -153,6 +170,7 @@ def test_layers_without_experts(tmp_path):
     ("change", "told"),
     [
         ({"num_experts": None}, "num_experts: must be a whole number .*got 'nothing'"),
+        ({"num_local_experts": 64}, "num_local_experts: must be num_experts, 128, got 64"),
         ({"num_experts": 1, "num_experts_per_tok": 1}, r"num_experts_per_tok: must be .*two at least \(1\), got 1"),
         (
             {"num_experts_per_tok": 129},
