@@ -17,6 +17,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
+from ..broken_rule import BrokenRuleError
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
@@ -92,7 +93,7 @@ class ModuleForward:
             raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
         self._masks = LayerMasks(model.config)
         self._cache_argument = cache_argument(model)
-        self.kv_shape = _probe(model)
+        self.kv_shape = kv_shape_of(model)
         self._model = model
 
     def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
@@ -122,11 +123,16 @@ class ModuleForward:
         self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
-        watch = self._model.base_model.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
+        # Not its base model, which OPT passes by.
+        decoder = self._model.get_decoder()
+        watch = decoder.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
         try:
             logits = self._run(inputs, count, placement, cache, keep)
         finally:
             watch.remove()
+        if not found:
+            name = type(self._model).__name__
+            raise ValueError(f"model must call its decoder, whose last hidden states are read, got {name}")
         return logits, placement.unpadded(found[0])
 
     def _run(
@@ -173,20 +179,32 @@ def _kept_columns(
 
 
 @torch.inference_mode()
-def _probe(model: PreTrainedModel) -> KVShape:
-    """What one token leaves in a stock cache: configs name these numbers in too many ways."""
+def kv_shape_of(model: PreTrainedModel) -> KVShape:
+    """What one token leaves in a stock cache: configs name these numbers in too many ways.
+
+    Raises:
+        BrokenRuleError: a model whose caches cannot be rolled back, or whose config names fewer layers than it has.
+    """
+    held, named = getattr(model.get_decoder(), "layers", ()), int(model.config.num_hidden_layers)
+    if len(held) > named:
+        raise BrokenRuleError(f"must be a model whose config names its {len(held)} layers", f"{named}")
+    if model.device.type == "meta":  # other ways to run experts ask which of them a token goes to
+        model.set_experts_implementation("batched_mm")
     cache = DynamicCache(config=model.config)
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
-    model(input_ids=token, use_cache=True, **{cache_argument(model): cache})
+    itself = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=model.device)
+    looks = LayerMasks(model.config).of(itself, model.dtype)
+    model(input_ids=token, position_ids=token, attention_mask=looks, use_cache=True, **{cache_argument(model): cache})
     kinds = {type(layer) for layer in cache.layers}
     if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
         names = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(f"a cache that rolls back needs plain layers, got {', '.join(names) or 'none'}")
+        raise BrokenRuleError("must be a model with plain caches, which roll back", ", ".join(names) or "none")
     states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
     shapes = {tuple(state.shape) for state in states}
     places = {(state.dtype, state.device) for state in states}
     if len(shapes) != 1 or len(places) != 1:
-        raise ValueError(f"keys and values of all layers must be alike, got {sorted(shapes)} in {len(places)} places")
+        rule = "must be a model whose layers have keys and values of one shape, in one place"
+        raise BrokenRuleError(rule, f"{sorted(shapes)} in {len(places)}")
     ((_, num_heads, _, head_width),) = shapes
     ((dtype, device),) = places
     return KVShape(num_layers=len(cache.layers), num_heads=num_heads, head_width=head_width, dtype=dtype, device=device)

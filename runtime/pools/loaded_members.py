@@ -1,7 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -14,7 +14,7 @@ from ..features.feature_forward import FeatureForward
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.fused_forward import FusedForward
 from ..forward.model_forward import ModelForward
-from ..forward.module_forward import ModuleForward
+from ..forward.module_forward import ModuleForward, kv_shape_of
 from ..forward.multiplying.product_choice import ProductChooser
 from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
@@ -232,31 +232,24 @@ def describe_model(
         kind=kind,
         model=model,
         lookup=None,
-        num_parameters=_num_parameters(model),
+        num_parameters=num_parameters_of(model),
         num_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
-        kv_bytes_per_token=_kv_bytes_per_token(model),
+        kv_bytes_per_token=kv_shape_of(model).bytes_per_slot,
         dtype=str(model.dtype).removeprefix("torch."),
         tokenizer=tokenizer,
         from_features=from_features,
     )
 
 
-def _num_parameters(model: PreTrainedModel) -> int:
+def num_parameters_of(model: PreTrainedModel) -> int:
+    """Tied ones once; without the embeddings of another member, of which a head of its own over them reads rows."""
     count: int = sum(parameter.numel() for parameter in model.parameters())
     head = model.get_output_embeddings()
     if isinstance(head, SubsetHead) and head.is_of_another:
         table: torch.Tensor = model.get_input_embeddings().weight
         count -= table.numel()
     return count
-
-
-def _kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Keys and values of every layer; grouped heads are stored once per group."""
-    config: Any = model.config
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    num_heads = (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // (model.tp_size or 1)
-    return int(2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
 
 
 def loaded_pool(pool: LoadedMembers) -> Pool:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ...arguments import ArgumentError, check_least
 from ...counted import counted
+from ..broken_rule import BrokenRuleError
 from ..prompts import Prompt
 from ..ranks.ranks import Ranks
 from ..threads import use_threads
@@ -29,7 +30,7 @@ from .loading.chat_template import ChatTemplate, read_chat_template
 from .loading.model_loading import load_model
 from .loading.split_members import ranks_of
 from .loading.tokenizer_loading import load_member_tokenizers, load_tokenizer
-from .pool_file import MemberEntry, PoolFile, read_pool_file
+from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +160,20 @@ def _load_members(
         if entry.submodel_of is not None:
             models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])
     tokenizers = load_member_tokenizers(file, content)
-    return tuple(_describe(entry, models.get(entry.name), tokenizers.get(entry.name)) for entry in content.members)
+    return tuple(
+        _describe(file, row, entry, models.get(entry.name), tokenizers.get(entry.name))
+        for row, entry in enumerate(content.members)
+    )
 
 
-def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None) -> LoadedMember:
+def _describe(
+    file: Path, row: int, entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None
+) -> LoadedMember:
     if entry.ngram is not None:
         return describe_lookup(entry.name, entry.ngram.rule)
     assert model is not None  # every other entry has one
     kind: Literal["model", "submodel"] = "model" if entry.submodel_of is None else "submodel"
-    return describe_model(entry.name, kind, model, tokenizer, from_features=entry.features_of is not None)
+    try:
+        return describe_model(entry.name, kind, model, tokenizer, from_features=entry.features_of is not None)
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"members[{row}]", error.rule, entry.path or entry.name) from error

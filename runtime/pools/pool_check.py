@@ -9,9 +9,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ..broken_rule import BrokenRuleError
 from ..features.input_layer import give_input
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
+from ..forward.module_forward import kv_shape_of
 from ..heads.subset_head import SubsetHead
 from ..kv.device_memory import total_bytes
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
@@ -25,7 +27,7 @@ from .configs.pool_rules import (
     submodel_of,
 )
 from .devices import a_device, usable_device
-from .loaded_members import describe_model
+from .loaded_members import num_parameters_of
 from .loading.split_members import check_split
 from .loading.tokenizer_loading import load_tokenizer
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
@@ -52,6 +54,7 @@ class _Checking:
         self._target = content.members[-1].name
         self._configs: dict[str, MemberConfig] = {}
         self._models: dict[str, PreTrainedModel] = {}
+        self._kv_bytes: dict[str, int] = {}
         self._problems: dict[str, list[str]] = {name: [] for name in ("", *(entry.name for entry in content.members))}
 
     def checked(self) -> PoolCheck:
@@ -61,6 +64,8 @@ class _Checking:
         for check in (self._check_model, self._check_head, self._check_submodel):
             for row, entry in entries:
                 check(row, entry)
+        for row, entry in entries:
+            self._check_cache(row, entry)
         for row, entry in entries:
             self._check_tokenizer(row, entry, tokenizer)
         members = [self._described(entry) for entry in self._content.members]
@@ -126,6 +131,19 @@ class _Checking:
         if model is not None:
             self._models[entry.name] = model
 
+    def _check_cache(self, row: int, entry: MemberEntry) -> None:
+        """What a token takes in its cache; some models cannot be asked before they have weights."""
+        model = self._models.get(entry.name)
+        if model is None:
+            return
+        try:
+            self._kv_bytes[entry.name] = kv_shape_of(model).bytes_per_slot
+        except BrokenRuleError as error:
+            problem = PoolFileError(self._file, f"members[{row}]", error.rule, entry.path or entry.name)
+            self._problems[entry.name].append(str(problem))
+        except RuntimeError:
+            return
+
     def _check_tokenizer(self, row: int, entry: MemberEntry, tokenizer: Tokenizer | None) -> None:
         """Of a member that does not share the pool's."""
         location = entry.tokenizer
@@ -156,16 +174,15 @@ class _Checking:
             return check
         config = self._configs[owner.name]
         head = model.get_output_embeddings()
-        described = describe_model(entry.name, "submodel" if shared else "model", model, None)
         return replace(
             check,
             architecture=type(model).__name__,
             vocab_size=int(model.config.vocab_size),
             head_tokens=head.out_features if isinstance(head, SubsetHead) else None,
             eos_token_ids=config.eos_token_ids,
-            num_parameters=described.num_parameters,
+            num_parameters=num_parameters_of(model),
             weight_bytes=self._own_parameters(entry, model) * model.dtype.itemsize,
-            kv_bytes_per_token=described.kv_bytes_per_token,
+            kv_bytes_per_token=self._kv_bytes.get(entry.name),
             masks_tried_at_load=not shared and not masks_known(config.config),
         )
 

@@ -28,7 +28,7 @@ from .feature_tree import FeatureTree
 from .further_views import FurtherViews, feature_views, further_views, written_by
 from .near_ties import near_ties
 from .tree_branches import Context, Known, TreeBranches, Trunk, contexts_of, tree_drafters, with_own_log_prob
-from .tree_forward import TreeForward, causal_mask, tree_mask
+from .tree_forward import Mask, Numbers, TreeForward, causal_mask, tree_mask
 from .trie_options import TrieOptions
 
 
@@ -76,17 +76,27 @@ class RequestRecorder:
         return self._trie()
 
     def _write_trunk(self) -> tuple[Ints, Tensor, Tensor]:
-        """The tokens `[T]` the target writes by itself, its logits `[T + 1, V]`, and its states of all tokens."""
-        target, trunk = self._forwards[-1], list[int]()
+        """The tokens `[T]` the target writes by itself, its logits `[T + 1, V]`, and its states as of `_ask_target`."""
+        trunk = list[int]()
         length = len(self._prompt)
-        said = [target.append_with_states(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
+        said = [self._ask_target(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
         eos = self._options.eos_token_ids
         while len(trunk) < self._options.max_new_tokens and not (trunk and trunk[-1] in eos):
             trunk.append(self._choose(said[-1][0], position=len(trunk)))
             position = length + len(trunk) - 1
-            said.append(target.append_with_states(trunk[-1:], [position], causal_mask(position, 1)))
+            said.append(self._ask_target(trunk[-1:], [position], causal_mask(position, 1)))
         logits, states = zip(*said, strict=True)
         return np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states)
+
+    def _ask_target(
+        self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """As `TreeForward.append_with_states`; without states where no member reads them."""
+        target = self._forwards[-1]
+        if self._features is not None:
+            return target.append_with_states(tokens, positions, mask, num_logits=num_logits)
+        logits = target.append(tokens, positions, mask, num_logits=num_logits)
+        return logits, logits[:0]
 
     def _choose(self, logits: Tensor, position: int) -> int:
         """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `next_token_views`."""
@@ -179,7 +189,7 @@ class RequestRecorder:
         mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
         positions = len(self._prompt) - 1 + contexts.depth
         logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards[:-1]]
-        last, states = self._forwards[-1].append_with_states(contexts.token, positions, mask)
+        last, states = self._ask_target(contexts.token, positions, mask)
         by_depth = [] if self._features is None else self._features.behind(contexts, states)
         seen, further = self._view([*logits, last], contexts.depth, by_depth)
         own = contexts.own_log_prob, contexts.further_log_prob
