@@ -18,8 +18,8 @@ from ..broken_rule import ConfigError
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.
 ONE_WINDOW = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
-# Types that cap attention scores, which PyTorch's attention (sdpa) does not; their eager attention adds its mask.
-EAGER = frozenset({"gemma2"})
+# Types that cap attention scores or have sinks, which PyTorch's attention (sdpa) has not; eager ones add their mask.
+EAGER = frozenset({"gemma2", "vaultgemma", "gpt_oss", "granite_swa", "granitemoe_swa", "flint"})
 
 
 def attention_of(config: PreTrainedConfig) -> Literal["sdpa", "eager"]:

@@ -28,8 +28,9 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
             the model's stock ones.
     """
     num_layers = int(model.config.num_hidden_layers)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if not any(name.startswith(LAYERS_PREFIX) for name in parameters):
+    # Buffers that belong to the weights among them, as what corrects the choice of experts.
+    weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+    if not any(name.startswith(LAYERS_PREFIX) for name in weights):
         raise BrokenRuleError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
     if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
         raise BrokenRuleError(f"must be different layers of 0..{num_layers - 1}", str(skip_layers))
@@ -40,7 +41,7 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         submodel = type(model)(_config_of(model, kept))
     if model.tp_size:  # split over processes; so is the submodel, by the same plan on the same mesh
         type(model).maybe_distribute_model(submodel, model.config.distributed_config, model._mesh_manager)
-    shared = _renamed(parameters, kept)
+    shared = _renamed(weights, kept)
     _set_gradients(submodel, shared)
     try:
         submodel.load_state_dict(shared, strict=True, assign=True)
@@ -72,17 +73,17 @@ def _config_of(model: PreTrainedModel, kept: list[int]) -> object:
     return config
 
 
-def _set_gradients(submodel: PreTrainedModel, shared: Mapping[str, torch.nn.Parameter]) -> None:
+def _set_gradients(submodel: PreTrainedModel, shared: Mapping[str, torch.Tensor]) -> None:
     """Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already."""
     for name, parameter in submodel.named_parameters(remove_duplicate=False):
         if name in shared:
             parameter.requires_grad_(shared[name].requires_grad)
 
 
-def _renamed(parameters: Mapping[str, Tensors], kept: list[int]) -> dict[str, Tensors]:
+def _renamed(weights: Mapping[str, Tensors], kept: list[int]) -> dict[str, Tensors]:
     """The kept layers under their new numbers, and everything outside the layers."""
     renamed = {}
-    for name, parameter in parameters.items():
+    for name, parameter in weights.items():
         if not name.startswith(LAYERS_PREFIX):
             renamed[name] = parameter
             continue

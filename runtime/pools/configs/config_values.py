@@ -7,7 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from math import isfinite
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ...broken_rule import ConfigError
 
@@ -15,8 +18,16 @@ RULES = tomllib.loads(files(__package__).joinpath("config_rules.toml").read_text
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first field of a config.json whose value breaks a rule."""
+    """Raises ConfigError for the first field of a config.json, or of its text part, whose value breaks a rule."""
+    text = values.get("text_config")
+    if isinstance(text, Mapping):
+        try:
+            check_values(text)
+        except ConfigError as error:
+            raise ConfigError(f"text_config.{error.field}", error.rule, error.value) from None
     for field in values:
+        if _is_of_its_type(values, field):
+            continue
         if field in RULES["most"]:
             _check_count(field, values[field])
         elif field in RULES["positive"] or field in RULES["positive_or_null"]:
@@ -25,6 +36,16 @@ def check_values(values: Mapping[str, Any]) -> None:
             raise ConfigError(field, "must be true or false", values[field])
     _check_heads(values)
     _check_layer_types(values)
+
+
+def _is_of_its_type(values: Mapping[str, Any], field: str) -> bool:
+    """Whether the config class of its model type takes null, or a list, where most others take a number."""
+    value, model_type = values[field], values.get("model_type")
+    if not isinstance(value, list | None) or not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        return False
+    declared: Any = getattr(CONFIG_MAPPING[model_type], "__dataclass_fields__", {}).get(field)
+    kinds = () if declared is None else get_args(declared.type)
+    return (NoneType if value is None else list) in [get_origin(kind) or kind for kind in kinds]
 
 
 def _check_count(field: str, value: object) -> None:

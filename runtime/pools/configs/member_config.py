@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils.hub import cached_file
 
 from ....strict_json import decode_json, kind_of_json
@@ -34,6 +34,7 @@ class MemberConfig:
         model_class: that is built from it.
         eos_token_ids: tokens that end a text (`end_tokens`); may be none.
         eos_file: where they are named, or would be.
+        is_text_part: whether it is the text part of a model that also sees or hears.
     """
 
     location: Path | str
@@ -41,6 +42,7 @@ class MemberConfig:
     model_class: type[PreTrainedModel]
     eos_token_ids: tuple[int, ...]
     eos_file: Path
+    is_text_part: bool = False
 
 
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
@@ -66,11 +68,11 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
         raise PoolFileError(file, field, f"must hold {CONFIG}", location)
     values = _read(path)
     eos_file = path if generation_path is None else generation_path
-    said = values if generation_path is None else _read(generation_path)
+    said = _text_part(values) if generation_path is None else _read(generation_path)
     try:
         check_values(values)
         # transformers refuses other types in config.json, though generate() may look elsewhere.
-        most = ANY_VOCABULARY if generation_path else values.get("vocab_size", ANY_VOCABULARY)
+        most = ANY_VOCABULARY if generation_path else said.get("vocab_size", ANY_VOCABULARY)
         checked_end_tokens(values.get(EOS_FIELD), most)
         config, model_class = _built(path, values)
         check_supported(config, model_class, context_tokens=context_tokens)
@@ -81,7 +83,12 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
     except ConfigError as error:
         raise PoolFileError(eos_file, error.field, error.rule, error.value) from error
     return MemberConfig(
-        location=resolved, config=config, model_class=model_class, eos_token_ids=ends, eos_file=eos_file
+        location=resolved,
+        config=config,
+        model_class=model_class,
+        eos_token_ids=ends,
+        eos_file=eos_file,
+        is_text_part=config.model_type != values.get("model_type"),
     )
 
 
@@ -146,6 +153,12 @@ def _read(path: Path) -> Mapping[str, Any]:
     return values
 
 
+def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of text, beside images or sounds."""
+    text = values.get("text_config")
+    return {**values, **text} if isinstance(text, Mapping) else values
+
+
 def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, type[Any]]:
     """The config as transformers reads it, and the class of its model."""
     model_type = values.get("model_type")
@@ -161,6 +174,11 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PoolFileError(path, "content", "must be a config that transformers reads", reason) from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError("model_type", "must be a causal language model", model_type)
-    return config, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    text = config.get_text_config(decoder=True) if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else config
+    if text is not config and getattr(config, "tie_word_embeddings", False):
+        text.tie_word_embeddings = True
+    # Of a wrapper that also sees or hears the text part is what decodes.
+    for part in (config,) if text is config else (text, config):
+        if type(part) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            return part, MODEL_FOR_CAUSAL_LM_MAPPING[type(part)]
+    raise ConfigError("model_type", "must be a causal language model", model_type)

@@ -1,11 +1,12 @@
 """Loads the weights of a pool's member, whose config was checked before."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
 from ...features.input_layer import give_input, read_input_weight
@@ -21,6 +22,9 @@ from .split_members import check_split, split_options
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+# Names of a wrapper's weights, and of its text part's.
+_LAYER = re.compile(r"^(?:model|transformer)\.(?:layers|h)\.(\d+)\.")
+_TEXT_PART = {r"^language_model\.lm_head\.": "lm_head.", r"^(model\.)?language_model\.(model\.)?": "model."}
 
 
 def load_model(
@@ -46,8 +50,10 @@ def load_model(
         check_split(file, field, config, ranks.num_ranks)
     try:
         with quiet_loading():
-            model, info = AutoModelForCausalLM.from_pretrained(
+            model, info = config.model_class.from_pretrained(
                 str(config.location),
+                config=config.config,
+                key_mapping=_TEXT_PART if config.is_text_part else None,
                 dtype=getattr(torch, entry.dtype),
                 attn_implementation=attention_of(config.config),
                 use_safetensors=True,
@@ -63,6 +69,7 @@ def load_model(
     for name, found, expected in sorted(info["mismatched_keys"]):
         rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    _check_all_layers(file, field, entry, model, info["unexpected_keys"])
     if entry.features_of is not None:
         _read_input(file, field, entry, model, config.location)
     # Each rank has its part on its own device already.
@@ -86,6 +93,17 @@ def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedMod
         missing = missing - embedding_names(model)
     if missing:
         rule = f"must hold every weight ({min(missing)} is missing)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+
+
+def _check_all_layers(
+    file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, unexpected: Iterable[str]
+) -> None:
+    """The config names all layers that the weights have; raises PoolFileError."""
+    named = int(model.config.num_hidden_layers)
+    beyond = [name for name in unexpected if (layer := _LAYER.search(name)) and int(layer[1]) >= named]
+    if beyond:
+        rule = f"must be weights whose config names all layers, {named} and not more ({min(beyond)} is there)"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
 
 

@@ -15,7 +15,7 @@ from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.pools.submodel import make_submodel
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache, LlamaForCausalLM
 
 TEXT = "A paceline is a line of riders, each drafting behind the next."
 HEAD = 'name = "p"\ntokenizer = "tokenizer.json"\ncontext_tokens = 512\n'
@@ -288,7 +288,7 @@ def test_a_hub_id_that_cannot_be_reached_is_one_line(folder, monkeypatch):
 
 def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
     asked = []
-    original = AutoModelForCausalLM.from_pretrained
+    original = LlamaForCausalLM.from_pretrained
 
     def answer(location, **settings):
         asked.append(location)
@@ -300,7 +300,7 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         asked.append((location, name))
         return str(built / "target" / name) if (built / "target" / name).is_file() else None
 
-    monkeypatch.setattr("paceline.runtime.pools.loading.model_loading.AutoModelForCausalLM.from_pretrained", answer)
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", answer)
     monkeypatch.setattr("paceline.runtime.pools.configs.member_config.cached_file", stored)
     (folder / "pool.toml").write_text(HEAD + HUB_TARGET, encoding="utf-8")
     assert ModelPool.load(folder).target.num_layers == 4

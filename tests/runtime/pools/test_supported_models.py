@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from paceline.runtime.pools.configs.supported_models import check_supported
+from paceline.runtime.pools.live_pool import live_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -123,7 +124,11 @@ def test_what_only_transformers_can_judge_is_one_line_too(written, sound, name):
         ("bloom", {}, "model_type"),
         ("mpt", {}, "model_type"),
         ("falcon", {"alibi": True}, "alibi"),
-        ("gpt_oss", {}, "model_type"),
+        ("mimo_v2_flash", {}, "model_type"),
+        ("gpt_neo", {}, "model_type"),
+        ("granitemoehybrid", {}, "model_type"),
+        ("gemma4_text", {}, "per_layer_config"),
+        ("dots3_note_text", {}, "per_layer_config"),
         ("llama4_text", {}, "layer_types"),
         ("lfm2", {}, "layer_types"),
         ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 8}, "sliding_window"),
@@ -131,7 +136,9 @@ def test_what_only_transformers_can_judge_is_one_line_too(written, sound, name):
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma3n_text", {}, "num_kv_shared_layers"),
         ("deepseek_v3", {}, "kv_lora_rank"),
-        ("gemma3", {}, "model_type"),
+        ("gemma3", {"text_config": {"num_hidden_layers": 0}}, "text_config.num_hidden_layers"),
+        ("gemma4", {}, "per_layer_config"),
+        ("emu3", {}, "model_type"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ("vit", {}, "model_type"),
     ],
@@ -184,3 +191,45 @@ def test_a_model_that_looks_ahead_is_found_when_it_is_loaded(written, tiny_pool,
     (tmp_path / "pool.toml").write_text(POOL.format(dtype="float32"), encoding="utf-8")
     with pytest.raises(PoolFileError, match="must be a model that looks where its mask says, model_type bert does not"):
         ModelPool.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("bloom", {}, "without biases by distance (ALiBi)"),
+        ("mpt", {}, "without biases by distance (ALiBi)"),
+        ("gpt_neo", {}, "not by local attention of their own"),
+        ("mamba", {}, "not a running state that cannot be rolled back"),
+        ("rwkv", {}, "not a running state that cannot be rolled back"),
+        ("granitemoehybrid", {}, "not a running state that cannot be rolled back"),
+        ("gemma3n_text", {"intermediate_size": [64] * 35}, "layers that share keys and values"),
+        ("gemma4_text", {}, "heads, windows or widths of their own, got 'head_dim'"),
+        ("qwen3_5", {}, "not a running state that cannot be rolled back"),
+    ],
+)
+def test_the_reason_is_the_one_that_counts(written, sound, model_type, changes, reason):
+    assert reason in refused(written, {"model_type": model_type, **changes})[1]
+
+
+def test_a_hybrid_of_attention_alone_is_none():
+    config = CONFIG_MAPPING["granitemoehybrid"](num_hidden_layers=2, layer_types=["attention", "attention"])
+    check_supported(config, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], context_tokens=64)
+
+
+def test_weights_of_more_layers_than_the_config_names(written, sound, tiny_pool, tmp_path):
+    random_llama(11).save_pretrained(tmp_path / "target")
+    values = sound | {"num_hidden_layers": sound["num_hidden_layers"] - 1}
+    (tmp_path / "target" / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    tiny_pool.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "pool.toml").write_text(POOL.format(dtype="float32"), encoding="utf-8")
+    with pytest.raises(
+        PoolFileError, match=r"whose config names all layers, 2 and not more \(model.layers.2.+ is there\)"
+    ):
+        ModelPool.load(tmp_path)
+
+
+def test_a_model_whose_config_names_fewer_layers_than_it_has():
+    model = random_llama(11)
+    model.config.num_hidden_layers = 2
+    with pytest.raises(ValueError, match="must be a model whose config names its 3 layers, got 2"):
+        live_pool(model, context_tokens=32, eos_token_ids=(3,))
