@@ -70,9 +70,9 @@ def test_a_few_forwards_after_times_away_are_measured_again():
 
 
 def test_a_profile_whose_weights_come_back_later_than_they_did_no_longer_fits(made, tmp_path):
-    """Loosely: a busy machine may double anything. The settled forwards are those of now."""
+    """Loosely: a busy machine may take several times as long for anything. The settled forwards are those of now."""
     _, here = made
-    members = tuple(after_away_changed(member, 6.0) for member in here.meta.members)
+    members = tuple(after_away_changed(member, 60.0) for member in here.meta.members)
     found = check_profile(POOL, written(changed(here, drift=2.0, members=members), tmp_path)).freshness
     assert found.members.keys() == found.after_away.keys() == {"draft", "mid", "slim", "target"}
     assert not any(pace.fits for pace in found.after_away.values())
@@ -80,15 +80,15 @@ def test_a_profile_whose_weights_come_back_later_than_they_did_no_longer_fits(ma
     assert not found.to_json()["after_away"]["target"]["fits"]
 
 
-def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, tmp_path):
-    """Loosely: a busy machine may double anything."""
+def test_a_profile_of_now_is_told_from_one_of_a_machine_sixty_times_as_fast(made, tmp_path):
+    """Loosely: a busy machine may take several times as long for anything."""
     _, here = made
     then = {"measured_at": datetime.now(UTC) - timedelta(minutes=58)}
-    found = check_profile(POOL, written(changed(here, faster=6.0, **then), tmp_path))
+    found = check_profile(POOL, written(changed(here, faster=60.0, **then), tmp_path))
     assert not found.fits
     assert found.freshness.members.keys() == {"draft", "mid", "slim", "target"}
-    assert all(2 < pace.ratio < 18 for pace in found.freshness.members.values())
-    assert all(2 < pace.ratio < 18 for pace in found.freshness.after_away.values())
+    assert all(6 < pace.ratio < 600 for pace in found.freshness.members.values())
+    assert all(6 < pace.ratio < 600 for pace in found.freshness.after_away.values())
     assert [row["after_away"] for row in found.to_dicts()] == [False] * 4 + [True] * 4
     assert found.freshness.age_s == pytest.approx(58 * 60, abs=60)
     assert found.lines()[-1].startswith("the profile no longer fits: ")
@@ -182,7 +182,7 @@ def test_what_may_have_changed_seconds_is_remarked(made):
 
 def test_validate_says_beforehand_that_a_profile_no_longer_fits(made, tmp_path, capsys):
     folder, here = made
-    path = written(changed(here, faster=6.0), tmp_path)
+    path = written(changed(here, faster=60.0), tmp_path)
     found = validate(POOL, PROMPTS, folder / "a.trace", ["plain"], cost=str(path), batches=(1,), runs=1)
     assert "the profile no longer fits: " in capsys.readouterr().err
     assert not found.to_json()["freshness"]["fits"]
