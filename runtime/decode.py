@@ -15,6 +15,7 @@ from ..decoding.request_tokens import FinishReason
 from ..decoding.rollouts.branching import Rollouts
 from ..decoding.rollouts.growth import Growth, growth_of
 from ..decoding.session import Session
+from ..foreign_code import raised_at
 from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token
@@ -85,7 +86,8 @@ def decode(
     """Answer every prompt; up to `batch` requests share each forward.
 
     The log's `divergent_tokens` are 0: nobody knows here what the target alone would have written. An interrupt
-    (KeyboardInterrupt) ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True.
+    (KeyboardInterrupt) ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True, and
+    `log.meta["interrupted_at"]` is the line of the policy's file, if it came there.
 
     Args:
         pool: its last member is the target.
@@ -127,10 +129,12 @@ def decode(
         growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
         num_paths = 1 if rollouts is None else rollouts.num_paths
         check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-        interrupted = _drive(run.driver, sessions, batch, growth)
+        interrupted_at = _drive(run.driver, sessions, batch, growth)
+    interrupted = interrupted_at is not None
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch) | _asked_of(pool)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
+    meta |= {"interrupted_at": interrupted_at} if interrupted_at else {}
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
@@ -154,18 +158,18 @@ def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], R
     return ran
 
 
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: Growth | None) -> bool:
-    """Answer all; returns whether it was interrupted."""
+def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: Growth | None) -> str | None:
+    """Answer all; returns None, or if it was interrupted where in a user's code, "" if in none."""
     total = len(sessions) if growth is None else growth.num_paths
     with Progress("decoding", total, unit="requests") as progress:
         try:
             for num_ended in driver.run(sessions, batch, growth):
                 if num_ended:
                     progress.advance(num_ended)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             driver.give_up(INTERRUPTED)
-            return True
-    return False
+            return raised_at(interrupt, installed=False) or ""
+    return None
 
 
 def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:

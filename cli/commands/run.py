@@ -75,6 +75,10 @@ def run(
         list[str] | None,
         typer.Option(help="As --policy of compare; several run in turn, in one table; default: plain."),
     ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Of several policies, how many times each answers, in turn; default: 3.", min=1, max=1000),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: models.MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
@@ -103,7 +107,7 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     names = policy or ["plain"]
-    _check_several(names, out, rollouts)
+    _check_several(names, out, rollouts, repeats)
     if unsandboxed and not run_tests:
         raise ValueError("unsandboxed stands after --run-tests, got it without")
     mode = sampling.chosen()
@@ -119,7 +123,7 @@ def run(
     with needs_torch():
         from ...runtime.memory import Memory
         from ...runtime.ranks.ranks import leave
-        from ...studies.comparing.decoded import decode_each
+        from ...studies.comparing.decoded import REPEATS, decode_each
         from ...studies.decode import decode
     loading: Any = {"lossless": lossless, "threads": threads, "chat": chat, "devices": devices}
     loading |= {"forward": forward, "debug": debug}
@@ -143,7 +147,7 @@ def run(
         rollouts=branching,
     )
     if len(names) > 1:
-        each = decode_each(pool, requests, names, options, **loading)
+        each = decode_each(pool, requests, names, options, repeats=repeats or REPEATS, **loading)
         leave()
         if is_first():
             _tell_each(each, len(names), json)
@@ -168,7 +172,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     if decoded.log.meta["interrupted"]:
-        raise Interrupted(f"{len(decoded.outputs)} of {asked} ended and are kept")
+        raise Interrupted(f"{_at(decoded)}{len(decoded.outputs)} of {asked} ended and are kept")
     if decoded.failed:
         typer.echo(f"paceline: {len(decoded.failed)} of {asked} failed", err=True)
         raise typer.Exit(SOME_FAILED)
@@ -182,14 +186,25 @@ def _tell_each(each: "DecodedByPolicy", asked: int, json: Path | None) -> None:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     last = each.runs[-1]
     if last.log.meta["interrupted"] or last.quality_interrupted:
-        raise Interrupted(f"{len(each.runs)} of {asked} policies began, the last one did not end")
+        raise Interrupted(f"{_at(last)}{len(each.runs)} of {asked} policies began, the last one did not end")
+    if each.is_cut_short:
+        rounds = counted(each.num_rounds, "whole round")
+        raise Interrupted(f"every policy answered, and speeds are of {rounds} instead of {each.asked_rounds}")
     if failed:
         typer.echo(f"paceline: {counted(len(failed), 'request')} failed", err=True)
         raise typer.Exit(SOME_FAILED)
 
 
-def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None) -> None:
-    """Raises ValueError for options that go with one policy alone."""
+def _at(run: "Decoded") -> str:
+    """Where in a policy's file an interrupt came, as the beginning of a sentence; empty if in none."""
+    place = run.log.meta.get("interrupted_at")
+    return "" if place is None else f"in {run.log.meta['policy']} at {place}; "
+
+
+def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None, repeats: int | None) -> None:
+    """Raises ValueError for options that go with one policy alone, or with several only."""
+    if len(names) == 1 and repeats is not None:
+        raise ValueError(f"--repeats goes with several --policy, got {names[0]}")
     if len(names) > 1 and (out is not None or rollouts is not None):
         option = "--out" if out is not None else "--rollouts"
         raise ValueError(f"{option} goes with one --policy, got {', '.join(names)}; --json has the answers of each")

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ..forward.fused_forward import FusedForward
 from ..forward.module_forward import ModuleForward
+from ..forward.token_rows import PaddedForward
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
@@ -29,7 +30,9 @@ class FeatureForward:
     whole_draft = None
     whole_verify = None
 
-    def __init__(self, model: PreTrainedModel, body: FusedForward | ModuleForward | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, body: FusedForward | ModuleForward | PaddedForward | None = None
+    ) -> None:
         self._body = ModuleForward(model) if body is None else body
         self._model = model
         self.width = int(model.config.hidden_size)

@@ -22,6 +22,7 @@ from .model_forward import ModelForward
 from .module_forward import ModuleForward
 from .multiplying.product_choice import ProductChooser
 from .rounding import apart_by_more_than_rounding
+from .token_rows import TokenRows, over_rows
 from .weights import lay_back, layouts_of
 
 ForwardKind = Literal[
@@ -55,6 +56,7 @@ def choose_forward(
     products: ProductChooser | None = None,
     capture: Capture | None = None,
     may_capture: bool = True,
+    rows: TokenRows | None = None,
 ) -> ModelForward:
     """How to run `model`; the choice stands in the result's `name`.
 
@@ -68,6 +70,7 @@ def choose_forward(
         products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
         capture: of `graphs`; None takes CUDA graphs.
         may_capture: whether `auto` may take graphs.
+        rows: how the model's tokens are those of its pool; None where they are the same.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
@@ -82,18 +85,19 @@ def choose_forward(
         raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")
     modules = ModuleForward(model)
     if kind == "modules":
-        return modules
+        return over_rows(modules, rows)
     if kind == "graphs" and capture is None:
         capture = capture_on(model.device)
     products = products or ProductChooser(only=only_product(kind))
-    made: ModelForward = modules
+    fastest: FusedForward | ModuleForward = modules
     if reason is None:
         way = _fused if kind.startswith("fused") else _quicker
-        made = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+        fastest = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    made = over_rows(fastest, rows)
     if capture is not None:
-        return _captured(model, made, capture, context_tokens)
+        return _captured(made, capture, _width(model, rows), context_tokens)
     if kind == "auto" and may_capture and model.device.type == "cuda":
-        return _captured_if_quicker(model, made, products.known, context_tokens)
+        return _captured_if_quicker(model, made, products.known, _width(model, rows), context_tokens)
     return made
 
 
@@ -102,14 +106,19 @@ def only_product(kind: ForwardKind) -> str | None:
     return kind.partition(":")[2] or None
 
 
-def _captured(model: PreTrainedModel, eager: ModelForward, capture: Capture, context_tokens: int) -> GraphForward:
-    graphs = GraphForward(eager, capture, vocab_size=int(model.config.vocab_size), context_tokens=context_tokens)
-    check_forwards(graphs, eager, vocab_size=model.config.vocab_size)
+def _width(model: PreTrainedModel, rows: TokenRows | None) -> int:
+    """Of the logits."""
+    return int(model.config.vocab_size) if rows is None else rows.width
+
+
+def _captured(eager: ModelForward, capture: Capture, vocab_size: int, context_tokens: int) -> GraphForward:
+    graphs = GraphForward(eager, capture, vocab_size=vocab_size, context_tokens=context_tokens)
+    check_forwards(graphs, eager, vocab_size=vocab_size)
     return graphs
 
 
 def _captured_if_quicker(
-    model: PreTrainedModel, eager: ModelForward, known: KnownChoices, context_tokens: int
+    model: PreTrainedModel, eager: ModelForward, known: KnownChoices, vocab_size: int, context_tokens: int
 ) -> ModelForward:
     """Graphs of a forward, unless it is quicker without them, or nothing of it can be captured (said in one line)."""
     dtype = str(model.dtype).removeprefix("torch.")
@@ -119,7 +128,7 @@ def _captured_if_quicker(
     if remembered == [eager.name]:
         return eager
     try:
-        graphs = _captured(model, eager, capture_on(model.device), context_tokens)
+        graphs = _captured(eager, capture_on(model.device), vocab_size, context_tokens)
     except ValueError as error:
         sys.stderr.write(f"paceline: no CUDA graphs for {type(model).__name__}: {error}\n")
         return eager
@@ -139,7 +148,7 @@ def _quicker(
     *,
     share_weights: bool,
     context_tokens: int,
-) -> ModelForward:
+) -> FusedForward | ModuleForward:
     """The fused forward, unless the modules are quicker on this machine.
 
     Both run on the same memory: weights are laid out anew one by one, and laid back likewise.

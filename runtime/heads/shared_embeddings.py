@@ -22,7 +22,7 @@ def own_embeddings(model: PreTrainedModel) -> set[str]:
 
 
 def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel) -> None:
-    """Let `model` use the token embeddings and the output head of `owner`, the very same modules.
+    """Let `model` use the token embeddings and the output head of `owner`, the very same modules, of as many tokens.
 
     Raises:
         BrokenRuleError: they are of another width, format or device.
@@ -37,3 +37,4 @@ def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel) -> None:
             raise BrokenRuleError(f"must be a member of the same {what} ({own})", str(other))
     model.set_input_embeddings(owner.get_input_embeddings())
     model.set_output_embeddings(owner.get_output_embeddings())
+    model.config.vocab_size = owner.config.vocab_size

@@ -11,8 +11,9 @@ from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
+from ..tokenizers.pieces import num_token_ids
 from .configs.supported_models import check_supported
-from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
+from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model, table_rows
 from .submodel import make_submodel
 
 TARGET, NGRAM = "target", "ngram"
@@ -58,14 +59,15 @@ def live_pool(
     rows = _rows(assistants, names, assistant_tokenizers)
     models = [_member(name, model, tokenizer, context_tokens) for name, model, tokenizer in rows]
     largest = _member(TARGET, target, None, context_tokens)
+    shared = _own_copy("target_tokenizer", target_tokenizer)
     for member in models:
-        _check_beside(member, largest, int(target.config.vocab_size))
+        _check_beside(member, largest, shared)
     models += [_slim(name, target, skipped) for name, skipped in (slims or {}).items()]
     models.sort(key=lambda member: member.num_parameters)
     members = [*([] if lookup is None else [describe_lookup(NGRAM, lookup)]), *models, largest]
     pool = LoadedMembers(
         members=tuple(members),
-        tokenizer=_own_copy("target_tokenizer", target_tokenizer),
+        tokenizer=shared,
         eos_token_ids=eos_token_ids,
         context_tokens=context_tokens,
         copy_weights=copy_weights,
@@ -175,13 +177,20 @@ def _check_tokens(field: str, tokenizer: Tokenizer | None, member: LoadedMember)
         )
 
 
-def _check_beside(member: LoadedMember, target: LoadedMember, vocab_size: int) -> None:
-    config: Any = None if member.model is None else member.model.config
-    if member.tokenizer is None and config.vocab_size != vocab_size:
-        raise ValueError(
-            f"{member.name} must have the target's vocabulary size ({vocab_size}) or a tokenizer of its own in "
-            f"assistant_tokenizers, got {config.vocab_size}"
-        )
+def _check_beside(member: LoadedMember, target: LoadedMember, tokenizer: Tokenizer | None) -> None:
+    rows, of_target = table_rows(member), table_rows(target)
+    if member.tokenizer is None and rows != of_target:
+        if tokenizer is None:
+            raise ValueError(
+                f"{member.name} must have the target's vocabulary size ({of_target}), or target_tokenizer must say how "
+                "many tokens both share, or the assistant needs a tokenizer of its own in assistant_tokenizers, "
+                f"got {rows}"
+            )
+        if rows < num_token_ids(tokenizer):
+            raise ValueError(
+                f"{member.name} must have a row for each of the {num_token_ids(tokenizer)} tokens of target_tokenizer, "
+                f"or a tokenizer of its own in assistant_tokenizers, got {rows}"
+            )
     if member.num_parameters > target.num_parameters:
         raise ValueError(
             f"{member.name} must not have more parameters than the target ({target.num_parameters:,}), "

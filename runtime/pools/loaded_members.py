@@ -1,7 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -16,9 +16,11 @@ from ..forward.fused_forward import FusedForward
 from ..forward.model_forward import ModelForward
 from ..forward.module_forward import ModuleForward, kv_shape_of
 from ..forward.multiplying.product_choice import ProductChooser, timing_bytes
+from ..forward.token_rows import PaddedForward, TokenRows
 from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
 from ..tokenizers.alignment import Alignment
+from ..tokenizers.pieces import num_token_ids
 from .configs.end_tokens import end_tokens
 
 
@@ -181,11 +183,24 @@ class LoadedMembers:
             context_tokens=self.context_tokens,
             products=self._product_chooser(only_product(kind)),
             may_capture=reader is None or not (member is self.target or member.from_features),
+            rows=self.rows(level),
         )
         if not member.from_features:
             return made
-        assert isinstance(made, FusedForward | ModuleForward)  # graphs are left out
+        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # graphs are left out
         return FeatureForward(member.model, made)
+
+    def rows(self, level: int) -> TokenRows | None:
+        """How the tokens of the member at `level` are the target's; None where they are the same.
+
+        Those of a member with a tokenizer of its own are another vocabulary, which texts are carried to.
+        """
+        member = self.members[level]
+        if member.model is None or member is self.target or member.tokenizer is not None:
+            return None
+        own, width = table_rows(member), table_rows(self.target)
+        said = min(own, width, width if self.tokenizer is None else num_token_ids(self.tokenizer))
+        return None if own == width == said else TokenRows(own=own, said=said, width=width)
 
     def forward_names(self, kind: ForwardKind) -> dict[str, str]:
         """Which forward each model runs by, `fused` or `modules`; raises as `forward`."""
@@ -221,6 +236,12 @@ class LoadedMembers:
             raise ValueError(f"the target must have {missing} where {name} has a tokenizer of its own, got None")
         # Any of the target's ends would do: a draft that ends in another than the target's own choice is refused there.
         return Alignment(self.tokenizer, member.tokenizer, self.eos_token_ids[0], frozenset(member.eos_token_ids))
+
+
+def table_rows(member: LoadedMember) -> int:
+    """Rows of the table that a model's token ids are looked up in."""
+    model: Any = member.model
+    return int(model.config.vocab_size)
 
 
 def describe_lookup(name: str, rule: LookupRule) -> LoadedMember:

@@ -2,14 +2,19 @@
 
 import copy
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from ..broken_rule import BrokenRuleError
+from ..forward.rounding import apart_by_more_than_rounding
 
 LAYERS_PREFIX = "model.layers."
+# Tokens that a submodel is tried on, and how far apart they stand: encodings of positions show where that is far.
+CHECKED_TOKENS, POSITION_STEP = 12, 16
+# Of the largest logit. Both run the same operations, so that rounding differs where its order is chance, if at all.
+MOST_APART = 0.02
 Tensors = TypeVar("Tensors", bound=torch.Tensor)
 
 
@@ -24,8 +29,9 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         A model of the same class whose parameters are the very tensors of `model`.
 
     Raises:
-        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, or the weights are not
-            the model's stock ones.
+        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not the
+            model's stock ones, or the result does not write what `model` writes without these layers, as where a layer
+            depends on its number.
     """
     num_layers = int(model.config.num_hidden_layers)
     # Buffers that belong to the weights among them, as what corrects the choice of experts.
@@ -49,7 +55,47 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         raise BrokenRuleError(f"a submodel needs the stock weights of {type(model).__name__}", "others") from error
     _share_buffers(model, submodel)
     submodel.generation_config = copy.deepcopy(model.generation_config)
-    return submodel.eval()
+    submodel.eval()
+    if model.device.type != "meta":
+        _check_skipped(model, submodel, skip_layers)
+    return submodel
+
+
+@torch.no_grad()
+def _check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, skip_layers: tuple[int, ...]) -> None:
+    """The submodel's logits are those of `model` with these layers passed over; raises BrokenRuleError.
+
+    Nothing says which fields of a config are by layer, and a layer may make something of its number.
+    """
+    step = max(1, min(POSITION_STEP, int(model.config.max_position_embeddings) // CHECKED_TOKENS))
+    ids = torch.arange(CHECKED_TOKENS, device=model.device)[None] * 7 % int(model.config.vocab_size)
+    asked = {
+        "input_ids": ids,
+        "position_ids": torch.arange(CHECKED_TOKENS, device=model.device)[None] * step,
+        # Without one, transformers takes gaps between positions for ends of texts.
+        "attention_mask": torch.ones_like(ids),
+        "use_cache": False,
+    }
+    hooks = [
+        model.get_submodule(f"{LAYERS_PREFIX}{layer}").register_forward_hook(_passed_over, with_kwargs=True)
+        for layer in skip_layers
+    ]
+    try:
+        expected = model(**asked).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = submodel(**asked).logits
+    if apart_by_more_than_rounding(found, expected, model.dtype, most=MOST_APART) is not None:
+        raise BrokenRuleError(
+            f"needs a model whose layers do not depend on their numbers, and those of {type(model).__name__} do"
+        )
+
+
+def _passed_over(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], said: object) -> object:
+    """What a layer is given, in the form of what it says."""
+    hidden = given[0] if given else named["hidden_states"]
+    return (hidden, *said[1:]) if isinstance(said, tuple) else hidden
 
 
 def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel) -> None:
@@ -65,11 +111,12 @@ def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel) -> None:
 
 
 def _config_of(model: PreTrainedModel, kept: list[int]) -> object:
-    config = copy.deepcopy(model.config)
+    config, num_layers = copy.deepcopy(model.config), int(model.config.num_hidden_layers)
     config.num_hidden_layers = len(kept)
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None:
-        config.layer_types = [layer_types[layer] for layer in kept]
+    # Whatever has an entry for each layer; that this is right is checked on the logits.
+    for name, value in vars(model.config).items():
+        if isinstance(value, list | tuple) and len(value) == num_layers:
+            setattr(config, name, [value[layer] for layer in kept])
     return config
 
 

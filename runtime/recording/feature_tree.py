@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 
 from ...traces.tries.trie import Ints
 from ..features.feature_forward import FeatureForward
+from ..forward.module_forward import ModuleForward
+from ..forward.token_rows import TokenRows, over_rows
 from ..kv.slot_cache import SlotCache
 from .contexts import Contexts
 from .tree_forward import REQUEST, Mask, append_slots, causal_mask
@@ -29,10 +31,11 @@ class FeatureTree:
         model: the drafter.
         num_prompt: tokens of the prompt.
         depths: D.
+        rows: how its tokens are those of its pool; None where they are the same.
     """
 
-    def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int) -> None:
-        self._forward = FeatureForward(model)
+    def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int, rows: TokenRows | None = None) -> None:
+        self._forward = FeatureForward(model, over_rows(ModuleForward(model), rows))
         self._cache = SlotCache(self._forward.kv_shape)
         self._num_prompt, self._depths = num_prompt, depths
         self._slots: NDArray[np.int64] = np.zeros((0, depths), dtype=np.int64)  # [S, D], -1 for none

@@ -38,7 +38,7 @@ from .trie_options import TrieOptions
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
 # Of what a part holds: parts of another form are not gone on from.
-PART_FORM = 3
+PART_FORM = 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -160,12 +160,13 @@ def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
     """Record every request that has no part yet."""
     models = [member.model for member in _recorded(pool)]
+    rows = [pool.rows(level) for level, member in enumerate(pool.members) if member.model is not None]
     there = sum(parts.has(number) for number in range(len(requests)))
     with Progress("recording", len(requests), unit="requests", done=there) as progress:
         for number, (prompt, tokens) in enumerate(requests):
             if not parts.has(number):
                 noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))
-                recorder = RequestRecorder(models, tokens, options, noise)
+                recorder = RequestRecorder(models, tokens, options, noise, rows)
                 trie = recorder.record()
                 parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
                 progress.advance()

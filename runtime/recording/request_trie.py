@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, TreeRanks, Trie
+from ..forward.token_rows import TokenRows
 from ..next_token_views import Views, scores, view
 from ..sampling.coupled_noise import RequestNoise
 from .contexts import Contexts, Floats32, first_allowance, offspring, writers_of
@@ -41,18 +42,28 @@ class RequestRecorder:
     """
 
     def __init__(
-        self, models: Sequence[PreTrainedModel], prompt: Sequence[int], options: TrieOptions, noise: RequestNoise | None
+        self,
+        models: Sequence[PreTrainedModel],
+        prompt: Sequence[int],
+        options: TrieOptions,
+        noise: RequestNoise | None,
+        rows: Sequence[TokenRows | None] | None = None,
     ) -> None:
+        rows = [None] * len(models) if rows is None else rows
         capacity = len(prompt) + options.max_new_tokens + 256
         self._reader: int | None
         self._reader, depths = options.features or (None, 1)
         # The reader's is a tree of its own, that of depths.
         self._forwards = [
-            TreeForward(model, capacity=capacity) for index, model in enumerate(models) if index != self._reader
+            TreeForward(model, capacity=capacity, rows=rows[index])
+            for index, model in enumerate(models)
+            if index != self._reader
         ]
         self._features: FeatureTree | None = None
         if self._reader is not None:
-            self._features = FeatureTree(models[self._reader], num_prompt=len(prompt), depths=depths)
+            self._features = FeatureTree(
+                models[self._reader], num_prompt=len(prompt), depths=depths, rows=rows[self._reader]
+            )
         self._writers = writers_of(options.closure, len(models), reader=self._reader, depths=depths)
         self._num_models = len(models)
         # A context is one row for each depth, which all look at each other's slots.

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..forward.module_forward import ModuleForward
+from ..forward.token_rows import TokenRows, over_rows
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
 
@@ -70,13 +71,14 @@ class TreeForward:
     Args:
         model: in evaluation mode.
         capacity: slots there is room for from the beginning; more is made by doubling.
+        rows: how the model's tokens are those of its pool; None where they are the same.
 
     Raises:
         ValueError: a model that cannot be run so (`ModuleForward`).
     """
 
-    def __init__(self, model: PreTrainedModel, *, capacity: int = 256) -> None:
-        self._forward = ModuleForward(model)
+    def __init__(self, model: PreTrainedModel, *, capacity: int = 256, rows: TokenRows | None = None) -> None:
+        self._forward = over_rows(ModuleForward(model), rows)
         self._cache = SlotCache(self._forward.kv_shape)
         self._cache.reserve([REQUEST], [capacity])
 

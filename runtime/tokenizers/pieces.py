@@ -48,6 +48,11 @@ def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
 
 
+def num_token_ids(tokenizer: Tokenizer) -> int:
+    """Rows that a table needs for every token: the largest id and one. Ids between may belong to none."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
 def _byte_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Tokens such as `<0xE4>` that stand for one byte."""
     ids = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))

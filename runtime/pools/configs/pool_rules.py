@@ -14,8 +14,9 @@ from ...heads.head_tokens import read_head_tokens
 from ...heads.shared_embeddings import share_embeddings
 from ...heads.subset_head import SubsetHead
 from ...tokenizers.alignment import Alignment
+from ...tokenizers.pieces import num_token_ids
 from ..low_rank import read_low_rank, restore
-from ..pool_file import MemberEntry, PoolContent, PoolFile, PoolFileError
+from ..pool_file import ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError
 from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD
 from .generation_options import IGNORE_KEY, check_left_off
@@ -43,11 +44,25 @@ def check_configs(
             continue
         config: Any = configs[entry.name].config
         if entry.tokenizer is None and config.vocab_size != vocab_size:
-            rule = f"must have the target's vocabulary size ({vocab_size})"
-            raise PoolFileError(file, f"members[{row}]", rule, int(config.vocab_size))
+            if isinstance(content, ForcedPoolFile):
+                rule = f"must have the target's vocabulary size ({vocab_size}); `vocab_size` gives all members one"
+                raise PoolFileError(file, f"members[{row}]", rule, int(config.vocab_size))
+            if tokenizer is not None:
+                _check_padding(file, row, int(config.vocab_size), tokenizer)
         if content.context_tokens > config.max_position_embeddings:
             rule = f"must be <= {config.max_position_embeddings}, the positions of {entry.name}"
             raise PoolFileError(file, "context_tokens", rule, content.context_tokens)
+
+
+def _check_padding(file: Path, row: int, vocab_size: int, tokenizer: Tokenizer) -> None:
+    """A table of another size than the target's holds all tokens, and other rows; raises PoolFileError."""
+    needed = num_token_ids(tokenizer)
+    if vocab_size < needed:
+        rule = (
+            f"must have a row for each of the {needed} tokens of the pool's tokenizer, or a `tokenizer` of its own, "
+            "with which it can draft"
+        )
+        raise PoolFileError(file, f"members[{row}]", rule, vocab_size)
 
 
 def check_order(file: Path, names: Sequence[str], num_parameters: Sequence[int]) -> None:

@@ -129,7 +129,8 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.studies.decode.named_policy", lambda _: named_policy(Interrupted))
     result = paceline(*ran(prompts, "--out", "out"))
     assert result.code == 130
-    assert result.err == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
+    told = r"paceline: error: interrupted: in Interrupted at \S*test_run\.py:\d+; 1 of 3 requests ended and are kept\n"
+    assert re.fullmatch(told, result.err)
     assert len((tmp_path / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
@@ -219,7 +220,8 @@ def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_
     )
     assert process.returncode == 130
     # What precedes it is progress: whether loading takes ten seconds is the machine's affair.
-    assert process.stderr.splitlines()[-1] == "paceline: error: interrupted: 1 of 3 requests ended and are kept"
+    told = "interrupted: in interrupts.py:Interrupts at interrupts.py:1[34]; 1 of 3 requests ended and are kept"
+    assert re.fullmatch(f"paceline: error: {told}", process.stderr.splitlines()[-1])
     assert (tmp_path / "out" / "outputs.jsonl").is_file()
 
 

@@ -207,7 +207,9 @@ class TestRefusals:
         eager = copy.deepcopy(small)
         eager.set_attn_implementation("eager")
         wrong = {
-            r"assistant0 must have the target's vocabulary size \(32\) or a tokenizer": random_llama(1, vocab_size=40),
+            r"assistant0 must have the target's vocabulary size \(32\), or target_tokenizer must": random_llama(
+                1, vocab_size=40
+            ),
             "assistant0 must not have more parameters than the target": random_llama(1, num_layers=4),
             r"assistant0 must be in evaluation mode \(call its eval\(\)\)": training,
             "assistant0 must be loaded with attn_implementation='sdpa', got 'eager'": eager,

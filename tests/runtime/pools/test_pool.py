@@ -253,14 +253,16 @@ def test_weights_of_another_shape_are_refused(folder):
     assert "must hold weights of the shapes its config names (model." in str(error)
 
 
-def test_another_vocabulary_is_refused(folder):
+def test_a_table_with_fewer_rows_than_tokens_is_refused(folder):
     recipe = read_recipe("tiny")
-    config_file = folder / "draft" / "config.json"
+    tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     model = make_model(recipe.draft, recipe, seed=0)
-    model.resize_token_embeddings(390)
+    model.resize_token_embeddings(tokens - 1)
     export_model(model, folder / "draft")
-    assert json.loads(config_file.read_text(encoding="utf-8"))["vocab_size"] == 390
-    assert "vocabulary size (400), got 390" in str(load_error(folder))
+    config = json.loads((folder / "draft" / "config.json").read_text(encoding="utf-8"))
+    assert config["vocab_size"] == tokens - 1
+    told = f"must have a row for each of the {tokens} tokens of the pool's tokenizer, or a `tokenizer` of its own"
+    assert told in str(load_error(folder))
 
 
 def test_a_tokenizer_with_too_many_tokens_is_refused(folder):

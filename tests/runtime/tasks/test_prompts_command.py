@@ -123,11 +123,22 @@ def test_several_policies_stand_in_one_table_with_right_answers(tmp_path):
     several = ("--policy", "plain", "--policy", "draft:2/target", "--policy", "cascade")
     asked = ("run", "--prompts", "p.jsonl", "--max-new-tokens", 4, *several)
     shown = done(*asked)
-    assert "2 prompts, each policy in turn" in shown
+    assert "2 prompts, each policy in turn; medians of 3 rounds" in shown
+    assert "least to most" in shown
+    assert "over plain" in shown
+    assert "1.00x" in shown
     assert "plain: right answers: 1 of 2" in shown
     assert "draft:2/target: right answers: 1 of 2" in shown
     assert "what was refused, and the texts beside the target's own" in shown
-    found = json.loads(done(*asked, "--json", "-"))["policies"]
+    said = json.loads(done(*asked, "--json", "-", "--repeats", 2))
+    assert [len(speeds) for speeds in said["tokens_per_s"]] == [3, 3]
+    assert min(speed for speeds in said["tokens_per_s"] for speed in speeds) > 0
+    found = said["policies"]
+    for policy, first in zip(found, said["tokens_per_s"][0], strict=True):
+        assert policy["summary"]["output_tokens_per_s"] == pytest.approx(first)
+    once = done(*asked, "--repeats", 1)
+    assert "each policy in turn\n" in once.replace(" \n", "\n")
+    assert "--repeats goes with several --policy, got plain" in refused(*asked[:5], "--repeats", 2)
     assert [one["meta"]["policy"] for one in found] == ["plain", "draft:2/target", "cascade"]
     assert [one["scores"]["total"] for one in found] == [2, 2, 2]
     assert found[1]["outputs"] == found[0]["outputs"]
