@@ -10,6 +10,7 @@ from heapq import heapify, heapreplace
 from itertools import accumulate, islice
 from pathlib import Path
 
+from ...foreign_text import one_line_of
 from ...traces.errors import TraceFormatError
 from ...traces.importers.reading.fields import Fields
 from ...traces.importers.reading.objects import read_objects
@@ -60,7 +61,7 @@ def read_bench(path: Path) -> ObservedRun:
             ended_at_ps=begun + chunks[number][-1],
             prompt_tokens=prompts[number],
             output_tokens=tokens,
-            failed=str(errors[number])[:300] if errors[number] else "",
+            failed=one_line_of(str(errors[number]), 300) if errors[number] else "",
         )
         for number, (begun, tokens) in enumerate(zip(sent, outputs, strict=True))
     ]
