@@ -3,7 +3,7 @@
 Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
 token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
 sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
-both clients do so at an infinite `request_rate`. At a finite one nobody knows.
+both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
 from heapq import heapify, heapreplace
@@ -100,7 +100,7 @@ def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | 
         first = min(starts, default=0.0)
         return [round((start - first) * PS_PER_S) for start in starts], concurrency, ()
     if result.values.get("request_rate") not in (float("inf"), "inf"):
-        rule = "must be there, where request_rate is finite: nobody else tells when requests were sent"
+        rule = "must be there, where request_rate is finite: nothing else says when requests were sent"
         raise result.error("start_times", rule, "nothing")
     if concurrency is None:
         return [0] * len(chunks), None, (FOLLOWS,)
