@@ -71,7 +71,7 @@ def check_least(name: str, value: float, least: float) -> None:
 
 
 def repeated(values: Iterable[Value]) -> list[Value]:
-    """Those that stood before, in order and as often as they came again; in time that grows as their number does."""
+    """Values that came before, in order, once for each repetition; takes time linear in their number."""
     seen: set[Value] = set()
     again = []
     for value in values:

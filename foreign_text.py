@@ -1,4 +1,4 @@
-"""Text of others, such as a server's, as a terminal may show it: what would steer the terminal is escaped."""
+"""Text from outside, such as a server's, made safe to print: control characters are escaped."""
 
 import re
 
@@ -10,12 +10,12 @@ _STEERING = re.compile(
 
 
 def escaped(text: str) -> str:
-    """A text with escapes, such as `x1b` behind a backslash, for what is no text; it can be written as UTF-8."""
+    """The text with control characters written as escapes; it can always be encoded as UTF-8."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def one_line_of(text: str, most: int) -> str:
-    """The same on one line, of at most so many characters, >= 3; what is longer ends in `...`."""
-    # Whoever splits a text takes time for all of it.
+    """The escaped text on one line of at most `most` characters, >= 3; a longer one is cut and ends in `...`."""
+    # Cut first: splitting would take time for the whole text, however long.
     line = escaped(" ".join(text[: 4 * most].split()))
     return line if len(line) <= most and len(text) <= 4 * most else f"{line[: most - 3]}..."

@@ -23,7 +23,7 @@ class Chunk:
         cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
         drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
         error: the server's message, where the event is one; "" for none.
-        odd: by name, counts that are none, such as negative ones; they are None above.
+        odd: names of counts that cannot be right, such as negative ones; they are None above.
     """
 
     text: str = ""

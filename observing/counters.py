@@ -8,6 +8,7 @@ cannot be read is a reason why acceptance is unknown. Names and arithmetic are t
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..foreign_text import one_line_of
 from ..runs.observed.meta import ObservedAcceptance
 from ..runs.observed.request import ObservedRequest
 from ..traces.errors import TraceFormatError
@@ -84,7 +85,7 @@ def acceptance_between(
         accepted = sum(one.accepted or 0 for one in answers)
         source = f"timings of {len(answers)} answers (llama.cpp)"
         return ObservedAcceptance(source=source, drafted=drafted, accepted=accepted), ""
-    return found, "" if found is not None else _printable(f"{why}, and no answer has timings of drafts")
+    return found, "" if found is not None else one_line_of(f"{why}, and no answer has timings of drafts", _LONGEST)
 
 
 def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAcceptance | None, str]:
@@ -125,7 +126,7 @@ def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAccept
         try:
             by_place = tuple(round(count) for count in found.by_place(engine.accepted_by_place))
         except TraceFormatError as error:
-            by_place, source = (), _printable(f"{source}; by position it is unknown: {error}")
+            by_place, source = (), one_line_of(f"{source}; by position it is unknown: {error}", _LONGEST)
         return ObservedAcceptance(
             source=source,
             drafts=None if drafts is None else round(drafts),
@@ -143,9 +144,3 @@ def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAccept
     if length < 1:
         return None, f"{path} tells of {length:.3g} tokens a step, fewer than one"
     return ObservedAcceptance(source=source, accept_length=length), ""
-
-
-def _printable(text: str) -> str:
-    """A text that may hold what a server said, in one line that can be written and shown."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."

@@ -45,7 +45,7 @@ class Exchange:
         prompt: the text that was sent.
         answer: the text that came.
         done: whether [DONE] came at its end.
-        odd: counts that the server told and that are none, such as negative ones; the record lacks them.
+        odd: names of counts that cannot be right, such as negative ones; the record has none for them.
     """
 
     seen: ObservedRequest

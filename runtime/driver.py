@@ -110,8 +110,8 @@ class Driver:
     def raise_failure(self) -> None:
         """Raise the error of the first request that failed, if one did.
 
-        It leaves the driver first: an error refers to the frames it passes, so that one whom a frame refers to would
-        hold all of the run until Python looks for cycles.
+        It leaves the driver first. An error refers to the frames that it passes; if one of them referred back to it,
+        that cycle would keep all of the run in memory until Python's collector finds it.
         """
         for request_id in self.failed:
             raise self.failed.pop(request_id).with_traceback(None)

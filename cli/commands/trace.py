@@ -30,7 +30,7 @@ TraceArgument = Annotated[
 
 def list_recordings(
     folder: Annotated[
-        Path, typer.Argument(help="Whose recordings to list, besides those that come with paceline.")
+        Path, typer.Argument(help="Folder whose recordings are listed after those that come with paceline.")
     ] = Path(),
     json: JsonOption = None,
 ) -> None:

@@ -44,7 +44,7 @@ SeedOption = Annotated[
     int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
 ]
 LineOption = Annotated[
-    int | None, typer.Option(metavar="N", help="The line where the result begins, of a file that holds several.")
+    int | None, typer.Option(metavar="N", help="Line on which the result to import begins, in a file of several.")
 ]
 LookupOption = Annotated[
     str | None,

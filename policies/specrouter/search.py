@@ -44,8 +44,6 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from ..parts.round_seconds import RoundSeconds
 from ..parts.whole_rounds import Below, WholeRounds
 from ..speed import Floats
@@ -138,13 +136,6 @@ def best_windows(levels: Sequence[int], figures: Figures, form: str = "nested") 
         windows.append(window)
         level_s.append(token_s + known.entry_s[level])
     return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=tuple(level_s))
-
-
-def round_token_s(rate: float, below_s: float, forward_s: Floats) -> Floats:
-    """`[N]` (n tau + v(n + 1)) / E_a(n) by window: seconds per token over a level of `below_s` seconds per token."""
-    widths = np.arange(1.0, len(forward_s))
-    token_s: Floats = (below_s * widths + forward_s[1:]) / (1.0 + np.cumsum(rate**widths))
-    return token_s
 
 
 def _best_nested(known: RoundSeconds, among: Sequence[int], judging: Sequence[int]) -> FoundChain:

@@ -3,13 +3,14 @@
 Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
 token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
 sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
-both clients do so at an infinite `request_rate`. At a finite one nobody knows.
+both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
 from pathlib import Path
 
+from ...foreign_text import one_line_of
 from ...traces.errors import TraceFormatError
 from ...traces.importers.reading.fields import Fields
 from ...traces.importers.reading.objects import read_objects
@@ -60,7 +61,7 @@ def read_bench(path: Path) -> ObservedRun:
             ended_at_ps=begun + chunks[number][-1],
             prompt_tokens=prompts[number],
             output_tokens=tokens,
-            failed=str(errors[number])[:300] if errors[number] else "",
+            failed=one_line_of(str(errors[number]), 300) if errors[number] else "",
         )
         for number, (begun, tokens) in enumerate(zip(sent, outputs, strict=True))
     ]
@@ -99,7 +100,7 @@ def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | 
         first = min(starts, default=0.0)
         return [round((start - first) * PS_PER_S) for start in starts], concurrency, ()
     if result.values.get("request_rate") not in (float("inf"), "inf"):
-        rule = "must be there, where request_rate is finite: nobody else tells when requests were sent"
+        rule = "must be there, where request_rate is finite: nothing else says when requests were sent"
         raise result.error("start_times", rule, "nothing")
     if concurrency is None:
         return [0] * len(chunks), None, (FOLLOWS,)

@@ -1,7 +1,7 @@
 """Memory that the system gets back while weights are laid out anew, copied and timed.
 
-What was read of a mapped file counts as memory of the process for as long as anything of the file is used: without a
-word to the system, old weights would all stay beside the new ones. What is freed the C library may keep for itself.
+What was read of a mapped file counts as memory of the process as long as anything of the file is in use: unless the
+system is told, all old weights stay beside the new ones. And the C library may keep what is freed for itself.
 """
 
 import ctypes

@@ -41,7 +41,7 @@ def check_masks(model: PreTrainedModel) -> None:
         return
     for tried, takes, does in (
         (_tree, "a mask for each token", "looks where its mask says"),
-        (_over_a_cache, "a cache that tokens are dropped from", "says of a text in its cache what it says of the text"),
+        (_over_a_cache, "a cache that tokens are dropped from", "gives the same logits with a cache as without"),
     ):
         try:
             pairs = tried(model)

@@ -21,7 +21,7 @@ from ...sim.serving.served_replica import ServedReplica
 from ...sim.serving.simulate import BROKEN, Dispatch, Served, serve
 from ...sim.simulate import seconds_to_decide
 from ...traces.workloads import Workload
-from ...traces.workloads.files import repeated
+from ...traces.workloads.files import repeated_id_error
 from ..comparing.policy_runs import built
 from ..named_policies import NamedPolicy, named_policy
 from .broken_workload import BrokenWorkloadError
@@ -130,7 +130,7 @@ def serving_run(
     except ValueError as error:
         if recorder.stopped_by != BROKEN:
             raise
-        told = repeated(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
+        told = repeated_id_error(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
         about = _about(setting, policies, workload, [str(told)], rate=rate, seed=seed)
         log = recorder.log(about)
         if not len(log.requests["request_id"]):  # nothing came before it

@@ -205,8 +205,8 @@ def _check_device(cluster: Cluster, cost: object) -> None:
         return
     others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - {cost})
     if others:
-        rule = f"must be left out, or the device of `cluster`, {others[0]}: memory of one and seconds of another are no"
-        raise ArgumentError(f"`cost` {rule} device, got {cost}")
+        rule = f"must be left out, or the device of `cluster`, {others[0]}: its memory and its seconds go together"
+        raise ArgumentError(f"`cost` {rule}, got {cost}")
 
 
 def _priced(cluster: Cluster, replay: Setting) -> Cluster:

@@ -9,6 +9,7 @@ from ...arguments import ArgumentError, check_within
 from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 
 MOST_REQUESTS = 1_000_000
+MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class ImportOptions:
         skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
         lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
         load: the requests of a log that names none; None: the log names them.
-        line: where the result begins that is taken, of a file that holds several, from 1; None: it holds one.
+        line: on which the result to import begins, in a file of several, from 1; None: it holds one.
         seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
     """
 

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...strict_json import kind_of_json, read_json
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
 from ..quantised import WIDTHS
 from .decoder import Decoder, Mixture
 from .heads import EAGLE3_FEATURES, dflash, eagle3, head_of, medusa
-from .quantisation import CONFIG, quantised_decoder
+from .quantisation import CONFIG, quantised_decoder, read_config
 
 
 class _Family(NamedTuple):
@@ -109,15 +108,7 @@ def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None
 
 def _config(path: Path) -> "_Config":
     file = path / CONFIG if path.is_dir() else path
-    try:
-        content = read_json(file, constants=True)
-    except OSError as error:
-        raise TraceFormatError(file, "file", "must be a readable file", error.strerror) from None
-    except ValueError as error:
-        raise TraceFormatError(file, "content", "must be JSON", str(error)) from None
-    if not isinstance(content, dict):
-        raise TraceFormatError(file, "content", "must be an object", kind_of_json(content))
-    return _Config(file, content)
+    return _Config(file, read_config(file))
 
 
 class _Config:

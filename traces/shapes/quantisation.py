@@ -88,18 +88,20 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
     for beside, method in QUANTISED_FILES.items():
         path = file.with_name(beside)
         if path.is_file():
-            said = _object(path, "content", _decoded(path))
+            said = read_config(path)
             nested = said.get("quantization") if method == "modelopt" else said
             yield _Section(path, path.stem, _object(path, "quantization", nested), method)
 
 
-def _decoded(path: Path) -> object:
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The keys of a config, or of a file beside one; raises TraceFormatError for what is no JSON object."""
     try:
-        return read_json(path, constants=True)
+        found = read_json(path, constants=True)
     except OSError as error:
         raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
     except ValueError as error:
         raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
+    return _object(path, "content", found)
 
 
 def _object(path: Path, key: str, found: object) -> Mapping[str, Any]:

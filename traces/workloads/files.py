@@ -68,8 +68,8 @@ class FileSource:
             raise TraceFormatError(self.paths[0], "file", "must hold requests", f"none, {tally.dropped} dropped")
 
 
-def repeated(about: WorkloadAbout, request_id: str) -> TraceFormatError:
-    """What to raise of an id that two requests of a workload have; its files are read again, for their lines."""
+def repeated_id_error(about: WorkloadAbout, request_id: str) -> TraceFormatError:
+    """The error for an id that two requests of a workload have; reads the files again to name both lines."""
     rule, places = "must be unique in the workload", _places(about, request_id)
     if len(places) < 2:
         return TraceFormatError(about.name, "request_id", rule, request_id)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from .arrival import Arrival, Workload, WorkloadAbout
 from .exact_seconds import PS_PER_S
-from .files import repeated
+from .files import repeated_id_error
 from .walk import requests_of
 
 Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
@@ -178,5 +178,5 @@ def _check_ids(workload: Workload, hashes: "array[int]") -> None:
         for request, _ in requests_of(arrival):
             if hash(request.request_id) in suspects:
                 if request.request_id in seen:
-                    raise repeated(workload.about, request.request_id)
+                    raise repeated_id_error(workload.about, request.request_id)
                 seen.add(request.request_id)

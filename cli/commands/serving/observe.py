@@ -31,7 +31,8 @@ class _Server:
         typer.Option(metavar="NAME", help="Environment variable that holds the server's key; it is written nowhere."),
     ] = None
     timeout_s: Annotated[
-        float, typer.Option("--timeout-seconds", help="What a request may take, to its end, before it has failed.")
+        float,
+        typer.Option("--timeout-seconds", help="Most seconds of a request, to the end of its answer; else it failed."),
     ] = 600.0
     temperature: Annotated[float, typer.Option(help="Sent with each request; 0: the likeliest token.")] = 0.0
     ignore_eos: Annotated[

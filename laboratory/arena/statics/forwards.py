@@ -131,7 +131,9 @@ class ForwardKinds:
         for level, name in enumerate(names[free:], free):
             terms = cost.draft_terms(name)
             if terms is not None and terms.block is not None:
-                raise ValueError(f"cost {cost.name} has {name} draft all at once, and runs are counted by the token")
+                raise ValueError(
+                    f"cost {cost.name} has {name} draft a block in one forward; drafts are counted by the token here"
+                )
             if terms is not None:
                 seconds += terms.per_round_s * int(run.drafts[level])
                 seconds += (terms.per_token_s or 0.0) * int(run.drafted[level])

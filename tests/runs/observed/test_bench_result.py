@@ -46,6 +46,15 @@ def test_requests_have_the_seconds_of_the_result(read):
     assert len(run.finished) == 2
 
 
+def test_an_error_of_many_lines_is_one_line_of_text(read):
+    _, _, third = read(
+        result(start_times=[1, 2, 3], errors=["", "", "Traceback:\n  \x1b[31mreset\n" + "x" * 400])
+    ).requests
+    assert third.failed.startswith("Traceback: \\x1b[31mreset xx")
+    assert third.failed.endswith("...")
+    assert len(third.failed) == 300
+
+
 @pytest.mark.parametrize("rate", [float("inf"), "inf"])
 def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read, rate):
     run = read(result(request_rate=rate))

@@ -112,7 +112,7 @@ def test_biases_that_a_config_gives(tmp_path):
     feed_forward = read_hub_config(written(tmp_path, {**LLAMA, "mlp_bias": True}), "t")
     assert feed_forward.parameters - plain.parameters == 32 * (2 * 14_336 + 4096)
     # Mistral has none, whatever its config says.
-    mistral = {**LLAMA, "model_type": "mistral", "attention_bias": True}
+    mistral = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "attention_bias": True}
     assert read_hub_config(written(tmp_path, mistral), "t") == plain
 
 

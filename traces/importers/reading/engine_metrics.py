@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
+from ..options import MOST_WINDOW
 from .metrics_page import Page, Sample, Scrapes, read_page
 
-_MOST_POSITIONS = 1024
 _REASON = "finished_reason"
 _NO_ANSWERS = frozenset({"abort", "error", "cancelled", "timeout"})
 
@@ -179,9 +179,9 @@ class Speculation:
         return np.array([places.get(place, 0.0) for place in range(max(places, default=-1) + 1)], np.float64)
 
     def _position(self, name: str, text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < _MOST_POSITIONS):
+        if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < MOST_WINDOW):
             place = next(one.place for one in self._scrapes.gauges(name))
-            rule = f"must be a whole number below {_MOST_POSITIONS}"
+            rule = f"must be a whole number below {MOST_WINDOW}"
             raise TraceFormatError(place, f"{name}.{self._engine.place}", rule, text)
         return int(text)
 
@@ -253,8 +253,8 @@ class Speculation:
         """
         for name, more in self._engine.depths:
             gauges = self._scrapes.gauges(name)
-            if gauges and gauges[0].value > _MOST_POSITIONS:
-                raise TraceFormatError(gauges[0].place, name, f"must be at most {_MOST_POSITIONS}", gauges[0].value)
+            if gauges and gauges[0].value > MOST_WINDOW:
+                raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
             values = {one.value for one in gauges}
             if len(values) == 1 and (depth := round(values.pop()) - more) >= 1:
                 return depth

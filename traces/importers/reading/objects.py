@@ -55,11 +55,6 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
         raise _nothing(path)
 
 
-def read_object(path: Path, line: int | None = None) -> Fields:
-    """The one JSON object of a file, over as many lines as it likes; raises as `read_objects` and `the_one`."""
-    return the_one(path, read_objects(path), line)
-
-
 def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
     """The one result of a file, or of several the one that is meant.
 

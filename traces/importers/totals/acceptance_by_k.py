@@ -23,6 +23,7 @@ from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
+from ..options import MOST_WINDOW
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from ..reading.objects import read_objects
@@ -31,7 +32,6 @@ from .stated import StatedLog
 
 _KS = ("k", "num_speculative_tokens", "num_spec_tokens", "speculative_num_steps", "draft_length", "max_draft_len")
 _LENGTHS = ("acceptance_length", "mean_acceptance_length", "accept_length", "accept_len", "al", "golden_al")
-_MOST_K = 1024
 _MOST_DEPTH = 8  # of names around a curve
 _MISS = 0.05  # of a length
 _FITTED = "lengths by K as fitted, since shares of drafts cannot rise with depth: {}"
@@ -159,7 +159,7 @@ def _of_rows(rows: Sequence[Fields]) -> Curve:
         k = row.count(k_key, least=1)
         if k in curve:
             raise row.error(k_key, "must be there once: keep the rows of one run", k)
-        curve[_checked(row, k_key, k)] = row.rate(length_key, most=_MOST_K + 1)
+        curve[_checked(row, k_key, k)] = row.rate(length_key, most=MOST_WINDOW + 1)
     return curve
 
 
@@ -170,7 +170,10 @@ def _curves(found: Fields, values: Mapping[str, Any], name: str = "", depth: int
         if len(ks) != len(values) or any(type(value) not in (int, float) for value in ks.values()):
             raise found.error(name or "lengths", "must map each K to a length, and nothing else", ", ".join(values))
         lengths = Fields(found.place, ks, f"{name}." if name else "")
-        yield name or "lengths", {_checked(lengths, key, int(key)): lengths.rate(key, most=_MOST_K + 1) for key in ks}
+        yield (
+            name or "lengths",
+            {_checked(lengths, key, int(key)): lengths.rate(key, most=MOST_WINDOW + 1) for key in ks},
+        )
         return
     for key, value in values.items():
         if isinstance(value, dict) and not key.startswith("_") and depth < _MOST_DEPTH:
@@ -178,8 +181,8 @@ def _curves(found: Fields, values: Mapping[str, Any], name: str = "", depth: int
 
 
 def _checked(fields: Fields, key: str, k: int) -> int:
-    if not 1 <= k <= _MOST_K:
-        raise fields.error(key, f"must be a K in [1, {_MOST_K}]", k)
+    if not 1 <= k <= MOST_WINDOW:
+        raise fields.error(key, f"must be a K in [1, {MOST_WINDOW}]", k)
     return k
 
 

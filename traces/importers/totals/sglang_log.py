@@ -15,11 +15,11 @@ from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
+from ..options import MOST_WINDOW
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from .stated import StatedLog, hazards_of_mean, settled_window
 
-_MOST_WINDOW = 1024
 _ROUNDING = 0.005  # lengths and rates are printed with two decimals
 _BATCH, _LENGTH = "Decode batch", "accept len"
 _SHOWN = 160
@@ -99,7 +99,7 @@ def _proposed(fields: Fields, lines: Sequence[_Line]) -> frozenset[int] | None:
     rated = [line for line in lines if line.rate is not None]
     if not rated:
         return None
-    drafts = set(range(1, _MOST_WINDOW + 1))
+    drafts = set(range(1, MOST_WINDOW + 1))
     tokens = drafts.copy()  # older versions count the target's own token with the accepted and the proposed ones
     for line in rated:
         assert line.rate is not None

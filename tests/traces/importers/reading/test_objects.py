@@ -6,7 +6,7 @@ import os
 
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.importers.reading.objects import first_object, read_object, read_objects
+from paceline.traces.importers.reading.objects import first_object, read_objects, the_one
 
 
 def refusal(path):
@@ -103,6 +103,10 @@ def test_one_object_over_many_lines(tmp_path):
     for reading in (read_object, first_object):
         with pytest.raises(TraceFormatError, match="JSON: must be one JSON object"):
             reading(path)
+
+
+def read_object(path):
+    return the_one(path, read_objects(path), None)
 
 
 VALUES = [{"id": "a", "text": 'br{ack[ets" and \\ more'}, {"id": "b", "list": [[1], {"c": {}}]}, {"id": "c"}]
