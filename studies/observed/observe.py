@@ -215,7 +215,9 @@ class _Run:
             notes.append(f"{counted(undone, 'answer')} ended with a finish_reason, and without [DONE]")
         for name in sorted({name for one in found for name in one.odd}):
             answers = counted(sum(name in one.odd for one in found), "answer")
-            notes.append(f"{answers} gave an impossible count of {name}, such as a negative one: it counts as unknown")
+            notes.append(
+                f"{answers} told {name} that cannot be a count of tokens, such as a negative one: it counts as unknown"
+            )
         return notes
 
 

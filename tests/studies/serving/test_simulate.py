@@ -312,7 +312,7 @@ def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
     path = tmp_path / "twice.jsonl"
     row = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5}
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
-    with pytest.raises(BrokenWorkloadError, match="request a: request_id must be unique in the workload"):
+    with pytest.raises(BrokenWorkloadError, match=r"line 2: request_id: must be .*twice\.jsonl: line 1, got 'a'"):
         simulate(path, "plain", cluster="h100", out=tmp_path / "run")
     assert read_serving(tmp_path / "run").requests["request_id"].tolist() == ["a"]
 
