@@ -50,7 +50,7 @@ def _code_of(command: Callable[..., object]) -> int:
         return _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
         # Up to Python 3.11 an interrupt while a class is made, as imports do, comes as the cause of a RuntimeError.
-        if isinstance(error.__cause__, KeyboardInterrupt):
+        if type(error.__cause__) is KeyboardInterrupt:
             return _say("interrupted", INTERRUPTED)
         return _failed(error, command)
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
