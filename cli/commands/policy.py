@@ -8,6 +8,7 @@ import typer
 
 from ...arguments import known_are
 from ...counted import counted
+from ...named_classes import names_path
 from ...policies.about import about_of
 from ...policies.check import CheckReport, check_policy, check_pool
 from ...policies.options import PolicyClass, any_key, policy_options, takes_policies
@@ -44,6 +45,8 @@ def show_policy(
     json: JsonOption = None,
 ) -> None:
     """One policy: all that it says of itself, and each option with its type and default."""
+    if "/" in name and not names_path(name):
+        raise PolicySpecError(f"{name!r} is a chain of models, not the name of a policy: paceline policy show chain")
     cls = policy_class(name)
     if cls is None:
         raise PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names())}")

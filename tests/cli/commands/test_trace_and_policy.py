@@ -181,6 +181,7 @@ def test_one_policy_is_shown():
     shown = json.loads(done("policy", "show", "per-tag", "--json", "-"))
     assert shown["options"] == [{"name": "default", "type": "Policy", "default": None}]
     assert "did you mean adaptive?" in refused("policy", "show", "adaptiv")
+    assert "'draft:4/target' is a chain of models" in refused("policy", "show", "draft:4/target")
 
 
 def test_a_policy_that_cannot_be_used_is_listed_with_the_reason(tmp_path, monkeypatch):

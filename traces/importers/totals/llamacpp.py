@@ -6,9 +6,12 @@ steps, there were more of them and the last one was cut by the end of the answer
 the server: responses do not say it.
 
 A response has `timings`: `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
-`draft_n_accepted`, `prompt_ms`, `predicted_ms`. Without `draft_n` a request is one of the target alone. The server's
-log says the same in lines: `llamacpp_log.py`.
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`. A request without a field of drafts or acceptance is one of the target
+alone; with fields of other names it is refused: they may be those of another version. The server's log says the same
+in lines: `llamacpp_log.py`.
 """
+
+import re
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..format import Format, described
@@ -17,6 +20,7 @@ from ..responses import Responses, by_response, within
 from .counted import Counted, draw_rounds
 
 _LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
+_OF_DRAFTS = re.compile("draft|accept|spec", re.IGNORECASE)
 
 
 def _sees(found: Fields) -> bool:
@@ -49,12 +53,14 @@ def request_of(
         return None
     prompt_tokens = sum(timings.count(key, least=0, default=0) for key in ("prompt_n", "cache_n"))
     drafted = timings.known_count("draft_n", least=0)
-    accepted = timings.count("draft_n_accepted", least=0, default=0)
+    accepted = 0 if drafted is None else timings.count("draft_n_accepted", least=0)
     prompt_ms, answer_ms = (
         timings.rate(key, most=_LONGEST_MS) if key in timings else 0.0 for key in ("prompt_ms", "predicted_ms")
     )
     method, rounds = TARGET_ALONE, {}
-    if drafted is not None:
+    if drafted is None:
+        _refuse_other_words(timings)
+    else:
         method = file.drafter()
         if accepted > drafted:
             raise timings.error("draft_n_accepted", f"must be at most draft_n, {drafted}", accepted)
@@ -71,6 +77,14 @@ def request_of(
         wall_s={method: (prompt_ms + answer_ms) / 1e3} if measured else {},
         prefill_s={method: prompt_ms / 1e3} if measured else {},
     )
+
+
+def _refuse_other_words(timings: Fields) -> None:
+    for key in timings.values:
+        if key in timings and _OF_DRAFTS.search(key):
+            raise timings.error(
+                key, "must stand beside draft_n and draft_n_accepted, which say what was drafted", "alone"
+            )
 
 
 LLAMACPP_TIMINGS = Format(**described("llamacpp-timings"), read=by_response(_parse), sees=_sees)

@@ -42,6 +42,11 @@ def test_seconds_are_those_of_the_prompt_and_the_answer(recording):
         assert 0 < request.prefill_s[method] < request.wall_s[method]
 
 
+def test_empty_fields_of_drafts_are_the_target_alone(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", timings(30, draft_n=None, draft_n_accepted=None))
+    assert dict(read("llamacpp-timings", path).requests[0].num_tokens) == {"": 30}
+
+
 def test_the_window_must_be_stated(refusal, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", timings(30, 60, 12))
     told = refusal("llamacpp-timings", path)
@@ -55,6 +60,11 @@ def test_the_window_must_be_stated(refusal, tmp_path):
         (timings(30, 10, 12), "timings.draft_n_accepted: must be at most draft_n, 10, got 12"),
         (timings(30, -1, 0), "timings.draft_n: must be a whole number in [0, 2147483647], got -1"),
         (timings(30, 12, 12, prompt_ms="x"), "timings.prompt_ms: must be a number in [0, 1e+12], got 'x'"),
+        (timings(30, draft_n=12), "timings.draft_n_accepted: must be there, got 'nothing'"),
+        (timings(30, draft_n=12, draft_n_accept=6), "timings.draft_n_accepted: must be there"),
+        (timings(30, draft_n_accepted=6), "timings.draft_n_accepted: must stand beside draft_n and draft_n_accepted"),
+        (timings(30, draft_total=12, n_accept=6), "timings.draft_total: must stand beside draft_n"),
+        (timings(30, spec_tokens=12), "timings.spec_tokens: must stand beside draft_n"),
         (timings(2_000_000, 12, 6), "timings.steps: must be at most 1000000, with the tokens"),
     ],
 )
