@@ -54,9 +54,13 @@ class _Received(RawIOBase):
         self._connected.settimeout(left_s)
         count = self._connected.recv_into(buffer)
         self._num_bytes += count
+        self.check_length()
+        return count
+
+    def check_length(self) -> None:
+        """Raises ServerError where more came than may come."""
         if self._num_bytes > self._most_bytes:
             raise ServerError(f"the answer is longer than {self._most_bytes:,} bytes")
-        return count
 
 
 class _Connected:
@@ -151,6 +155,9 @@ class Endpoint:
             if (coding := response.headers.get("Content-Encoding", "identity")).lower() != "identity":
                 raise ServerError(f"the answer is encoded by {one_line_of(coding, 60)}, which was not asked for")
             yield response
+        except HTTPException:  # http.client takes any ValueError in a chunk's length for an answer that was cut
+            received.check_length()
+            raise
         finally:
             with self._lock:
                 self._open.discard(connected)
