@@ -113,7 +113,8 @@ def test_an_interrupt_while_tests_run_keeps_the_answers(tmp_path, monkeypatch):
     assert row["right"] is None
 
 
-def test_several_policies_stand_in_one_table_with_right_answers(tmp_path):
+def test_several_policies_stand_in_one_table_with_right_answers(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # so that no heading is broken
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "1 2 3"})
     plain = json.loads(done("run", "--prompts", "p.jsonl", "--max-new-tokens", 4, "--json", "-"))
     text = plain["outputs"][0]["text"]
