@@ -29,11 +29,11 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not
             the model's stock ones, or layers are others under another number (`skip_check`).
     """
-    num_layers = int(model.config.num_hidden_layers)
     # Buffers that belong to the weights among them, as what corrects the choice of experts.
     weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
     if not any(name.startswith(LAYERS_PREFIX) for name in weights):
         raise BrokenRuleError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
+    num_layers = len(model.model.layers)
     if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
         raise BrokenRuleError(f"must be different layers of 0..{num_layers - 1}", str(skip_layers))
     kept = [layer for layer in range(num_layers) if layer not in skip_layers]
