@@ -71,10 +71,13 @@ def _print_check(found: PoolCheck) -> None:
 
 
 def _supported(found: PoolCheck) -> str:
-    tried = [member.name for member in found.members if member.masks_tried_at_load]
+    tried = [member for member in found.members if member.masks_tried_at_load]
     if not tried:
         return "everything is supported"
-    return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
+    masks = ", ".join(member.name for member in tried if member.kind == "model")
+    slims = ", ".join(member.name for member in tried if member.kind == "submodel")
+    skipped = f" and skipped layers of {slims}" if slims else ""
+    return f"everything else is supported; attention masks of {masks}{skipped} are tried when weights are loaded"
 
 
 def _check_cells(member: MemberCheck) -> dict[str, str]:

@@ -19,7 +19,8 @@ class MemberCheck:
         num_parameters: tied ones once.
         weight_bytes: that it adds to the pool; of a submodel those of its own, which only `low_rank` gives it.
         kv_bytes_per_token: keys and values of one token of context.
-        masks_tried_at_load: whether only loading it tells that it looks where its attention masks say.
+        masks_tried_at_load: whether only loading it tells that it looks where its attention masks say; of a submodel,
+            that it says what its model says without the layers left out.
         problems: why it cannot be used, a line each.
     """
 

@@ -164,7 +164,7 @@ class _Checking:
     def _described(self, entry: MemberEntry) -> MemberCheck:
         """What is known of a member."""
         owner = next((other for other in self._content.members if other.name == entry.submodel_of), entry)
-        model, shared = self._models.get(entry.name), entry.submodel_of is not None
+        model = self._models.get(entry.name)
         check = MemberCheck(
             name=entry.name,
             kind=entry.kind,
@@ -186,7 +186,7 @@ class _Checking:
             num_parameters=num_parameters_of(model),
             weight_bytes=self._own_parameters(entry, model) * model.dtype.itemsize,
             kv_bytes_per_token=self._kv_bytes.get(entry.name),
-            masks_tried_at_load=not shared and not masks_known(config.config),
+            masks_tried_at_load=not masks_known(config.config),
         )
 
     def _own_parameters(self, entry: MemberEntry, model: PreTrainedModel) -> int:

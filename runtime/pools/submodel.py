@@ -1,20 +1,17 @@
 """A model made of some layers of another one, sharing its parameters."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..broken_rule import BrokenRuleError
-from ..forward.rounding import apart_by_more_than_rounding
+from ..forward.mask_check import UNFIT
+from .skip_check import LAYERS, check_skipped
 
-LAYERS_PREFIX = "model.layers."
-# Tokens that a submodel is tried on, and how far apart they stand: encodings of positions show where that is far.
-CHECKED_TOKENS, POSITION_STEP = 12, 16
-# Of the largest logit. Both run the same operations, so that rounding differs where its order is chance, if at all.
-MOST_APART = 0.02
+LAYERS_PREFIX = f"{LAYERS}."
 Tensors = TypeVar("Tensors", bound=torch.Tensor)
 
 
@@ -29,95 +26,86 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         A model of the same class whose parameters are the very tensors of `model`.
 
     Raises:
-        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not the
-            model's stock ones, or the result does not write what `model` writes without these layers, as where a layer
-            depends on its number.
+        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not
+            the model's stock ones, or layers are others under another number (`skip_check`).
     """
-    num_layers = int(model.config.num_hidden_layers)
     # Buffers that belong to the weights among them, as what corrects the choice of experts.
     weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
     if not any(name.startswith(LAYERS_PREFIX) for name in weights):
         raise BrokenRuleError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
+    num_layers = len(model.model.layers)
     if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
         raise BrokenRuleError(f"must be different layers of 0..{num_layers - 1}", str(skip_layers))
     kept = [layer for layer in range(num_layers) if layer not in skip_layers]
     if not kept:
         raise BrokenRuleError(f"must leave at least one of {num_layers} layers")
-    with torch.device("meta"):
-        submodel = type(model)(_config_of(model, kept))
+    submodel = _built(model, kept)
     if model.tp_size:  # split over processes; so is the submodel, by the same plan on the same mesh
         type(model).maybe_distribute_model(submodel, model.config.distributed_config, model._mesh_manager)
     shared = _renamed(weights, kept)
     _set_gradients(submodel, shared)
     try:
         submodel.load_state_dict(shared, strict=True, assign=True)
-    except RuntimeError as error:  # weights of other names or shapes: quantised, or with adapters
-        raise BrokenRuleError(f"a submodel needs the stock weights of {type(model).__name__}", "others") from error
-    _share_buffers(model, submodel)
-    submodel.generation_config = copy.deepcopy(model.generation_config)
+    except RuntimeError as error:
+        raise BrokenRuleError(*_why_not(model, weights)) from error
+    _share_buffers(model, submodel, kept)
     submodel.eval()
-    if model.device.type != "meta":
-        _check_skipped(model, submodel, skip_layers)
+    check_skipped(model, submodel, kept)
+    submodel.generation_config = copy.deepcopy(model.generation_config)
     return submodel
 
 
-@torch.no_grad()
-def _check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, skip_layers: tuple[int, ...]) -> None:
-    """The submodel's logits are those of `model` with these layers passed over; raises BrokenRuleError.
-
-    Nothing says which fields of a config are by layer, and a layer may make something of its number.
-    """
-    step = max(1, min(POSITION_STEP, int(model.config.max_position_embeddings) // CHECKED_TOKENS))
-    ids = torch.arange(CHECKED_TOKENS, device=model.device)[None] * 7 % int(model.config.vocab_size)
-    asked = {
-        "input_ids": ids,
-        "position_ids": torch.arange(CHECKED_TOKENS, device=model.device)[None] * step,
-        # Without one, transformers takes gaps between positions for ends of texts.
-        "attention_mask": torch.ones_like(ids),
-        "use_cache": False,
-    }
-    hooks = [
-        model.get_submodule(f"{LAYERS_PREFIX}{layer}").register_forward_hook(_passed_over, with_kwargs=True)
-        for layer in skip_layers
-    ]
+def _built(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
+    """Without values; layers of a hybrid, or those that share keys and values, may not stand in any number."""
     try:
-        expected = model(**asked).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found = submodel(**asked).logits
-    if apart_by_more_than_rounding(found, expected, model.dtype, most=MOST_APART) is not None:
-        raise BrokenRuleError(
-            f"needs a model whose layers do not depend on their numbers, and those of {type(model).__name__} do"
-        )
+        with torch.device("meta"):
+            return type(model)(_config_of(model, kept))
+    except UNFIT as error:
+        reason = " ".join(str(error).split())
+        raise BrokenRuleError(f"a submodel cannot be made of {type(model).__name__} ({reason})") from error
 
 
-def _passed_over(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], said: object) -> object:
-    """What a layer is given, in the form of what it says."""
-    hidden = given[0] if given else named["hidden_states"]
-    return (hidden, *said[1:]) if isinstance(said, tuple) else hidden
+def _why_not(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> tuple[str, str]:
+    """Rule and what was got where weights do not fit: they are not the model's own, or its layers need them so."""
+    name = type(model).__name__
+    with torch.device("meta"):
+        stock = type(model)(copy.deepcopy(model.config)).state_dict()
+    split = bool(model.tp_size)  # shapes are those of a part
+    if stock.keys() != weights.keys() or (
+        not split and any(stock[key].shape != weight.shape for key, weight in weights.items())
+    ):  # quantised, or with adapters
+        return f"a submodel needs the stock weights of {name}", "others"
+    return f"a submodel needs layers with the same weights under another number, those of {name} have others", ""
 
 
-def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel) -> None:
-    """Frequencies and scales are outside the state dict, so that the submodel's are still without values.
-
-    They are the same in every layer, where they lie in layers at all.
-    """
-    values = dict(model.named_buffers())
+def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel, kept: list[int]) -> None:
+    """Frequencies and scales are outside the state dict, so that the submodel's are still without values."""
+    values = _renamed(dict(model.named_buffers()), kept)
     for name, buffer in list(submodel.named_buffers()):
         if buffer.is_meta:
             parent, _, own = name.rpartition(".")
             submodel.get_submodule(parent).register_buffer(own, values[name], persistent=False)
 
 
-def _config_of(model: PreTrainedModel, kept: list[int]) -> object:
-    config, num_layers = copy.deepcopy(model.config), int(model.config.num_hidden_layers)
-    config.num_hidden_layers = len(kept)
-    # Whatever has an entry for each layer; that this is right is checked on the logits.
-    for name, value in vars(model.config).items():
-        if isinstance(value, list | tuple) and len(value) == num_layers:
-            setattr(config, name, [value[layer] for layer in kept])
-    return config
+def _config_of(model: PreTrainedModel, kept: list[int]) -> PreTrainedConfig:
+    config: Any = copy.deepcopy(model.config)
+    num_layers, config.num_hidden_layers = config.num_hidden_layers, len(kept)
+    for field, value in vars(model.config).items():
+        if "layer" not in field or not isinstance(value, (list, tuple)):
+            continue
+        if _numbers_layers(value, num_layers):  # as mlp_only_layers
+            setattr(config, field, [kept.index(layer) for layer in value if layer in kept])
+        elif len(value) == num_layers:  # as layer_types, mlp_layer_types, no_rope_layers
+            setattr(config, field, [value[layer] for layer in kept])
+    found: PreTrainedConfig = config
+    return found
+
+
+def _numbers_layers(value: Sequence[object], num_layers: int) -> bool:
+    """Whether a list has the numbers of some layers, ascending, and not an entry for each layer, as 0 and 1 may be."""
+    numbers = [entry for entry in value if type(entry) is int and 0 <= entry < num_layers]
+    ascending = len(numbers) == len(value) and sorted(set(numbers)) == numbers
+    return ascending and (len(value) != num_layers or num_layers > 2)
 
 
 def _set_gradients(submodel: PreTrainedModel, shared: Mapping[str, torch.Tensor]) -> None:
