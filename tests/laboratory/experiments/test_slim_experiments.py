@@ -1,10 +1,12 @@
 """The experiments on slim verifiers and on similarity, at a size that takes a second."""
 
+import json
 from pathlib import Path
 
 import pytest
 from paceline.laboratory.experiments import similarity_calibration, slim_frontier
 from paceline.laboratory.findings.finding import ExperimentSetting
+from tokenizers import Tokenizer
 
 from ...cli.untrained_pool import write_untrained_pool
 
@@ -13,6 +15,11 @@ from ...cli.untrained_pool import write_untrained_pool
 def setting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pool")
     write_untrained_pool(folder)
+    # Every row of the tables is a token's: an untrained target writes rows that no token has, and no drafter may.
+    file, rows = folder / "tokenizer.json", json.loads((folder / "target" / "config.json").read_text())["vocab_size"]
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens([f"<|{row}|>" for row in range(tokenizer.get_vocab_size(), rows)])
+    tokenizer.save(str(file))
     return ExperimentSetting(pool=folder, trace=Path("none.trace"), seed=0, threads=1, limit=2)
 
 
