@@ -4,14 +4,16 @@ What it holds is bounded: bytes of a file or a line, and how deep brackets nest.
 """
 
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from .arguments import repeated
 
 MOST_BYTES = 2**27  # of a file that is read whole, and of a line of a longer one
 MOST_DEPTH = 100  # of brackets within brackets: whoever goes through values may call itself for each
+Refused: TypeAlias = Callable[[Path, str, str, object], ValueError]  # of a file, its field, the rule and the value
 
 
 def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
@@ -48,6 +50,31 @@ def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False)
 def read_json(path: Path, *, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
     """The one value of a file; raises OSError, and ValueError as `decode_json` and for a file of more than 128 MiB."""
     return decode_json(read_bounded(path), constants=constants)
+
+
+def checked_json(path: Path, refused: Refused, *, content: bytes | None = None, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
+    """The one value of a file; what it cannot be is said in one line.
+
+    Args:
+        path: of the file.
+        refused: makes the error to be raised, of path, field, rule and value.
+        content: all of the file, where it was read already.
+        constants: as of `decode_json`.
+    """
+    try:
+        return decode_json(read_bounded(path) if content is None else content, constants=constants)
+    except OSError as error:
+        raise refused(path, "file", "must be a readable file", error.strerror) from None
+    except ValueError as error:
+        raise refused(path, "content", "must be JSON", str(error)) from None
+
+
+def checked_config(path: Path, refused: Refused) -> dict[str, Any]:
+    """The keys of a config or of a file beside one, as others write them; raises as `checked_json`."""
+    found = checked_json(path, refused, constants=True)
+    if not isinstance(found, dict):
+        raise refused(path, "content", "must be an object", kind_of_json(found))
+    return found
 
 
 def read_bounded(path: Path) -> bytes:

@@ -28,7 +28,7 @@ from .registry import PolicySpecError, policy_class, policy_names
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
 _CHAIN = re.compile(r".*/.*|[^:]+:[0-9]+", re.DOTALL)
-_OTHER_FORMS = ("a chain such as draft:4/target", "file.py:Class or package.module:Class")
+_BARE, _CLASS = "a chain such as draft:4/target", "file.py:Class or package.module:Class"
 MOST_NESTED = 32  # policies in one another; far beyond any that helps, and reading and building go as deep
 TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
@@ -72,7 +72,7 @@ class PolicySpec:
         except ValueError as error:
             raise PolicySpecError(f"policy {said(text, repr)}: {error}") from error
         if found is None and options:
-            raise _unknown(name)
+            raise unknown_policy(name, _BARE)
         return cls(name=name, options=values, label=text, policy_class=found)
 
     @classmethod
@@ -93,7 +93,7 @@ class PolicySpec:
         """
         if self.policy_class is None:
             if self.name != pool.target:
-                raise _unknown(self.name)
+                raise unknown_policy(self.name, _BARE)
             return Chain(pool, self.name)
         options: dict[str, PlainValue | Policy] = {}
         for key, value in self.options.items():
@@ -165,5 +165,6 @@ def check_signature(cls: Callable[..., object], options: Mapping[str, object], *
         raise ValueError(f"{error}{told_first if is_foreign(cast(type, cls)) else ''}") from None
 
 
-def _unknown(name: str) -> PolicySpecError:
-    return PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names(), *_OTHER_FORMS)}")
+def unknown_policy(name: str, *other_forms: str) -> PolicySpecError:
+    """What to raise of a name that stands for nothing; `other_forms` of what could be named there, in words."""
+    return PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names(), *other_forms, _CLASS)}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from ..strict_json import decode_json
+from ..strict_json import checked_json
 from ..whole_files import place_of
 from .errors import TraceFormatError
 
@@ -122,7 +122,7 @@ def read_meta(path: Path, kind: type[Stored]) -> Stored:
         for field in ("format", "version", "kind"):
             if field not in stored.model_fields_set:
                 raise TraceFormatError(path, field, "field required", "nothing")
-        _check_keys(path, data)
+        checked_json(path, TraceFormatError, content=data)  # of a key that stands there twice pydantic takes the last
         return stored
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
@@ -132,14 +132,6 @@ def read_meta(path: Path, kind: type[Stored]) -> Stored:
     whole = isinstance(first["input"], dict)  # a rule of several fields says itself what it found
     value = "nothing" if first["type"] == "missing" else found if whole and found else first["input"]
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
-
-
-def _check_keys(path: Path, data: bytes) -> None:
-    """Refuse JSON with a key twice, of which pydantic takes the last."""
-    try:
-        decode_json(data)
-    except ValueError as error:
-        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
 
 
 def open_parquet(path: Path, expected: str) -> pq.ParquetFile:

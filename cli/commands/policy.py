@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ...arguments import known_are
 from ...counted import counted
 from ...named_classes import names_path
 from ...policies.about import about_of
 from ...policies.check import CheckReport, check_policy, check_pool
 from ...policies.options import PolicyClass, any_key, policy_options, takes_policies
-from ...policies.registry import PolicySpecError, own_policies, policies_of_packages, policy_class, policy_names
-from ...policies.spec import PolicySpec
+from ...policies.registry import PolicySpecError, own_policies, policies_of_packages, policy_class
+from ...policies.spec import PolicySpec, unknown_policy
 from ...reports.tables.grid import Column, Grid
 from ...shipped import recording_path
 from ...studies.fitting.fit_head import fit_head
@@ -49,7 +48,7 @@ def show_policy(
         raise PolicySpecError(f"{name!r} is a chain of models, not the name of a policy: paceline policy show chain")
     cls = policy_class(name)
     if cls is None:
-        raise PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names())}")
+        raise unknown_policy(name)
     row, options = _row(name, cls), policy_options(cls).values()
     if json is not None:
         listed = [{"name": one.name, "type": _type_of(one), "default": _default_of(one)} for one in options]

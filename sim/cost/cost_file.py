@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from ...strict_json import kind_of_json, read_json
+from ...strict_json import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable, Record
 from .base import LOOKUP_S, CostRangeError, DraftTerms
@@ -155,12 +155,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     Raises:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
     """
-    try:
-        content = read_json(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+    content = checked_json(path, TraceFormatError)
     if not isinstance(content, dict):
         raise TraceFormatError(path, "content", "must be an object of models", kind_of_json(content))
     figures = {model: _figures(path, model, known) for model, known in content.items()}

@@ -93,7 +93,7 @@ def test_a_policy_asked_for_twice(trace):
         ("--decide-seconds", "inf", "--decide-seconds must be in [0, 1e+09], got inf"),
         ("--decide-seconds", "1e308", "--decide-seconds must be in [0, 1e+09], got 1e+308"),
         ("--cost", "v100", "unknown cost 'v100': known are a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
-        ("--cost", "missing.json", "missing.json: cannot be read: No such file or directory"),
+        ("--cost", "missing.json", "missing.json: file: must be a readable file, got 'No such file or directory'"),
         ("--polic", "plain", "No such option: --polic"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_batch_larger_than_was_measured(trace):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{", "not JSON"),
+        ("{", "content: must be JSON, got"),
         ("[]", "content: "),
         ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 0]}}', "draft: seconds must be in [1e-12, 1e+09], got"),
         ('{"draft": {"new_tokens": [1], "seconds": [1]}}', "no table for model 'mid'"),

@@ -1,5 +1,6 @@
 """What a user says of the shapes of models: a list of them in a file, a preset, or a config."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ...arguments import ArgumentError, repeated
-from ...strict_json import decode_json, read_bounded
+from ...strict_json import checked_json
 from ..errors import TraceFormatError
 from ..meta import MOST, DraftBlock, ModelInfo
 from .decoder import Decoder, presets
@@ -187,19 +188,13 @@ def _is_file(text: str) -> bool:
 def _shapes(text: str) -> list[ModelInfo]:
     """Shapes from a file that lists them, at least one."""
     path = Path(text)
-    try:
-        content = read_bounded(path)
-        decoded = decode_json(content)
-    except OSError as error:
-        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
-    except ValueError as error:
-        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
+    decoded = checked_json(path, TraceFormatError)
     if isinstance(decoded, dict) and "model_type" in decoded:
         raise TraceFormatError(
             path, "content", "must be a list of shapes; of a config say whose, NAME=FILE", "a config"
         )
     try:
-        return list(TypeAdapter(_Shapes).validate_json(content, strict=True))
+        return list(TypeAdapter(_Shapes).validate_json(json.dumps(decoded), strict=True))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...strict_json import checked_config
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
 from ..quantised import WIDTHS
 from .decoder import Decoder, Mixture
 from .heads import EAGLE3_FEATURES, dflash, eagle3, head_of, medusa
-from .quantisation import CONFIG, quantised_decoder, read_config
+from .quantisation import CONFIG, quantised_decoder
 
 
 class _Family(NamedTuple):
@@ -108,7 +109,7 @@ def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None
 
 def _config(path: Path) -> "_Config":
     file = path / CONFIG if path.is_dir() else path
-    return _Config(file, read_config(file))
+    return _Config(file, checked_config(file, TraceFormatError))
 
 
 class _Config:

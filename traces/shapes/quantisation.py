@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...strict_json import kind_of_json, read_json
+from ...strict_json import checked_config, kind_of_json
 from ..errors import TraceFormatError
 from ..quantised import Arithmetic
 from .decoder import Decoder
@@ -88,20 +88,9 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
     for beside, method in QUANTISED_FILES.items():
         path = file.with_name(beside)
         if path.is_file():
-            said = read_config(path)
+            said = checked_config(path, TraceFormatError)
             nested = said.get("quantization") if method == "modelopt" else said
             yield _Section(path, path.stem, _object(path, "quantization", nested), method)
-
-
-def read_config(path: Path) -> Mapping[str, Any]:
-    """The keys of a config, or of a file beside one; raises TraceFormatError for what is no JSON object."""
-    try:
-        found = read_json(path, constants=True)
-    except OSError as error:
-        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
-    except ValueError as error:
-        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
-    return _object(path, "content", found)
 
 
 def _object(path: Path, key: str, found: object) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils.hub import cached_file
 
-from ....strict_json import kind_of_json, read_json
+from ....strict_json import checked_config
 from ....traces.shapes.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ...broken_rule import ConfigError
 from ..fetching.fetched import fetched
@@ -70,9 +70,9 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
         raise PoolFileError(file, field, f"cannot be loaded ({reason})", location) from error
     if path is None:
         raise PoolFileError(file, field, f"must hold {CONFIG}", location)
-    values = _read(path)
+    values = checked_config(path, PoolFileError)
     generation_file = path if generation_path is None else generation_path
-    said = _text_part(values) if generation_path is None else _read(generation_path)
+    said = _text_part(values) if generation_path is None else checked_config(generation_path, PoolFileError)
     try:
         check_values(values)
         # transformers refuses other types in config.json, though generate() may look elsewhere.
@@ -117,7 +117,7 @@ def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, t
     Raises:
         PoolFileError: it cannot be read, is broken, or is of a model that is not supported.
     """
-    values = _read(path)
+    values = checked_config(path, PoolFileError)
     try:
         check_values(values)
         config, model_class = _built(path, values)
@@ -147,16 +147,6 @@ def _file_of(location: Path | str, name: str) -> Path | None:
         return location / name if (location / name).is_file() else None
     found = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
     return None if found is None else Path(found)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        values = read_json(path, constants=True)
-    except (OSError, ValueError) as error:
-        raise PoolFileError(path, "content", "must be JSON", " ".join(str(error).split())) from error
-    if not isinstance(values, dict):
-        raise PoolFileError(path, "content", "must be an object", kind_of_json(values))
-    return values
 
 
 def _check_generation(path: Path, values: Mapping[str, Any]) -> None:

@@ -101,10 +101,10 @@ GOOD = {"new_tokens": [1, 2], "seconds": [1, 2]}
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{", "not JSON"),
-        ("\xff", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ('{"draft": %s}' % ("9" * 5000), "not JSON"),
+        ("{", "content: must be JSON, got"),
+        ("\xff", "content: must be JSON, got"),
+        ("[" * 100_000, "content: must be JSON, got"),
+        ('{"draft": %s}' % ("9" * 5000), "content: must be JSON, got"),
         ("[]", "content: must be an object of models, got 'a list'"),
         (
             '{"draft": 3}',
@@ -116,11 +116,11 @@ GOOD = {"new_tokens": [1, 2], "seconds": [1, 2]}
         ('{"draft": {"intercept_s": "1"}}', "draft.intercept_s: .*got '1'"),
         ('{"draft": {"intercept_s": true}}', "draft.intercept_s: .*got True"),
         ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 1e10]}}', r"draft: seconds must be in \["),
-        ('{"draft": {"intercept_s": 1}, "draft": {"intercept_s": 2}}', "not JSON: key 'draft' twice"),
+        ('{"draft": {"intercept_s": 1}, "draft": {"intercept_s": 2}}', "must be JSON, got \"key 'draft' twice\""),
         ('{"draft": {"new_tokens": [1, 2], "seconds": [1]}}', "draft: new_tokens must be strictly increasing"),
         ('{"draft": {"new_tokens": [2, 1], "seconds": [1, 2]}}', "draft: new_tokens must be strictly increasing"),
         ('{"draft": {"new_tokens": [0, 1], "seconds": [1, 2]}}', "draft: new_tokens must be strictly increasing"),
-        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, NaN]}}', "not JSON: NaN, which is no JSON"),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, NaN]}}', "must be JSON, got 'NaN, which is no JSON'"),
         ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 0]}}', r"draft: seconds must be in \[1e-12, 1e\+09\]"),
         ('{"draft": {"new_tokens": [1.5], "seconds": [1]}}', r"draft.new_tokens.0: .*got 1.5"),
         ('{"draft": {"new_tokens": [1], "seconds": ["x"]}}', r"draft.seconds.0: .*got 'x'"),
@@ -197,5 +197,5 @@ def test_a_long_value_is_cut(tmp_path):
 @pytest.mark.parametrize("name", ["missing.json", "folder.json"])
 def test_a_cost_file_that_is_none(tmp_path, name):
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(ValueError, match=f"{name}: cannot be read: "):
+    with pytest.raises(ValueError, match=f"{name}: file: must be a readable file, got "):
         make_cost(str(tmp_path / name), RECORDING)
