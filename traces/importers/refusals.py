@@ -56,7 +56,11 @@ _OBJECTS = (
     _Kind(("arrives_s", "prompt_tokens"), "a workload", "give it to `workload`"),
     _Kind(("hash_ids",), "a workload", "give it to `workload`"),
     _Kind(("input_length", "output_length"), "a workload", "give it to `workload`"),
-    _Kind(("decoding_stats",), "a report of trtllm-bench", "save responses, with avg_decoded_tokens_per_iter"),
+    _Kind(
+        ("engine", "performance"),
+        "a report of trtllm-bench, without any request's drafts",
+        "save responses of trtllm-serve (avg_decoded_tokens_per_iter), or its /metrics with enable_iter_perf_stats",
+    ),
     _Kind(
         ("choices", "usage"),
         "a response without acceptance",

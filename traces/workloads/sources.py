@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, known_are
 from ..recording import Recording
 from .arrival import Workload
 from .files import open_files
@@ -72,8 +72,8 @@ def with_options(
     if not (draws_sessions or is_spec(named)):
         path = Path(named)
         if ":" in named and not path.exists():
-            known = ", ".join((*KINDS, *SESSION_KINDS))
-            raise ArgumentError(f"`workload` must be a file or one of {known} with a colon, got {named!r}")
+            known = known_are(named.partition(":")[0], (*KINDS, *SESSION_KINDS))
+            raise ArgumentError(f"`workload` must be a file, or a generator and a colon ({known}), got {named!r}")
         return OpenedWorkload(open_files(path, options), options)
     if options.zero_tokens != "refuse":
         raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")

@@ -360,8 +360,14 @@ BAD = {
     "only a head": (OWN.splitlines()[0], "load: file: must hold requests, got 'none, 0 dropped'"),
     "only columns": (AZURE.splitlines()[0], "load: file: must hold requests, got 'none, 0 dropped'"),
     "empty": ("", "load: file: must hold a workload, got 'nothing'"),
-    "other columns": ("a,b\n1,2\n", "load: line 1: format: must be told by keys or columns (azure: TIMESTAMP, "),
-    "other keys": ('{"a": 1}', "load: line 1: format: must be told by keys or columns (azure: TIMESTAMP, "),
+    "other columns": (
+        "a,b\n1,2\n",
+        "load: line 1: format: must be told by keys or columns (all are in docs/workloads.md), got ",
+    ),
+    "other keys": (
+        '{"a": 1}',
+        "load: line 1: format: must be told by keys or columns (all are in docs/workloads.md), got ",
+    ),
     "not UTF-8": (AZURE.encode().replace(b"110", b"1\xff0"), "load: line 4: row: must be UTF-8, got 'byte 0xff'"),
     "head not UTF-8": (b"\xfe" + AZURE.encode(), "load: line 1: row: must be UTF-8, got 'byte 0xfe'"),
     "lines not UTF-8": (MOONCAKE.encode().replace(b"1500", b"15\xff0"), "line 3: JSON: must be one JSON object a line"),

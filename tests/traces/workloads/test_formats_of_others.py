@@ -152,7 +152,14 @@ BAD = {
     ),
     "llm token": (LLMSERVINGSIM.replace("[0, 1, 2", '["0", 1, 2', 1), "input_tok_ids[0]: must be a whole number"),
     "batch": (SPLITWISE.replace(",1,2399", ",2,2399"), "line 3: batch_size: must be 1: a row is one request, got '2'"),
-    "no starts": (DETAILS.replace("start_times", "starts"), "line 1: start_times: must be there (--save-detailed)"),
+    "no starts": (
+        DETAILS.replace("start_times", "starts"),
+        "start_times: must be there: vllm bench serve writes it with --save-result --save-detailed since January 2026",
+    ),
+    "no details": (
+        '{"completed": 3, "total_input_tokens": 30}',
+        "input_lens: must be there: vllm bench serve writes it with",
+    ),
     "short": (
         DETAILS.replace("50, 100, 151", "50, 100"),
         "output_lens: must hold one entry for each of the 3 requests",

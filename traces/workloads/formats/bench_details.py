@@ -9,6 +9,9 @@ from .format import Reading, WorkloadFormat
 from .objects import count_of, objects_of, time_of
 
 _LISTS = ("input_lens", "output_lens", "start_times")
+# vLLM's pull request 32667 has them saved; those of other programs of this form, such as SGLang's, have none.
+_SAVED = "vllm bench serve writes it with --save-result --save-detailed"
+_SAVED_NOW = f"{_SAVED} since January 2026, and nothing else says when requests were sent"
 
 
 def read_details(reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -31,7 +34,8 @@ def read_details(reading: Reading) -> Iterator[tuple[int, Arrival]]:
 def _list(reading: Reading, line: int, found: Mapping[str, Any], key: str) -> list[Any]:
     values = found.get(key)
     if values is None:
-        raise reading.error(line, key, "must be there (--save-detailed)", "nothing")
+        rule = f"must be there: {_SAVED_NOW if key == 'start_times' else _SAVED}"
+        raise reading.error(line, key, rule, "nothing")
     if not isinstance(values, list):
         raise reading.error(line, key, "must be a list", kind_of_json(values))
     if len(values) != len(found["input_lens"]):
@@ -43,7 +47,7 @@ def _list(reading: Reading, line: int, found: Mapping[str, Any], key: str) -> li
 BENCH_DETAILS = WorkloadFormat(
     name="vllm-bench",
     keys=_LISTS,
-    sees=lambda keys: bool({"input_lens", "output_lens"} & keys) and "completed" in keys,
+    sees=lambda keys: bool({"input_lens", "output_lens", "total_input_tokens"} & keys) and "completed" in keys,
     read=read_details,
     notes=("starts are those of the benchmark's own load, seconds of answers and texts are not used",),
     is_json=True,

@@ -45,8 +45,10 @@ def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
     fitting = [known for known in FORMATS if known.is_json == bool(first) and known.sees(names)]
     if len(fitting) == 1:
         return fitting[0], first
-    told = "; ".join(f"{known.name}: {', '.join(known.keys)}" for known in FORMATS)
-    raise reading.error(line, "format", f"must be told by keys or columns ({told})", ", ".join(sorted(names))[:100])
+    nearest = max(FORMATS, key=lambda known: len(names.intersection(known.keys)) / len(known.keys))
+    near = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if names.intersection(nearest.keys) else ""
+    rule = f"must be told by keys or columns ({near}all are in docs/workloads.md)"
+    raise reading.error(line, "format", rule, ", ".join(sorted(names))[:100])
 
 
 def _head(reading: Reading, line: int, text: bytes) -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ....arguments import ArgumentError, check_within
+from ....arguments import ArgumentError, check_within, known_are
 from ..options import MOST_REQUESTS
 
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?", re.ASCII)
@@ -15,7 +15,7 @@ def pairs_of(kind: str, rest: str, known: Sequence[str]) -> dict[str, str]:
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
         if key not in known:
-            raise ArgumentError(f"{kind} must have options of {', '.join(known)}, got {part!r}")
+            raise ArgumentError(f"{kind} must have options that it takes ({known_are(key, known)}), got {part!r}")
         if key in given:
             raise ArgumentError(f"{kind} must have {key} once, got {part!r}")
         if not value or not value.isprintable():
