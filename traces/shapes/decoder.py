@@ -15,6 +15,8 @@ from ..experts import Experts
 from ..meta import ModelInfo
 from .weights import KV_WIDTHS, QuantisedWeights
 
+SHAPES_PAGE = "docs/costs.md"  # has all presets, architectures and methods of quantisation that are known
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:

@@ -1,14 +1,15 @@
 """A model's shape from its Hugging Face `config.json`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...arguments import known_are
 from ...strict_json import checked_config
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
 from ..quantised import WIDTHS
-from .decoder import Decoder, Mixture
+from .decoder import SHAPES_PAGE, Decoder, Mixture
 from .heads import EAGLE3_FEATURES, dflash, eagle3, head_of, medusa
 from .quantisation import CONFIG, quantised_decoder
 
@@ -141,7 +142,7 @@ class _Config:
         if not in_parallel:
             self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
         decoder = quantised_decoder(self.decoder(), self._path, self._whole)
-        if self._list(self._whole, "architectures") and decoder.layers == 1 and decoder.hidden >= _LEAST_TARGET:
+        if decoder.layers == 1 and decoder.hidden >= _LEAST_TARGET:
             rule = "must be 2 or more: of one layer are EAGLE heads, say NAME=eagle-PRESET, or give it in FILE.json"
             raise self._error("num_hidden_layers", rule, 1)
         return decoder
@@ -150,12 +151,16 @@ class _Config:
         """Which drafter `architectures` says it is, a value of `_DRAFTERS`; "" of a decoder."""
         called = self._list(self._whole, "architectures")
         made_for = next((key for key in _OF_DRAFTERS if self._get(key) is not None), None)
-        if not called and made_for is None:  # not every config has them, and then its type is all there is
+        if not called and made_for is None:
+            kind = self._keys.get("model_type")
+            if isinstance(kind, str) and kind in _DECODERS:  # `decoder` refuses others
+                add = " or ".join(f'["{name}"]' for name in _DECODERS[kind])
+                rule = f"must be there, or it is not known whether this is a drafter; of a whole model add {add}"
+                raise self._error("architectures", rule, None)
             return ""
         name = called[0] if len(called) == 1 else None
         if not isinstance(name, str) or name not in _KNOWN:
-            rule = f"must be one of {', '.join(_KNOWN)}; of another give the shape itself in FILE.json"
-            raise self._error("architectures", rule, name or called or None)
+            raise self._error("architectures", _unknown(name, _KNOWN), name or called or None)
         model_type = self._keys.get("model_type")
         known = _DECODERS.get(model_type, (name,)) if isinstance(model_type, str) else (name,)
         if name not in _DRAFTERS and name not in known:
@@ -218,8 +223,7 @@ class _Config:
                 rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
                 raise self._error(key, rule, self._get(key))
         if not isinstance(kind, str) or kind not in _TYPES:
-            rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
-            raise self._error("model_type", rule, kind)
+            raise self._error("model_type", _unknown(kind, _TYPES), kind)
         if self._get("per_layer_config"):
             raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
         family = _TYPES[kind]
@@ -305,10 +309,15 @@ class _Config:
         return found
 
     def _list(self, keys: Mapping[str, Any], key: str) -> list[Any]:
-        found = keys.get(key) or []
-        if not isinstance(found, list):
+        found = keys.get(key)
+        if not isinstance(found, list | None):
             raise self._error(key, "must be a list", found)
-        return found
+        return found or []
 
     def _error(self, key: str, rule: str, found: object) -> TraceFormatError:
         return TraceFormatError(self._path, key, rule, "nothing" if found is None else found)
+
+
+def _unknown(name: object, known: Iterable[str]) -> str:
+    known_names = known_are(name, known, where=SHAPES_PAGE)
+    return f"must be a known one ({known_names}); of another give the shape itself in FILE.json"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...arguments import known_are
 from ...strict_json import checked_config, kind_of_json
 from ..errors import TraceFormatError
 from ..quantised import Arithmetic
@@ -21,6 +22,7 @@ QUANTISED_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "
 MOST_LAYERS = 10_000  # whose modules are named one by one
 _UNITS: dict[tuple[int, str], Arithmetic] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "fp4"}
 _CACHES = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
+_SEVERAL = "weights of several kinds are not known"
 _PACKED = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized")
 
 
@@ -65,7 +67,8 @@ def _with(decoder: Decoder, section: "_Section") -> Decoder:
     if decoder.layers > MOST_LAYERS:
         raise section.error("", f"must be of at most {MOST_LAYERS} layers", decoder.layers)
     if said.dense and decoder.mixture is not None:
-        raise section.error("quant_method", "must be another: what it does to experts is not known", "a mixture's")
+        rule = "must be another for a mixture: what it does to experts is not known"
+        raise section.error("quant_method", rule, section.keys.get("quant_method"))
     try:
         weights = quantised_weights(decoder, said.format, skipped=said.skipped, tables=said.tables)
     except UnknownModuleError as error:
@@ -95,7 +98,7 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
 
 def _object(path: Path, key: str, found: object) -> Mapping[str, Any]:
     if not isinstance(found, dict):
-        raise TraceFormatError(path, key, "must be an object", kind_of_json(found))
+        raise TraceFormatError(path, key, "must be an object", "nothing" if found is None else kind_of_json(found))
     return found
 
 
@@ -113,7 +116,8 @@ class _Section:
         method = self.keys.get("quant_method", self._method or None)
         reader = _METHODS.get(method) if isinstance(method, str) else None
         if reader is None:
-            rule = f"must be one of {', '.join(_METHODS)}; of other weights give the shape itself in FILE.json"
+            known = known_are(method, _METHODS)
+            rule = f"must be a known one ({known}); of other weights give the shape itself in FILE.json"
             raise self.error("quant_method", rule, method)
         return reader(self)
 
@@ -130,11 +134,11 @@ class _Section:
                 return each
         raise self.error(key, f"must be one of {', '.join(str(each) for each in known if each is not None)}", found)
 
-    def absent(self, *keys: str) -> None:
-        """Refuse keys whose meaning is not known."""
+    def absent(self, *keys: str, why: str) -> None:
+        """Refuse keys that say anything; `why` that cannot be priced."""
         for key in keys:
             if self.keys.get(key):
-                raise self.error(key, "must be absent, weights of several kinds are not known", self.keys[key])
+                raise self.error(key, f"must be absent, {why}", self.keys[key])
 
     def group(self, key: str) -> int | None:
         """Weights that share a scale; None of a row or a whole matrix."""
@@ -148,7 +152,7 @@ class _Section:
     def names(self, *keys: str) -> tuple[tuple[str, ...], str]:
         """(names of modules, the key that has them); the first that is there."""
         key = next((key for key in keys if self.keys.get(key) is not None), keys[0])
-        found = self.keys.get(key) or []
+        found = [] if self.keys.get(key) is None else self.keys[key]
         if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
             raise self.error(key, "must be a list of names", found)
         return tuple(found), key
@@ -163,7 +167,8 @@ def _fp8(section: _Section) -> _Said:
     section.one_of("activation_scheme", ("dynamic", "static", None))
     section.one_of("fmt", ("e4m3", None))
     section.one_of("expert_dtype", ("fp8", None))
-    section.absent("modules_to_convert", "dequantize")
+    section.absent("modules_to_convert", why=_SEVERAL)
+    section.absent("dequantize", why="it is not known whether weights are quantised when they are read")
     block, scale = section.keys.get("weight_block_size"), section.one_of("scale_fmt", ("float", "ue8m0", None))
     if block is None:
         size = None
@@ -183,7 +188,7 @@ def _fbgemm(section: _Section) -> _Said:
 
 def _gptq(section: _Section) -> _Said:
     """Whole numbers with a scale and a zero point for each group."""
-    section.absent("dynamic", "modules_in_block_to_quantize")
+    section.absent("dynamic", "modules_in_block_to_quantize", why=_SEVERAL)
     bits = section.one_of("bits", (2, 3, 4, 8))
     each = grouped(bits, section.group("group_size"), scale_bytes=2, zero=True)
     tables = (OUTPUT,) if section.one_of("lm_head", (True, False, None)) else ()
@@ -202,7 +207,8 @@ def _bitsandbytes(section: _Section) -> _Said:
     """Eight bits, multiplied as such (Dettmers et al. 2022, arXiv:2208.07339), or four in blocks of 64."""
     eight, four = (section.one_of(f"load_in_{bits}bit", (True, False, None)) for bits in (8, 4))
     if bool(eight) == bool(four):
-        raise section.error("load_in_4bit", "must be true, or else load_in_8bit", four)
+        beside = "must not be true beside load_in_8bit" if four else "must be true, or else load_in_8bit"
+        raise section.error("load_in_4bit", beside, four)
     skipped, key = section.names("llm_int8_skip_modules")
     # As in transformers: a list takes the place of its own, which has the output; and fused experts are no linear layer
     tables = () if section.keys.get(key) is None else (OUTPUT,)
@@ -218,7 +224,9 @@ def _bitsandbytes(section: _Section) -> _Said:
 def _mlx(section: _Section) -> _Said:
     """All matrices, embedding and output too, with a scale and a bias of two bytes for each group."""
     section.one_of("mode", ("affine", None))
-    section.absent(*(key for key in section.keys if key not in ("bits", "group_size", "mode")))
+    for key in section.keys:
+        if key not in ("bits", "group_size", "mode"):  # a module, of other bits or, by false, left as it was
+            raise section.error(key, f"must be absent, {_SEVERAL}", section.keys[key])
     bits = section.one_of("bits", (2, 3, 4, 5, 6, 8))
     each = grouped(bits, section.group("group_size"), scale_bytes=4)
     return _Said(format=WeightFormat(name=f"int{bits}", bytes_each=each), tables=(OUTPUT, TABLE))
@@ -226,14 +234,18 @@ def _mlx(section: _Section) -> _Said:
 
 def _compressed_tensors(section: _Section) -> _Said:
     groups = _object(section.path, f"{section.name}.config_groups", section.keys.get("config_groups"))
-    if len(groups) != 1:
-        raise section.error("config_groups", "must hold one group, weights of several kinds are not known", len(groups))
+    if not groups:
+        raise section.error("config_groups", "must hold a group, which says how weights are quantised", "none")
+    if len(groups) > 1:
+        raise section.error("config_groups", f"must hold one group, {_SEVERAL}", len(groups))
     group = section.part("config_groups").part(next(iter(groups)))
     if group.keys.get("targets") != ["Linear"]:
         raise group.error("targets", "must be Linear alone", group.keys.get("targets"))
     (group if group.keys.get("format") is not None else section).one_of("format", (*_PACKED, "mxfp4-pack-quantized"))
-    if section.keys.get("sparsity_config") and section.part("sparsity_config").keys.get("format") != "dense":
-        raise section.error("sparsity_config", "must be absent or dense: sparse weights are not known", "one")
+    if section.keys.get("sparsity_config"):
+        sparse = section.part("sparsity_config")
+        if sparse.keys.get("format") != "dense":
+            raise sparse.error("format", "must be dense, sparse weights are not known", sparse.keys.get("format"))
     skipped, key = section.names("ignore")
     return _Said(
         format=_scheme(group),

@@ -1,6 +1,7 @@
 """Shapes from config.json files, and what cannot be told from one."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,12 @@ from paceline.traces.errors import TraceFormatError
 from paceline.traces.shapes.decoder import presets
 from paceline.traces.shapes.given import given_shapes
 from paceline.traces.shapes.hub_config import read_hub_config
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+MODEL_TYPES = (
+    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
+    *("mixtral", "qwen2_moe", "qwen3_moe"),
+)
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -65,6 +71,7 @@ MIXTRAL = {
 }
 QWEN_2_MOE = {
     **{key: QWEN_MOE[key] for key in ("tie_word_embeddings", "torch_dtype", "vocab_size")},
+    "architectures": ["Qwen2MoeForCausalLM"],
     "model_type": "qwen2_moe",
     "hidden_size": 3584,
     "num_hidden_layers": 28,
@@ -132,8 +139,8 @@ def test_a_config_of_a_head(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model_type": "gpt_neox"}, "model_type: must be one of llama, .*got 'gpt_neox'"),
-        ({"model_type": None}, "model_type: must be one of .*got 'nothing'"),
+        ({"model_type": "gpt_neox"}, "model_type: must be a known one .known are llama, .*got 'gpt_neox'"),
+        ({"model_type": None}, "model_type: must be a known one .*got 'nothing'"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers: must be a whole number .*got '32'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number .*got 0"),
         ({"num_hidden_layers": True}, "num_hidden_layers: must be a whole number .*got True"),
@@ -143,7 +150,10 @@ def test_a_config_of_a_head(tmp_path):
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings: must be true or false, got 'no'"),
         ({"torch_dtype": "float8"}, "torch_dtype: must be one of float32, .*got 'float8'"),
         ({"torch_dtype": None}, "torch_dtype: must be one of .*got 'nothing'"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method: must be one of fp8, .*got 'nothing'"),
+        (
+            {"quantization_config": {"bits": 4}},
+            "quantization_config.quant_method: must be a known one .known are fp8, .*got 'nothing'",
+        ),
         ({"num_local_experts": 8}, "num_local_experts: must be absent, mixtures of experts are mixtral, "),
         ({"num_hidden_layers": 2**31 - 1, "vocab_size": 2**31 - 1, "hidden_size": 2**30}, "config: must be of at most"),
         ({"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
@@ -180,7 +190,10 @@ def test_layers_without_experts(tmp_path):
         ({"mlp_only_layers": [0.5]}, "mlp_only_layers: must hold numbers of layers"),
         ({"mlp_only_layers": 3}, "mlp_only_layers: must be a list, got 3"),
         ({"moe_intermediate_size": 2**31 - 1, "hidden_size": 2**31 - 1}, "config: must be of at most"),
-        ({"architectures": ["Eagle3Qwen3MoE"]}, "architectures: must be one of LlamaForCausalLM, "),
+        (
+            {"architectures": ["Eagle3Qwen3MoE"]},
+            "architectures: must be a known one .known are LlamaForCausalLM, .*got 'Eagle3Qwen3MoE'",
+        ),
         ({"architectures": [], "model_type": "deepseek_v3"}, "num_experts: must be absent, mixtures of experts are"),
     ],
 )
@@ -242,7 +255,7 @@ def test_shapes_are_given_in_several_forms(tmp_path):
     [
         (["target="], "`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got 'target='"),
         (["=llama-3.1-8b"], "`models` must be FILE.json, NAME=PRESET"),
-        (["llama-9-8b"], r"`models` must be a config.json or a preset \(gemma-3-12b, .*got 'llama-9-8b'"),
+        (["llama-9-8b"], r"`models` must be a config.json or a preset \(did you mean llama-.*got 'llama-9-8b'"),
         (
             ["target=mixtral-8x7b", "draft=eagle3"],
             "`models` draft=eagle3 must be a config.json or FILE.json: what heads of a",
@@ -261,3 +274,27 @@ def test_what_gives_no_shape_is_told_in_one_line(texts, told):
 def test_a_config_without_a_name_is_told_how(tmp_path):
     with pytest.raises(TraceFormatError, match="of a config say whose, NAME=FILE, got 'a config'"):
         given_shapes([str(written(tmp_path, LLAMA))], "target")
+
+
+# -- configs that do not say what they are of
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+@pytest.mark.parametrize("named", [{"architectures": None}, {"architectures": []}, {}], ids=["null", "empty", "absent"])
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_a_config_without_architectures_may_be_a_drafters(tmp_path, kind, named, layers):
+    """As `save_pretrained` of transformers' config writes it, without a model."""
+    saved = CONFIG_MAPPING[kind](num_hidden_layers=layers, hidden_size=512, num_attention_heads=8).to_dict()
+    saved = {key: value for key, value in saved.items() if key != "architectures"} | {"dtype": "bfloat16"}
+    with pytest.raises(TraceFormatError, match="architectures: must be there, or it is not known whether") as told:
+        read_hub_config(written(tmp_path, saved | named), "target")
+    assert len(str(told.value)) <= 300
+    added = json.loads(re.findall(r"\[.*?\]", str(told.value))[0])
+    found = read_hub_config(written(tmp_path, saved | {"architectures": added}), "target")
+    assert found.layers == layers
+
+
+@pytest.mark.parametrize("named", ["", {}, 0, False])
+def test_architectures_that_are_no_list(tmp_path, named):
+    with pytest.raises(TraceFormatError, match="architectures: must be a list, got"):
+        read_hub_config(written(tmp_path, LLAMA | {"architectures": named}), "target")

@@ -108,6 +108,14 @@ def test_the_cache_has_a_dtype_of_its_own(tmp_path, said, kv):
     assert found.kv_bytes_per_token == kv
 
 
+@pytest.mark.parametrize("module", [False, {"bits": 8, "group_size": 64}, None])
+def test_a_module_that_mlx_writes_otherwise_is_refused(tmp_path, module):
+    """By false it is left as it was, so that its weights would be priced as if they had four bits."""
+    said = {"bits": 4, "group_size": 64, "lm_head": module}
+    with pytest.raises(TraceFormatError, match=r"quantization\.lm_head: must be absent, weights of several kinds"):
+        read_hub_config(written(tmp_path, {**LLAMA, "quantization": said}), "t")
+
+
 @pytest.mark.parametrize(
     ("beside", "said", "form"),
     [
@@ -150,16 +158,18 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
     some = tensors(FLOAT_8, FLOAT_8, ignore=["model.layers.3.mlp.experts"])
     with pytest.raises(TraceFormatError, match="ignore: must skip all experts of a mixture or none"):
         read_hub_config(written(tmp_path, {**QWEN_MOE, "quantization_config": some}), "t")
-    with pytest.raises(TraceFormatError, match="quant_method: must be another: what it does to experts is not known"):
+    with pytest.raises(
+        TraceFormatError, match="quant_method: must be another for a mixture: what it does to experts is not known"
+    ):
         read_hub_config(written(tmp_path, {**QWEN_MOE, "quantization_config": BNB}), "t")
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"quant_method": "aqlm"}, "quantization_config.quant_method: must be one of fp8, .*got 'aqlm'"),
-        ({"quant_method": ["fp8"]}, r"quantization_config.quant_method: must be one of fp8, .*got \['fp8'\]"),
-        ({"quant_method": "mxfp4"}, "quant_method: must be one of .*got 'mxfp4'"),
+        ({"quant_method": "aqlm"}, "quant_method: must be a known one .known are fp8, .*got 'aqlm'"),
+        ({"quant_method": ["fp8"]}, r"quant_method: must be a known one .known are fp8, .*got \['fp8'\]"),
+        ({"quant_method": "mxfp4"}, "quant_method: must be a known one .*got 'mxfp4'"),
         ([], "quantization_config: must be an object, got 'a list'"),
         (FP8 | {"fmt": "e5m2"}, "quantization_config.fmt: must be one of e4m3, got 'e5m2'"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size: must be two whole numbers"),
@@ -172,11 +182,17 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
         (GPTQ | {"bits": 4.0}, "bits: must be one of 2, 3, 4, 8, got 4.0"),
         (GPTQ | {"group_size": 0}, "group_size: must be a whole number >= 1, or -1, got 0"),
         (GPTQ | {"dynamic": {"x": {"bits": 8}}}, "dynamic: must be absent, weights of several kinds"),
-        (BNB | {"load_in_8bit": True}, "load_in_4bit: must be true, or else load_in_8bit"),
-        (tensors(FLOAT_8) | {"config_groups": {}}, "config_groups: must hold one group, .*got 0"),
+        (BNB | {"load_in_8bit": True}, "load_in_4bit: must not be true beside load_in_8bit, got True"),
+        (tensors(FLOAT_8) | {"config_groups": {}}, "config_groups: must hold a group, which says .*got 'none'"),
+        (tensors(FLOAT_8) | {"config_groups": {"a": {}, "b": {}}}, "must hold one group, weights of .*got 2"),
+        (tensors(FLOAT_8) | {"config_groups": None}, "config_groups: must be an object, got 'nothing'"),
+        (tensors(FLOAT_8, ignore=""), "ignore: must be a list of names, got ''"),
+        (FP8 | {"dequantize": True}, "dequantize: must be absent, it is not known whether .*got True"),
+        (BNB | {"load_in_4bit": None}, "load_in_4bit: must be true, or else load_in_8bit, got 'nothing'"),
         (tensors(FLOAT_8) | {"config_groups": {"a": 1}}, "config_groups.a: must be an object, got 'a number'"),
         (tensors(FLOAT_8, format="marlin-24"), "format: must be one of float-quantized, .*got 'marlin-24'"),
-        (tensors(FLOAT_8, sparsity_config={"format": "sparse-24"}), "sparsity_config: must be absent or dense"),
+        (tensors(FLOAT_8, sparsity_config={"format": "sparse-24"}), "sparsity_config.format: must be dense, .*24'"),
+        (tensors(FLOAT_8, sparsity_config={"a": 1}), "sparsity_config.format: must be dense, .*got 'nothing'"),
         (tensors(FLOAT_8, {"num_bits": 4, "type": "int"}), "input_activations.type: must be float, of 4 bits"),
         (tensors(FLOAT_4 | {"group_size": 64}), "weights.group_size: must be 16 or 32, of floats of 4 bits, got 64"),
         (tensors(INT_4, kv_cache_scheme={"num_bits": 3}), "kv_cache_scheme.num_bits: must be one of 4, 8, got 3"),

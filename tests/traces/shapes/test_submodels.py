@@ -52,6 +52,7 @@ def test_a_submodel_keeps_its_share_of_the_layers():
 
 def test_a_config_says_what_a_layer_weighs(tmp_path):
     config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 22, "num_attention_heads": 32}
+    config["architectures"] = ["LlamaForCausalLM"]
     sizes = {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
     (tmp_path / "config.json").write_text(json.dumps(config | sizes))
     whole = presets()["llama-3.1-8b"]
@@ -87,6 +88,7 @@ def test_what_cannot_be_derived_is_refused(tmp_path, recorded, why):
 
 def test_layers_some_of_which_have_experts(tmp_path):
     config = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
+    config["architectures"] = ["Qwen3MoeForCausalLM"]
     sizes = {"intermediate_size": 96, "vocab_size": 512, "torch_dtype": "bfloat16", "mlp_only_layers": [0]}
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config | sizes | experts))
