@@ -1,9 +1,11 @@
 """Arguments that are refused: in one line that names the argument, its range and what was given instead."""
 
 import re
-from collections.abc import Collection, Hashable, Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 _NAMED = re.compile(r"`(\w+)`")
@@ -14,7 +16,7 @@ OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "w
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
 _OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
-
+_MOST_LISTED = 120  # characters of names that are known
 
 Value = TypeVar("Value", bound=Hashable)
 
@@ -39,16 +41,20 @@ def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) ->
     return named.sub(lambda name: f"--{known.get(name[1], name[1]).replace('_', '-')}", text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that names at most two of `known`, spelt nearly like `name`; empty if there is none."""
-    near = get_close_matches(name.lower(), list(known), n=2, cutoff=0.78)
-    return f"did you mean {' or '.join(near)}?" if near else ""
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A question that names at most three of `known`, spelt nearly like `name`; empty if there is none."""
+    spelt = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), spelt, n=3, cutoff=0.78) if isinstance(name, str) else []
+    return f"did you mean {' or '.join(spelt[each] for each in near)}?" if near else ""
 
 
-def known_are(name: str, known: Iterable[str], *others: str) -> str:
-    """What to say after an unknown name: `did_you_mean`, else all that is known, and `others` in words."""
+def known_are(name: object, known: Iterable[str], *others: str, where: str = "") -> str:
+    """What to say after an unknown name: `did_you_mean`, else what is known, and `others` in words.
+
+    Of a long list it has the beginning, the number, and `where` all are told.
+    """
     names = list(known)
-    return did_you_mean(name, names) or f"known are {', '.join([*names, *others])}"
+    return did_you_mean(name, names) or f"known are {', '.join([_beginning(names, where), *others])}"
 
 
 def check_within(name: str, value: float, interval: str) -> None:
@@ -79,6 +85,15 @@ def repeated(values: Iterable[Value]) -> list[Value]:
             again.append(value)
         seen.add(value)
     return again
+
+
+def _beginning(names: Sequence[str], where: str) -> str:
+    """Names with commas between: all of them, or as many as can be read and how many there are."""
+    ends = list(accumulate(len(name) + 2 for name in names))
+    shown = bisect_right(ends, _MOST_LISTED)
+    if shown == len(names):
+        return ", ".join(names)
+    return f"{', '.join(names[:shown])}, ... ({len(names)} in all{where and ': '}{where})"
 
 
 @lru_cache

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TypeVar, get_args
 
-from ..arguments import did_you_mean
+from ..arguments import known_are
 from ..decoding.policy import Policy
 
 PolicyClass = Callable[..., Policy]
@@ -58,8 +58,9 @@ def read_options(
         if not equals:
             raise ValueError(f"option {option!r} must read key=value")
         if key not in parameters and (free is None or not key):
-            takes = ", ".join([*parameters, *([] if free is None else [f"any name ({free})"])]) or "no options"
-            raise ValueError(f"unknown option {key!r}; {did_you_mean(key, parameters) or f'it takes {takes}'}")
+            others = () if free is None else (f"any name ({free})",)
+            known = known_are(key, parameters, *others) if parameters or others else "it takes no options"
+            raise ValueError(f"unknown option {key!r}; {known}")
         if key in values:
             raise ValueError(f"option {key!r} stands twice")
         kinds = _kinds(cls, parameters[key]) if key in parameters else (Policy,)

@@ -167,4 +167,5 @@ def check_signature(cls: Callable[..., object], options: Mapping[str, object], *
 
 def unknown_policy(name: str, *other_forms: str) -> PolicySpecError:
     """What to raise of a name that stands for nothing; `other_forms` of what could be named there, in words."""
-    return PolicySpecError(f"unknown policy {name!r}: {known_are(name, policy_names(), *other_forms, _CLASS)}")
+    known = known_are(name, policy_names(), *other_forms, _CLASS, where="paceline policy list")
+    return PolicySpecError(f"unknown policy {name!r}: {known}")

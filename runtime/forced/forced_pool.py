@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from ...arguments import known_are
 from ..forward.forward_choice import ForwardKind
 from ..forward.layer_masks import attention_of
 from ..forward.model_forward import ModelForward
@@ -163,8 +164,8 @@ def named_config(
     place = file.parent / text
     place = place / CONFIG_FILE if place.is_dir() else place
     if not place.is_file():
-        rule = f"must be a {CONFIG_FILE}, its folder or a preset ({', '.join(preset_names())})"
-        raise PoolFileError(file, field, rule, text)
+        known = known_are(text, preset_names(), where="docs/forced.md")
+        raise PoolFileError(file, field, f"must be a {CONFIG_FILE}, its folder or a preset ({known})", text)
     return *read_config(place, context_tokens=context_tokens), place
 
 

@@ -10,6 +10,8 @@ LAYER_LAUNCH_S = 1e-5
 # What one all-reduce adds to its bytes over NVLink or ICI: start-up and synchronisation.
 LINK_LATENCY_S = 1e-5
 
+SHEET = "docs/costs.md"  # has all devices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

@@ -8,11 +8,11 @@ from ...arguments import ArgumentError, known_are
 from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
-from ...traces.shapes.named import preset_names
+from ...traces.shapes.decoder import SHAPES_PAGE
 from ...traces.shapes.weights import FORMATS
 from .base import CostModel
 from .cost_file import FileCost, TableCost, read_cost_file
-from .devices import Device, device_called, device_sheet
+from .devices import SHEET, Device, device_called, device_sheet
 from .profile_choice import names_profile, profiled_cost
 from .roofline import RooflineCost
 from .timed import TimedCost
@@ -140,8 +140,8 @@ def _unscaled(
     known = sorted({*measured, *sheet})
     if name == TIMED:
         held = "this recording holds no seconds of rounds or answers"
-        raise ValueError(f"cost timed: {held}; it knows {', '.join(known)}, or a FILE.json")
-    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'or a FILE.json')}")
+        raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
+    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'or a FILE.json', where=SHEET)}")
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
@@ -182,7 +182,8 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
     if name not in sheet:
-        raise ArgumentError(f"{option} must be a device of the sheet ({', '.join(sorted(sheet))}), got {name!r}")
+        known = known_are(name, sorted(sheet), where=SHEET)
+        raise ArgumentError(f"{option} must be a device of the sheet ({known}), got {name!r}")
     return sheet[name]
 
 
@@ -213,7 +214,7 @@ def roofline_of(
         raise ArgumentError(
             f"cost {name}: no shape for {', '.join(missing)}: give `models` {missing[0]}=PRESET, "
             f"{missing[0]}=config.json or FILE.json, of quantised weights PRESET@FORMAT ({', '.join(FORMATS)}); "
-            f"presets: {', '.join(preset_names())}"
+            f"presets are in {SHAPES_PAGE}"
         )
     shapes = recording.known_shapes()
     known = {name: named for name, named in shapes.items() if members is None or name in members}

@@ -40,7 +40,7 @@ POLICIES = [
     ("draft:4/target,stop=1", "a bare chain takes no options; use chain,spec=draft:4/target"),
     ("chain", "missing a required argument: 'spec'"),
     ("chain,spec=draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
-    ("adaptive,begin=3", "unknown option 'begin'; it takes draft, start, up, down, most"),
+    ("adaptive,begin=3", "unknown option 'begin'; known are draft, start, up, down, most"),
     ("plain,start=3", "unknown option 'start'; it takes no options"),
     ("adaptive,start", "option 'start' must read key=value"),
     ("adaptive,start=x", "option 'start' must be a whole number, got 'x'"),

@@ -1,5 +1,6 @@
 """The formats by name: the one list that the command line, the detector and the tests go through."""
 
+from ...arguments import known_are
 from . import bench_clients
 from .format import Format
 from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
@@ -54,4 +55,9 @@ def format_named(name: str) -> Format:
     for known in FORMATS:
         if known.name == name:
             return known
-    raise ValueError(f"format must be one of {', '.join(format_names())}, got {name!r}")
+    raise ValueError(f"format must be {unknown_format(name)}")
+
+
+def unknown_format(name: str) -> str:
+    """What the name of a format must be, and is not."""
+    return f"a known one ({known_are(name, format_names(), where='docs/importing.md')}), got {name!r}"

@@ -16,7 +16,7 @@ from ..rounds.store import write_rounds
 from ..shapes.named import model_called
 from .detect import detect
 from .format import Format
-from .formats import format_named, format_names
+from .formats import format_named, format_names, unknown_format
 from .kept_tokens import KeptTokens
 from .ongoing import Ongoing
 from .options import ImportOptions
@@ -45,7 +45,7 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
     if twice:
         raise ValueError(f"files must be given once each, got {str(twice[0])!r} twice")
     if name not in (AUTO, *format_names()):
-        raise ValueError(f"format must be {AUTO} or one of {', '.join(format_names())}, got {name!r}")
+        raise ValueError(f"format must be {AUTO} or {unknown_format(name)}")
     return detect(files) if name == AUTO else format_named(name)
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ...arguments import ArgumentError, repeated
+from ...arguments import ArgumentError, known_are, repeated
 from ...strict_json import checked_json
 from ..errors import TraceFormatError
 from ..meta import MOST, DraftBlock, ModelInfo
-from .decoder import Decoder, presets
+from .decoder import SHAPES_PAGE, Decoder, presets
 from .heads import head_of
 from .hub_config import read_hub_config, read_hub_decoder
 from .named import head_called, model_called, preset_names
@@ -125,8 +125,8 @@ class _Given:
             return self._info(decoder)
         called = f"`models` {self.name}={self.source}"
         if kind is None:
-            rule = f"`models` must be a config.json or a preset ({', '.join(preset_names())})"
-            raise ArgumentError(f"{rule}, got {self.source!r}")
+            known = known_are(self.source, preset_names(), where=SHAPES_PAGE)
+            raise ArgumentError(f"`models` must be a config.json or a preset ({known}), got {self.source!r}")
         if self.weights or self.block is not None:
             raise ArgumentError(f"{called} must be without @, but for its kv: what a head weighs is in FILE.json")
         whose = target if model is None else presets()[model]

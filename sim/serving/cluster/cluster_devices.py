@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...cost.devices import Device, device_sheet
+from ....arguments import known_are
+from ...cost.devices import SHEET, Device, device_sheet
 from .cluster_file import ClusterFileError, DeviceTable
 
 # vLLM v0.30.0, `EngineArgs.get_batch_defaults` (`vllm/engine/arg_utils.py`), of its API server.
@@ -57,6 +58,6 @@ def _own(path: Path | str, name: str, table: DeviceTable, sheet: Mapping[str, De
     if table.like is None:
         return Device(name=name, source=str(path), **table.figures)
     if table.like not in sheet:
-        rule = f"must be a device of the sheet ({', '.join(sorted(sheet))})"
+        rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
         raise ClusterFileError(path, f"{field}.like", rule, table.like)
     return replace(sheet[table.like], name=name, source=str(path), **table.figures)

@@ -11,7 +11,7 @@ from ....policies.spec import PolicySpec
 from ....traces.meta import ModelInfo
 from ....traces.recording import Recording
 from ...cost.base import CostModel
-from ...cost.devices import Device, device_sheet
+from ...cost.devices import SHEET, Device, device_sheet
 from ...cost.make import make_cost, roofline_of
 from ...recorded_pool import recorded_pool
 from ..limits import EngineLimits, Offload, SharedPrefix
@@ -43,7 +43,7 @@ def open_cluster(text: str | Path, recording: Recording) -> Cluster:
     if name in sheet:
         return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name),)), name, recording)
     if not (name.endswith(".toml") or Path(name).exists()):
-        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml')}")
+        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml', where=SHEET)}")
     path = Path(name)
     return make_cluster(read_cluster_file(path), path, recording)
 
@@ -155,7 +155,8 @@ class _Group:
             self._refuse("device", f"must be given, or one for {member}, which is not placed", None)
         if asked.device not in self.devices:
             key = "device" if own is None or own.device is None else f"members.{member}.device"
-            self._refuse(key, f"must be in [devices] or of the sheet ({', '.join(sorted(self.devices))})", asked.device)
+            known = known_are(asked.device, sorted(self.devices), where=SHEET)
+            self._refuse(key, f"must be in [devices] or of the sheet ({known})", asked.device)
         if self.table.drop_units and not asked.prefix_cache and member == self.recording.about.target:
             self._refuse("drop_units", f"must be 0 without a prefix cache of {member}", self.table.drop_units)
         return self.devices[asked.device]

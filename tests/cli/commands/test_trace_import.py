@@ -234,7 +234,7 @@ def test_files_that_do_not_fit(files, tmp_path):
     assert "none.jsonl: file: must be a readable file" in refused(
         "trace", "import", "auto", "none.jsonl", "--out", "x.trace"
     )
-    assert "format must be auto or one of" in refused("trace", "import", "csv", cut, "--out", "x.trace")
+    assert "format must be auto or a known one" in refused("trace", "import", "csv", cut, "--out", "x.trace")
     other = write_lines(tmp_path / "odd.jsonl", answer(1, [3, 1], new_tokens=[9]))
     assert "odd.jsonl: line 1: choices[0].accept_lengths: must add up to the 9" in refused(
         "trace", "import", "auto", other, "--out", "x.trace"

@@ -161,10 +161,10 @@ class Mine:
         ("", "pool.level('huge')", "", ": unknown model 'huge'; this pool has"),
         ("", "pass", ",size=big", ": option 'size' must be a whole number, got 'big'"),
         ("", "pass", ",rate=big", ": option 'rate' must be a number, got 'big'"),
-        ("", "pass", ",other=1", ": unknown option 'other'; it takes size, kind, rate"),
+        ("", "pass", ",other=1", ": unknown option 'other'; known are size, kind, rate"),
         ("", "pass", ",size=1,size=2", ": option 'size' stands twice"),
         ("needed", "pass", "", ": missing a required"),
-        ("stop: Verify = None", "pass", ",stop=1", ": unknown option 'stop'; it takes size, kind, rate"),
+        ("stop: Verify = None", "pass", ",stop=1", ": unknown option 'stop'; known are size, kind, rate"),
     ],
 )
 def test_a_constructor_that_refuses(trace, tmp_path, more, body, options, told):
@@ -219,7 +219,7 @@ def test_types_for_checkers_only(trace, tmp_path):
     (mine,) = json.loads(done(*args, "my_policy.py:Mine,window=3,drafter=mid"))["policies"]
     (same,) = json.loads(done(*args, "mid:3/target"))["policies"]
     assert {**mine, "policy": "mid:3/target"} == same
-    assert "unknown option 'stop'; it takes window, drafter" in refused(*args, "my_policy.py:Mine,stop=1")
+    assert "unknown option 'stop'; known are window, drafter" in refused(*args, "my_policy.py:Mine,stop=1")
 
 
 def test_two_files_of_one_name(trace, tmp_path):

@@ -122,7 +122,7 @@ def test_policies_nest(text):
         ("guarded,policy=plain,retry=0", "retry must be >= 1, got 0"),
         ("guarded,policy=plain,memory=0", "memory must be >= 1, got 0"),
         ("guarded,policy=plain,margin=-1", "margin must be > -1 and finite, got -1.0"),
-        ("guarded,policy=plain,other=plain", "unknown option 'other'; it takes policy, margin, trial"),
+        ("guarded,policy=plain,other=plain", "unknown option 'other'; known are policy, margin, trial"),
         ("guarded,policy=two-level,most=8", "unknown option 'most'"),
         (
             "guarded,policy=adaptive(start=two)",

@@ -66,7 +66,7 @@ def test_it_says_nothing_where_a_part_says_nothing():
     ("text", "rule"),
     [
         ("per-tag", "missing a required argument: 'default'"),
-        ("per-tag,default=plain,=ngram", "unknown option ''; it takes default, any name (tags)"),
+        ("per-tag,default=plain,=ngram", "unknown option ''; known are default, any name (tags)"),
         ("per-tag,default=plain,code=", "option 'code' must be a policy, got ''"),
         ("per-tag,default=plain,code=ngram,code=svip", "option 'code' stands twice"),
         ("per-tag,default=plain,code", "option 'code' must read key=value"),

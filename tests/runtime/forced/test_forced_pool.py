@@ -76,7 +76,10 @@ def member(name, rest):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (member("a", 'config = "30M"'), r"members\[0\].config must be a config.json, its folder or a preset \(20M,"),
+        (
+            member("a", 'config = "30M"'),
+            r"members\[0\].config must be a config.json, its folder or a preset \(known are 20M,",
+        ),
         (
             member("a", 'path = "a"') + member("b", 'config = "20M"'),
             r"members\[0\].path must not stand in a forced pool",

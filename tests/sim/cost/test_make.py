@@ -81,7 +81,7 @@ def test_costs_of_an_imported_recording(tmp_path):
     assert isinstance(make_cost("timed", timed), TimedCost)
     with pytest.raises(ValueError, match="cost h100: no shape for target, eagle: give `models` target=PRESET"):
         make_cost("h100", timed)
-    with pytest.raises(ValueError, match="cost timed: this recording holds no seconds of rounds or answers; it knows"):
+    with pytest.raises(ValueError, match="cost timed: this recording holds no seconds of rounds or answers; known are"):
         make_cost("timed", recording_of(request_of("a")))
     shaped = recording_of(request_of("a"), models=shapes("eagle", "target"))
     assert make_cost("h100", shaped, scale={"eagle": 0.5}).name == "h100, eagle x0.5"

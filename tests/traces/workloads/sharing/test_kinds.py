@@ -145,7 +145,10 @@ def test_an_answer_is_not_cut_above_the_depth_at_which_it_branches(cut):
         ("shared-workers:workers=0,rounds=1,prompt=5,output=9,sessions=1", "workers of shared-workers must be in"),
         ("persistent-agent:turns=2,prompt=5,output=9,sessions=0", "sessions of persistent-agent must be in"),
         ("persistent-agent:turns=2,prompt=5,output=9,sessions=1,unit=0", "unit of persistent-agent must be in"),
-        ("persistent-agent:turns=2,prompt=5,output=9,sessions=1,depth=0", "persistent-agent must have options of"),
+        (
+            "persistent-agent:turns=2,prompt=5,output=9,sessions=1,depth=0",
+            "persistent-agent must have options that it takes .known are rate",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(text, told):
