@@ -70,7 +70,7 @@ def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tu
     rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
     if len(rising):
         place = int(rising[0]) + 1
-        rule = "must not exceed the rate before it: drafts are kept from their beginning"
+        rule = f"must not exceed the rate before it, {rates[place - 1]:g}: drafts are kept from their beginning"
         raise fields.error(f"{key}[{place}]", rule, float(rates[place]))
     before = np.concatenate(([1.0], rates[:-1]))
     hazards = np.divide(np.minimum(rates, before), before, out=np.zeros(len(rates)), where=before > 0)
