@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from paceline.observing.chunk import chunk_of, message_of
+from paceline.foreign_text import message_of
+from paceline.observing.chunk import chunk_of
 from paceline.traces.importers.reading.event_stream import BrokenStreamError
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .reading.agreement import check_equal, check_mean
 from .reading.fields import Fields
-from .responses import first_choice, usage_of, within
+from .responses import SHARED, first_choice, usage_of, within
 
 ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
@@ -40,7 +40,8 @@ def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[n
 
     Args:
         metrics: the object that holds them.
-        accepted, drafted: `[R]` tokens of the listed steps. Those that drafted nothing may be counted or not.
+        accepted: `[R]` tokens that the listed steps kept.
+        drafted: `[R]` tokens that they drafted; those that drafted nothing may be counted or not.
     """
     if HISTOGRAM in metrics:
         told, counted = metrics.counts(HISTOGRAM, least=0), np.bincount(accepted)
@@ -88,7 +89,11 @@ def alone(line: Fields, request_id: str) -> RoundsRequest | None:
     if not is_plain(line):
         rule = f"must be there, under metrics.speculative_decoding or alone, with {ACCEPTED} or {HISTOGRAM}"
         raise line.error("speculative_decoding", f"{rule}; null if the request ran without", "nothing")
-    return alone_of(usage_of(line), request_id)
+    usage = usage_of(line)
+    if SHARED in line.values and "completion_tokens" not in usage:
+        rule = "must be of one answer (n = 1): vLLM says nothing of the drafts of several, nor how long each of them is"
+        raise line.error("choices", rule, f"{line.values[SHARED]} choices and speculative_decoding: null")
+    return alone_of(usage, request_id)
 
 
 def alone_of(usage: Fields, request_id: str) -> RoundsRequest | None:

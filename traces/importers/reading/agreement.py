@@ -18,13 +18,14 @@ def check_agrees(place: str, field: str, text: str, least: float, most: float, w
         place: file and line.
         field: of the number.
         text: as it is printed, of which the digits tell the rounding.
-        least, most: what the other values leave room for.
+        least: of what the other values leave room for.
+        most: of the same.
         why: how it follows from them, with their values.
     """
     number = float(text)
     within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
     if not least - within <= number <= most + within:
-        told = f"{least:.4g}" if most - least < within else f"in [{least:.4g}, {most:.4g}]"
+        told = f"{(least + most) / 2:.4g}" if most - least < within else f"in [{least:.4g}, {most:.4g}]"
         raise TraceFormatError(place, field, f"must be {told}: {why}", text)
 
 

@@ -43,7 +43,8 @@ _RATES = r"\((?P<rates>[0-9., a-z-]{0,20000})\)"
 _DRAFT = re.compile(
     r"draft acceptance(?: rate)? = *(?P<share>[0-9.a-z-]{1,20}) *"
     r"\( *(?P<accepted>[0-9]{1,10}) accepted / *(?P<drafted>[0-9]{1,10}) generated\)"
-    rf"(?:, mean (?:acceptance length|len) = *(?P<mean>[0-9.]{{1,20}}))?(?:, acceptance rate per position = {_RATES})?\s*$"
+    rf"(?:, mean (?:acceptance length|len) = *(?P<mean>[0-9.]{{1,20}}))?"
+    rf"(?:, acceptance rate per position = {_RATES})?\s*$"
 )
 _BY_PLACE = re.compile(rf"\bacc per pos = {_RATES}\s*$")
 _STATISTICS = re.compile(

@@ -16,6 +16,7 @@ from ...rounds.rounds import RoundsRequest
 from ..drafters import DRAFTER
 from ..ongoing import Ongoing
 from ..options import MOST_REQUESTS
+from ..reading.agreement import check_equal
 from ..reading.fields import Fields
 from ..responses import EMPTY, stem
 from .drawing import constant_hazard
@@ -49,6 +50,11 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
+        check_equal(run, "total_output_tokens", (sum(outputs),), "the sum of output_lens")
+        if run.count("completed", least=0, default=0) > len(outputs):
+            raise run.error(
+                "completed", f"must be at most the {len(outputs)} answers of output_lens", run.values["completed"]
+            )
         if len(prompts) != len(outputs):
             raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
         return list(zip(prompts, outputs, strict=True))

@@ -143,9 +143,7 @@ def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: 
         field, by_rates = "Mean acceptance length", f"1 and the sum of the {len(rates)} rates per position"
         check_agrees(place, field, mean[1], 1 + kept - rounding, 1 + kept + rounding, by_rates)
         check_agrees(place, field, mean[1], 1 + least, 1 + most, of_counts)
-    check_agrees(
-        place, f"{_RATES_WORDS} (sum)", f"{kept:.9f}", least - rounding, most + rounding, of_counts
-    )
+    check_agrees(place, f"{_RATES_WORDS} (sum)", f"{kept:.9f}", least - rounding, most + rounding, of_counts)
     if share := _SHARE.search(line):
         field, percent = "Avg Draft acceptance rate", 100 * accepted / drafted
         check_agrees(place, field, share[1], percent, percent, f"{accepted} accepted of {drafted} drafted tokens")
