@@ -26,7 +26,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id, choice = file.name_of(line), first_choice(line)
     if choice is None or not _sees(line):
         rule = f"must have speculative_decoding or {_MEAN}"
-        field = "choices[0]" if choice is None else choice.prefix.removeprefix(line.prefix).rstrip(".")
+        field = "choices" if choice is None else choice.prefix.removeprefix(line.prefix).rstrip(".")
         raise line.error(field, rule, "no choice" if choice is None else "neither")
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
