@@ -139,9 +139,11 @@ def _check(fields: Fields, counted: Counted, window: int) -> None:
 def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
     key, drafted_key = counted.keys
     if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
-        kept = int(np.flatnonzero(counted.histogram)[-1])
-        rule = f"must be 0: no step keeps {kept} tokens where drafts have at most {window}, the window (`windows`)"
-        raise fields.error(f"{key}[{kept}]", rule, int(counted.histogram[kept]))
+        longest_kept = int(np.flatnonzero(counted.histogram)[-1])
+        rule = (
+            f"must be 0: no step keeps {longest_kept} tokens where drafts have at most {window}, the window (`windows`)"
+        )
+        raise fields.error(f"{key}[{longest_kept}]", rule, int(counted.histogram[longest_kept]))
     if counted.histogram is None or counted.drafted_histogram is None:
         return
     if int(counted.drafted_histogram.sum()) != counted.num_steps:
