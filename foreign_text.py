@@ -2,6 +2,8 @@
 
 import re
 
+LONGEST_MESSAGE = 300  # characters, of a server
+
 # Control characters but for the line break and the tab, those that change the direction of text, and halves of
 # surrogate pairs, which no encoding writes.
 _STEERING = re.compile(
@@ -19,3 +21,17 @@ def one_line_of(text: str, most: int) -> str:
     # Cut first: splitting would take time for the whole text, however long.
     line = escaped(" ".join(text[: 4 * most].split()))
     return line if len(line) <= most and len(text) <= 4 * most else f"{line[: most - 3]}..."
+
+
+def message_of(content: object, most: int = LONGEST_MESSAGE) -> str:
+    """The message of an error, in any of the forms that servers give it: one line, without control characters."""
+    found = content
+    while isinstance(found, dict):
+        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        if inner is None:
+            break
+        found = inner
+    try:
+        return one_line_of(found if isinstance(found, str) else str(found), most)
+    except RecursionError:
+        return "brackets nested too deep"

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..foreign_text import one_line_of
+from ..foreign_text import message_of, one_line_of
 from ..strict_json import decode_json
 from ..traces.importers.reading.event_stream import BrokenStreamError
 from ..traces.workloads.options import MOST_COUNT
 
-LONGEST_MESSAGE, _LONGEST_REASON = 300, 60  # characters
+_LONGEST_REASON = 60  # characters
+PAIR = ("drafted", "accepted")  # which tell nothing without each other
 _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
 
 
@@ -23,7 +24,8 @@ class Chunk:
         cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
         drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
         error: the server's message, where the event is one; "" for none.
-        odd: names of counts that cannot be right, such as negative ones; they are None above.
+        odd: names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or
+            more accepted than drafted; they are None above.
     """
 
     text: str = ""
@@ -59,11 +61,15 @@ def chunk_of(data: str) -> Chunk:
     counts: dict[str, Any] = {
         name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
     }
+    odd = [name for name, value in told.items() if value is not None and name not in counts]
+    drafted, accepted = (counts.get(name) for name in PAIR)
+    if (drafted is None) != (accepted is None) or (accepted or 0) > (drafted or 0):
+        odd += [name for name in PAIR if counts.pop(name, None) is not None]
     reason = choice.get("finish_reason")
     return Chunk(
         text=_text(choice),
         finish_reason=one_line_of(reason, _LONGEST_REASON) if isinstance(reason, str) and reason else None,
-        odd=tuple(name for name, value in told.items() if value is not None and name not in counts),
+        odd=tuple(odd),
         **counts,
     )
 
@@ -75,20 +81,6 @@ def _choice(content: dict[str, Any]) -> dict[str, Any]:
     if len(found) > 1 or any(one.get("index", 0) not in (0, None) for one in found):
         raise BrokenStreamError("an event is of a second choice: one answer was asked for")
     return found[0] if found else {}
-
-
-def message_of(content: object) -> str:
-    """The message of an error, in any of the forms that servers give it: one line, without control characters."""
-    found = content
-    while isinstance(found, dict):
-        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
-        if inner is None:
-            break
-        found = inner
-    try:
-        return one_line_of(found if isinstance(found, str) else str(found), LONGEST_MESSAGE)
-    except RecursionError:
-        return "brackets nested too deep"
 
 
 def _text(choice: dict[str, Any]) -> str:

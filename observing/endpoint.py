@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..arguments import ArgumentError
-from ..foreign_text import one_line_of
+from ..foreign_text import LONGEST_MESSAGE, message_of, one_line_of
 from ..strict_json import decode_json
-from .chunk import LONGEST_MESSAGE, message_of
 
 _MOST_PAGE_BYTES = 2**24  # of an answer that is read whole, its head among them
 _MOST_MESSAGE_BYTES = 2**16  # that are read of why a request was refused

@@ -8,7 +8,7 @@ from typing import Any
 from ..runs.observed.request import ObservedRequest
 from ..traces.importers.reading.event_stream import BrokenStreamError, EventStream
 from ..traces.workloads.arrival import Arrival
-from .chunk import Chunk, chunk_of
+from .chunk import PAIR, Chunk, chunk_of
 from .clock import Clock
 from .endpoint import Endpoint, ServerError
 
@@ -79,6 +79,8 @@ class _Answer:
         for name in ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"):
             if (count := getattr(chunk, name)) is not None:
                 self.told[name] = count
+        for name in PAIR if set(PAIR) & set(chunk.odd) else ():
+            self.told.pop(name, None)
         self.odd.update(chunk.odd)
 
 

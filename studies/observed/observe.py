@@ -216,7 +216,8 @@ class _Run:
         for name in sorted({name for one in found for name in one.odd}):
             answers = counted(sum(name in one.odd for one in found), "answer")
             notes.append(
-                f"{answers} told {name} that cannot be a count of tokens, such as a negative one: it counts as unknown"
+                f"{answers} told {name} that cannot be a count of tokens, such as a negative one, or drafted ones "
+                "without accepted ones: it counts as unknown"
             )
         return notes
 

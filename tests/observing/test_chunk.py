@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from paceline.observing.chunk import chunk_of, message_of
+from paceline.foreign_text import message_of
+from paceline.observing.chunk import chunk_of
 from paceline.traces.importers.reading.event_stream import BrokenStreamError
 
 
@@ -43,3 +44,24 @@ def test_what_is_no_object_is_refused(data):
 )
 def test_messages_of_all_servers_are_read(content):
     assert message_of(content) == "no such model"
+
+
+@pytest.mark.parametrize(
+    ("timings", "pair", "odd"),
+    [
+        ({"draft_n": 8, "draft_n_accepted": 3}, (8, 3), ()),
+        ({"draft_n": 0, "draft_n_accepted": 0}, (0, 0), ()),
+        ({"draft_n": None}, (None, None), ()),
+        ({"draft_n": 8}, (None, None), ("drafted",)),
+        ({"draft_n": 8, "draft_n_accepted": None}, (None, None), ("drafted",)),
+        ({"draft_n_accepted": 0}, (None, None), ("accepted",)),
+        ({"draft_n": -1, "draft_n_accepted": 3}, (None, None), ("drafted", "accepted")),
+        ({"draft_n": 8, "draft_n_accepted": "3"}, (None, None), ("accepted", "drafted")),
+        ({"draft_n": 3, "draft_n_accepted": 8}, (None, None), ("drafted", "accepted")),
+    ],
+)
+def test_half_a_pair_of_counts_is_named_and_the_rest_is_kept(timings, pair, odd):
+    told = chunk_of(json.dumps({"choices": [{"text": "a"}], "usage": {"completion_tokens": 5}, "timings": timings}))
+    assert (told.drafted, told.accepted) == pair
+    assert told.odd == odd
+    assert (told.text, told.output_tokens) == ("a", 5)

@@ -5,10 +5,10 @@ import json
 import tracemalloc
 
 import pytest
-from paceline.foreign_text import escaped, one_line_of
+from paceline.foreign_text import escaped, message_of, one_line_of
 from paceline.observing import endpoint as endpoint_module
 from paceline.observing import exchange as exchange_module
-from paceline.observing.chunk import chunk_of, message_of
+from paceline.observing.chunk import chunk_of
 from paceline.observing.clock import Clock
 from paceline.observing.endpoint import Endpoint, ServerError
 from paceline.observing.exchange import Sent, exchange

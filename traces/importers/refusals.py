@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...foreign_text import message_of
 from ..errors import TraceFormatError
 from .format import Format
 from .formats import FORMATS
@@ -66,7 +67,6 @@ _OBJECTS = (
         "a response without acceptance",
         "serve with --per-request-spec-decode-metrics (vLLM) or ask for return_meta_info (SGLang)",
     ),
-    _Kind(("error",), "an error of a server", _SERVER),
     _Kind(("text", "meta_info"), "a response without acceptance", "serve with a drafter, for spec_verify_ct"),
     _Kind(("content", "tokens_predicted"), "a response without timings", "save all of llama.cpp's response"),
     _Kind(("id", "prompt"), "a list of prompts", _SERVER),
@@ -75,6 +75,11 @@ _OBJECTS = (
 
 def unlike(first: Fields) -> TraceFormatError:
     """What to raise of a file whose first object tells no format."""
+    if error := first.values.get("error"):
+        rule = f"must be a log of a server: it is an error of a server; {_SERVER}"
+        return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
+    if _is_of_stream(first.values):
+        return _refusal(first.place, f"must be a log of a server: it is {_ended_how(first.values)}", keys_of(first))
     names = frozenset(first.values)
     for kind in _OBJECTS:
         if names.issuperset(kind.signs):
@@ -83,6 +88,24 @@ def unlike(first: Fields) -> TraceFormatError:
             )
     words = list(_words(first.values))
     return _refusal(first.place, _nearest(" ".join(f'"{word}"' for word in words), words), keys_of(first))
+
+
+def _is_of_stream(values: Mapping[str, Any]) -> bool:
+    """Whether an object is what a stream of chat or text completions came to, before it counted anything."""
+    kind = values.get("object")
+    of_chat = any("delta" in choice for choice in _choices(values))
+    return "usage" not in values and (of_chat or kind in ("chat.completion.chunk", "text_completion"))
+
+
+def _ended_how(values: Mapping[str, Any]) -> str:
+    if any(choice.get("finish_reason") for choice in _choices(values)):
+        return "a streamed response without its last chunk, of usage; ask for stream_options.include_usage"
+    return "a streamed response that was cut, without a finish_reason and usage; save the stream to its end"
+
+
+def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices = values.get("choices")
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
 
 
 def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from ...arguments import repeated
+from ...foreign_text import message_of
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .drafters import DRAFTER
@@ -16,6 +18,7 @@ from .ongoing import Ongoing
 from .reading.fields import Fields
 from .reading.lines import refuse_pipe
 from .reading.objects import read_objects
+from .reading.streamed import ERROR_RULE, LONGEST_TOLD
 from .steps.methods import merged
 
 # What counts the speculation of a whole request, whatever it answered.
@@ -30,6 +33,7 @@ _SEVERAL = "answers stand beside others in one response, whose usage counts thei
 _PROMPTS = ("messages", "prompt", "prompt_token_ids", "input_ids", "input")
 _UNMATCHED = "answers stand without their prompt, so that no other file's are of the same question"
 _BY_PROMPT = "files that answer the same prompts are a drafter each"
+SHARED = "choices of the response"  # of one choice, as a response of its own: how many it stood among
 EMPTY = "answers without a token were left out"
 
 
@@ -75,6 +79,8 @@ class Responses:
         """The same, each with the question that it answers."""
 
         def requests(line: Fields) -> Iterator[tuple[RoundsRequest, Question | None]]:
+            if line.values.get("error"):
+                raise line.error("error", ERROR_RULE, message_of(line.values["error"], LONGEST_TOLD))
             answers = answers_of(line)
             self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
             for answer, question in zip(answers, _questions(line, len(answers)), strict=True):
@@ -211,11 +217,15 @@ def answers_of(line: Fields) -> list[Fields]:
             what. vLLM counts a request only if it asks for one answer.
     """
     choices = line.values.get("choices")
-    if not isinstance(choices, list) or len(choices) < 2:
+    if not isinstance(choices, list):
         return [line]
+    _check_usage(line, choices)
+    if len(choices) < 2:
+        return [line]
+    _check_indices(line)
     for *around, key in _OF_THE_REQUEST:
         place = within(line, *around) if around else line
-        if place is not None and key in place.values:
+        if place is not None and key in place:
             rule = "must stand beside one choice (n = 1): it is of the request as a whole, not of each of its answers"
             raise place.error(key, rule, f"{len(choices)} choices")
     usage = {key: value for key, value in usage_of(line).values.items() if key != "completion_tokens"}
@@ -227,12 +237,37 @@ def answers_of(line: Fields) -> list[Fields]:
                 **line.values,
                 **{key: f"{name}/{number}" for key, name in own.items()},
                 "choices": [choice.values],
+                SHARED: len(choices),
                 "usage": usage,
             },
             line.prefix,
         )
         for number, choice in enumerate(line.each("choices"))
     ]
+
+
+def _check_usage(line: Fields, choices: list[Any]) -> None:
+    """Refuse a `usage` that is not the sum of choices that all count their tokens."""
+    usage = usage_of(line)
+    told = usage.known_count("completion_tokens", least=0)
+    metas = [one.get("meta_info") if isinstance(one, dict) else None for one in choices]
+    counts = [meta.get("completion_tokens") if isinstance(meta, dict) else None for meta in metas]
+    known = [count for count in counts if type(count) is int]
+    if told is not None and known and len(known) == len(choices) and sum(known) != told:
+        of = "choice" if len(known) == 1 else f"{len(known)} choices"
+        raise usage.error(
+            "completion_tokens", f"must be {sum(known)}, by meta_info.completion_tokens of its {of}", told
+        )
+
+
+def _check_indices(line: Fields) -> None:
+    """Refuse choices of one number: an answer would be read for another, or counted twice."""
+    taken: dict[int, str] = {}
+    for choice in line.each("choices"):
+        number = choice.values.get("index")
+        if type(number) is int and taken.setdefault(number, choice.prefix) != choice.prefix:
+            rule = f"must differ from that of the other choices: {taken[number]}index is the same"
+            raise choice.error("index", rule, number)
 
 
 def stem(path: Path) -> str:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from .lines import BYTE_ORDER_MARK
 
 _LINE_ENDS = b"\r\n"
-_SILENT = frozenset({b"", b"event", b"id", b"retry"})
+_SILENT = frozenset({b"", b"id", b"retry"})
+_MOST_KIND = 100  # bytes
 
 
 class BrokenStreamError(ValueError):
@@ -25,10 +26,12 @@ class Event(NamedTuple):
     Attributes:
         data: its lines of data.
         number: of the last of them in the stream, from 1.
+        kind: what its field `event` says; "" without one.
     """
 
     data: str
     number: int
+    kind: str = ""
 
 
 class EventStream:
@@ -53,6 +56,7 @@ class EventStream:
         self._data: list[bytes] = []
         self._line_size = self._data_size = 0
         self._number = self._data_number = 0
+        self._kind = ""
         self._ended_by_cr = False
 
     def feed(self, piece: bytes) -> Iterator[Event]:
@@ -97,10 +101,13 @@ class EventStream:
             self._data.append(value.removeprefix(b" "))
             self._data_size += len(line) + 1
             self._data_number = self._number
+        elif field == b"event":
+            self._kind = value.strip()[:_MOST_KIND].decode("utf-8", errors="replace")
         elif field not in _SILENT and self._unknown is not None:
             self._unknown(self._number, line)
 
     def _event(self) -> Iterator[Event]:
         data, self._data, self._data_size = b"\n".join(self._data), [], 0
+        kind, self._kind = self._kind, ""
         if data.strip():
-            yield Event(data.decode("utf-8", errors="replace"), self._data_number)
+            yield Event(data.decode("utf-8", errors="replace"), self._data_number, kind)

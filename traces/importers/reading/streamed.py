@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ....foreign_text import message_of
 from ....strict_json import MOST_BYTES, decode_json, kind_of_json
 from ...errors import TraceFormatError
 from .event_stream import BrokenStreamError, Event, EventStream
@@ -21,6 +22,8 @@ Refuse = Callable[[TraceFormatError], None]
 _DATA, _SILENT = b"data:", (b"event:", b"id:", b"retry:", b":")
 _MOST_LINES, _MOST_BYTES = 64, 2**20  # that tell an event stream
 _DONE = "[DONE]"
+_ERROR = "error"
+ERROR_RULE, LONGEST_TOLD = "must not be there, the server did not answer to the end: it said this", 120  # characters
 _JSON = (b"{", b"[")
 
 
@@ -58,7 +61,10 @@ def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fie
 
     def unknown(number: int, line: bytes) -> None:
         """Fields of any name are passed over, but for JSON without one, and for `data` in another spelling."""
-        name = line.partition(b":")[0].strip()
+        name, _, text = line.partition(b":")
+        name = name.strip()
+        if name == _ERROR.encode():  # llama.cpp's, until 2025
+            bad(_told_error(f"{path}: line {number}", text.decode("utf-8", errors="replace")))
         if name.startswith(_JSON) or name.lower() == b"data":
             shown = line[:60].decode("utf-8", errors="replace")
             bad(TraceFormatError(f"{path}: line {number}", "event", "must be data: {...}, as events are", shown))
@@ -93,15 +99,31 @@ def _is_whole(data: bytes) -> bool:
         return False
 
 
+def _told_error(place: str, data: str) -> TraceFormatError:
+    """What to raise of an error that the server sent in place of a chunk, with its message."""
+    try:
+        found: object = decode_json(data.encode("utf-8"), constants=True)
+    except ValueError:
+        found = data
+    return TraceFormatError(place, _ERROR, ERROR_RULE, message_of(found, LONGEST_TOLD))
+
+
 def _chunk(place: str, event: Event, bad: Refuse) -> dict[str, Any]:
-    """The object of an event, empty if it is none and may be skipped."""
+    """The object of an event, empty if it is none, or an error, and may be skipped."""
+    if event.kind == _ERROR:
+        bad(_told_error(place, event.data))
+        return {}
     try:
         found = decode_json(event.data.encode("utf-8"), constants=True)
-        if isinstance(found, dict):
-            return found
-        told = kind_of_json(found)
     except ValueError as error:
-        told = str(error)
+        found, told = None, str(error)
+    else:
+        told = kind_of_json(found)
+    if isinstance(found, dict):
+        if not found.get(_ERROR):
+            return found
+        bad(_told_error(place, event.data))
+        return {}
     bad(TraceFormatError(place, "JSON", "must be one JSON object after data:", told))
     return {}
 

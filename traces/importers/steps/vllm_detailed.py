@@ -19,7 +19,7 @@ from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, usage_of
 from ..step_rounds import check_drafted, rounds_at, starts_of
-from ..vllm_responses import ACCEPTED, alone, is_plain, metrics_of
+from ..vllm_responses import ACCEPTED, alone, check_steps, is_plain, metrics_of
 
 MOST_PLAIN = 2**24  # of one answer: more is no answer, and would fill the memory
 _DRAFTED = "per_step_drafted"
@@ -83,6 +83,7 @@ def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_
     """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
     accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
     check_drafted(metrics, accepted, drafted)
+    check_steps(metrics, accepted, drafted)
     num_plain = max(after_first - int(accepted.sum()) - len(accepted), 0)
     file.ongoing.findings.note(_UNLISTED if len(accepted) else _ALONE, num_plain)
     placed = None

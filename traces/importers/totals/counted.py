@@ -32,6 +32,7 @@ class Counted:
         histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
         drafted_histogram: steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
         window: most tokens drafted in a step, None if the log does not say.
+        keys: fields of the log that hold the two histograms, for errors.
     """
 
     num_tokens: int
@@ -42,6 +43,7 @@ class Counted:
     drafted_histogram: Ints | None = None
     window: int | None = None
     prefilled: bool = True
+    keys: tuple[str, str] = ("acceptance_histogram", "drafted histogram")
 
     @property
     def num_emitted(self) -> int:
@@ -135,20 +137,25 @@ def _check(fields: Fields, counted: Counted, window: int) -> None:
 
 
 def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
+    key, drafted_key = counted.keys
     if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
-        raise fields.error("histogram", f"must hold steps within the window, {window}", len(counted.histogram) - 1)
+        longest_kept = int(np.flatnonzero(counted.histogram)[-1])
+        rule = (
+            f"must be 0: no step keeps {longest_kept} tokens where drafts have at most {window}, the window (`windows`)"
+        )
+        raise fields.error(f"{key}[{longest_kept}]", rule, int(counted.histogram[longest_kept]))
     if counted.histogram is None or counted.drafted_histogram is None:
         return
     if int(counted.drafted_histogram.sum()) != counted.num_steps:
-        rule = f"must add up to the {counted.num_steps} steps"
-        raise fields.error("drafted histogram", rule, int(counted.drafted_histogram.sum()))
+        rule = f"must add up to the {counted.num_steps} steps of {key}"
+        raise fields.error(drafted_key, rule, int(counted.drafted_histogram.sum()))
     # Steps that kept at least so many tokens need as many that drafted them.
     longest = max(len(counted.histogram), len(counted.drafted_histogram))
     kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
     if np.any(kept > drafted):
         count = int(np.argmax(kept > drafted))
-        rule = f"must hold the {kept[count]} steps that kept {count} tokens or more"
-        raise fields.error("drafted histogram", rule, int(drafted[count]))
+        rule = f"must hold the {kept[count]} steps of {key} that kept {count} tokens or more"
+        raise fields.error(drafted_key, rule, int(drafted[count]))
 
 
 def _at_least(histogram: Ints, length: int) -> Ints:

@@ -15,8 +15,9 @@ import re
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..format import Format, described
+from ..reading.agreement import check_equal
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, within
+from ..responses import Responses, by_response, usage_of, within
 from .counted import Counted, draw_rounds
 
 _LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
@@ -30,7 +31,11 @@ def _sees(found: Fields) -> bool:
 
 def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id = file.name_of(line)
-    return request_of(file, line.nested("timings"), request_id)
+    timings = line.nested("timings")
+    tokens = (timings.count("predicted_n", least=0),)
+    for place, key in ((usage_of(line), "completion_tokens"), (line, "tokens_predicted")):
+        check_equal(place, key, tokens, "by timings.predicted_n")
+    return request_of(file, timings, request_id)
 
 
 def request_of(

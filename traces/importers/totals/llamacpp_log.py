@@ -19,14 +19,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import numpy as np
+
 from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
+from ..reading.agreement import check_agrees
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from ..responses import Responses, stem
 from .llamacpp import request_of
+from .stated import hazards_of_rates
 
 _EVAL_TIME = "eval time = ... ms / N tokens"
 _DRAFT_FIELD = "draft acceptance"
@@ -37,9 +41,10 @@ _PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) to
 _ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
 _RATES = r"\((?P<rates>[0-9., a-z-]{0,20000})\)"
 _DRAFT = re.compile(
-    r"draft acceptance(?: rate)? = *[0-9.a-z-]{1,20} *"
+    r"draft acceptance(?: rate)? = *(?P<share>[0-9.a-z-]{1,20}) *"
     r"\( *(?P<accepted>[0-9]{1,10}) accepted / *(?P<drafted>[0-9]{1,10}) generated\)"
-    rf"(?:, mean (?:acceptance length|len) = *[0-9.]{{1,20}})?(?:, acceptance rate per position = {_RATES})?\s*$"
+    rf"(?:, mean (?:acceptance length|len) = *(?P<mean>[0-9.]{{1,20}}))?"
+    rf"(?:, acceptance rate per position = {_RATES})?\s*$"
 )
 _BY_PLACE = re.compile(rf"\bacc per pos = {_RATES}\s*$")
 _STATISTICS = re.compile(
@@ -48,6 +53,7 @@ _STATISTICS = re.compile(
     r" #gen drafts = *(?P<drafts>[0-9]{1,15}), #acc drafts = *[0-9]+,"
     r" #gen tokens = *(?P<drafted>[0-9]{1,15}), #acc tokens = *(?P<accepted>[0-9]{1,15})\b"
 )
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _WHOSE = re.compile(r"\bid +([0-9]{1,9}) \| task +(-?[0-9]{1,18}) \|")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _ANY = re.compile(r"eval time|draft|accept|statistics|\bacc\b|\bid +[0-9]+ \| task", re.IGNORECASE)
@@ -82,6 +88,7 @@ class _Told:
         counts: under the names that responses have.
         window: tokens drafted in a step at most, None while no line says it.
         drafts: steps that drafted, by the statistics, None while they do not say it.
+        mean: (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without.
         second: whether the statistics hold, since the line of the request itself says something else.
     """
 
@@ -89,6 +96,7 @@ class _Told:
     counts: dict[str, int | float] = field(default_factory=dict)
     window: int | None = None
     drafts: int | None = None
+    mean: tuple[str, str, int, int] | None = None
     second: bool = False
 
     @property
@@ -200,9 +208,10 @@ class _Log:
         elif found := _DRAFT.search(line):
             told = self._drafted(place, line, twice=False)
             told.counts |= {"draft_n_accepted": int(found["accepted"]), "draft_n": int(found["drafted"])}
-            told.window = _positions(found["rates"])
+            told.window = _positions(place, found["rates"])
+            told.mean = _checked_line(place, found)
         elif found := _BY_PLACE.search(line):
-            self._drafted(place, line, twice=True).window = _positions(found["rates"])
+            self._drafted(place, line, twice=True).window = _positions(place, found["rates"])
         elif found := _STATISTICS.search(line):
             if (told_of := self._open.get(self._whose)) is not None and told_of.has_answer:
                 self._statistics.take(told_of, self._whose[0], found)
@@ -248,8 +257,43 @@ def _times(place: str, line: str) -> dict[str, int | float]:
     return {}
 
 
-def _positions(rates: str | None) -> int | None:
-    return len(rates.split(",")) if rates and rates.strip() else None
+def _positions(place: str, rates: str | None) -> int | None:
+    """How many positions have a rate; raises TraceFormatError for rates that rise."""
+    if not rates or not rates.strip():
+        return None
+    texts = rates.split(",")
+    try:
+        hazards_of_rates(Fields(place, {}), "acceptance rate per position", np.array([float(text) for text in texts]))
+    except ValueError as error:
+        if isinstance(error, TraceFormatError):
+            raise
+        rule = "must be numbers"
+        raise TraceFormatError(place, "acceptance rate per position", rule, rates.strip()[:60]) from None
+    return len(texts)
+
+
+def _checked_line(place: str, found: re.Match[str]) -> tuple[str, str, int, int] | None:
+    """(place, mean, drafted, accepted) of a line of drafts; raises TraceFormatError where its share is not theirs."""
+    drafted, accepted = int(found["drafted"]), int(found["accepted"])
+    if drafted and _NUMBER.fullmatch(found["share"]):
+        why = f"{accepted} accepted of {drafted} drafted tokens"
+        check_agrees(place, _DRAFT_FIELD, found["share"], accepted / drafted, accepted / drafted, why)
+    mean = found["mean"]
+    if mean is None or not drafted:
+        return None
+    if not _NUMBER.fullmatch(mean):
+        raise TraceFormatError(place, "mean len", "must be a number", mean)
+    return place, mean, drafted, accepted
+
+
+def _check_mean(told: _Told, window: int) -> None:
+    """Refuse a mean length that no number of steps has: each drafts at most the window and emits a token of its own."""
+    assert told.mean is not None
+    place, mean, drafted, accepted = told.mean
+    tokens, fewest = int(told.counts["predicted_n"]), drafted / window
+    most = max(tokens - accepted + window, fewest)  # the end of the answer may cut what the last one kept
+    why = f"1 and {accepted} accepted tokens by the step, {drafted} drafted, at most {window} a step, {tokens} answered"
+    check_agrees(place, "mean len", mean, 1 + accepted / most, 1 + accepted / fewest, why)
 
 
 def _told_in(path: Path) -> Iterator[_Told]:
@@ -278,7 +322,10 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
             ongoing.request(found, "request", request_id)
             ongoing.findings.note(_SECOND, told.second)
             answers["with drafts" if "draft_n" in told.counts else "alone"] += 1
-            yield from file.answered(request_of(file, found, request_id, window=told.window, drafts=told.drafts))
+            request = request_of(file, found, request_id, window=told.window, drafts=told.drafts)
+            if request is not None and told.mean is not None:
+                _check_mean(told, ongoing.drafters.window_of(file.drafter(), found, told.window))
+            yield from file.answered(request)
     if answers["with drafts"]:
         ongoing.findings.note(_ALONE, answers["alone"])
 

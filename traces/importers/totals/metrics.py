@@ -97,7 +97,14 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
             return None
         # Drafts that had no token at a position say nothing of it.
         had = np.flatnonzero(drafted)
-        kept = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))[: had[-1] + 1]
+        padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
+        over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
+        if len(over):
+            place = int(over[0])
+            most = drafted[place] if place < len(drafted) else 0
+            rule = f"must be at most the {most:g} drafted there"
+            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(padded[place]))
+        kept = padded[: had[-1] + 1]
         return np.divide(kept, drafted[: had[-1] + 1], out=np.zeros(had[-1] + 1), where=drafted[: had[-1] + 1] > 0)
     if not engine.drafts:
         return None
@@ -110,7 +117,12 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
     if accepted is not None and abs(float(kept.sum()) - accepted) > _CUT_SHARE * accepted:
         rule = f"must add up to the {accepted:g} of {engine.accepted}_total: positions are missing"
         raise fields.error(f"{engine.accepted_by_place}_total", rule, float(kept.sum()))
-    note_short_drafts(ongoing, drafted=found.drafted or 0.0, drafts=drafts, window=len(kept))
+    told = found.drafted
+    if told is not None and accepted is not None and accepted > (1 + _CUT_SHARE) * told:
+        raise fields.error(
+            f"{engine.accepted}_total", f"must be at most the {told:g} of {engine.drafted}_total", accepted
+        )
+    note_short_drafts(ongoing, drafted=told or 0.0, drafts=drafts, window=len(kept))
     return kept / drafts
 
 

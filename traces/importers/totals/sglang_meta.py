@@ -108,7 +108,9 @@ def _meta(line: Fields) -> Fields | None:
 def _parse(proposed: _Proposed, file: Responses, line: Fields) -> RoundsRequest | None:
     meta = _meta(line)
     if meta is None:
-        raise line.error("meta_info", "must be there, in the response or in its first choice", "nothing")
+        choice = first_choice(line)
+        place = "meta_info" if choice is None else f"{choice.prefix.removeprefix(line.prefix)}meta_info"
+        raise line.error(place, "must be there, it holds spec_verify_ct and completion_tokens", "nothing")
     request_id = file.name_of(line, meta)
     usage = usage_of(line)
     tokens = (meta if _TOKENS in meta else usage).count(_TOKENS, least=0)
@@ -147,9 +149,10 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     ongoing.findings.forms.add("histograms")
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
-    counted = replace(counted, drafted_histogram=by_step)
+    counted = replace(counted, drafted_histogram=by_step, keys=(key, _BY_STEP))
     if counted.num_steps != steps:
-        raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
+        rule = f"must count each of the {steps} steps of {_STEPS} once, by the tokens that it kept"
+        raise meta.error(key, rule, f"{counted.num_steps} steps")
     if stated is None and window is not None and proposed.longest is not None and window > proposed.longest:
         raise meta.error("window", _UNSTATED.format(name, proposed.longest), f"{window} tokens proposed in a step")
     return counted

@@ -16,6 +16,7 @@ from ...rounds.rounds import RoundsRequest
 from ..drafters import DRAFTER
 from ..ongoing import Ongoing
 from ..options import MOST_REQUESTS
+from ..reading.agreement import check_equal
 from ..reading.fields import Fields
 from ..responses import EMPTY, stem
 from .drawing import constant_hazard
@@ -49,6 +50,11 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
+        check_equal(run, "total_output_tokens", (sum(outputs),), "the sum of output_lens")
+        if run.count("completed", least=0, default=0) > len(outputs):
+            raise run.error(
+                "completed", f"must be at most the {len(outputs)} answers of output_lens", run.values["completed"]
+            )
         if len(prompts) != len(outputs):
             raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
         return list(zip(prompts, outputs, strict=True))
@@ -70,7 +76,7 @@ def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tu
     rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
     if len(rising):
         place = int(rising[0]) + 1
-        rule = "must not exceed the rate before it: drafts are kept from their beginning"
+        rule = f"must not exceed the rate before it, {rates[place - 1]:g}: drafts are kept from their beginning"
         raise fields.error(f"{key}[{place}]", rule, float(rates[place]))
     before = np.concatenate(([1.0], rates[:-1]))
     hazards = np.divide(np.minimum(rates, before), before, out=np.zeros(len(rates)), where=before > 0)

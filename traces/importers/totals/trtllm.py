@@ -7,6 +7,7 @@ the prefill, and then a window must be given. `usage` counts tokens.
 
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
+from ..reading.agreement import check_equal, check_mean
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, first_choice, usage_of, within
 from .counted import Counted, counted_request, of_histogram
@@ -24,8 +25,9 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     file.drafter()
     request_id, choice = file.name_of(line), first_choice(line)
     if choice is None or not _sees(line):
-        rule = f"must have speculative_decoding or {_MEAN} in its first choice"
-        raise line.error("choices", rule, "no choice" if choice is None else "neither")
+        rule = f"must have speculative_decoding or {_MEAN}"
+        field = "choices" if choice is None else choice.prefix.removeprefix(line.prefix).rstrip(".")
+        raise line.error(field, rule, "no choice" if choice is None else "neither")
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
@@ -43,6 +45,11 @@ def _of_statistics(line: Fields, statistics: Fields) -> Counted:
     steps = statistics.count("num_spec_steps", least=0, default=counted.num_steps)
     if steps != counted.num_steps:
         raise statistics.error(_HISTOGRAM, f"must add up to num_spec_steps, {steps}", counted.num_steps)
+    accepted = counted.num_accepted
+    check_equal(statistics, "total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
+    if drafted := counted.num_drafted:
+        why = f"{accepted} accepted of {drafted} drafted tokens"
+        check_mean(statistics, "acceptance_rate", accepted / drafted, why)
     return counted
 
 

@@ -21,6 +21,7 @@ from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
+from ..reading.agreement import check_agrees, half_of_last_digit
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from .stated import StatedLog, hazards_of_rates, note_short_drafts
@@ -30,6 +31,8 @@ _OTHER_LINE = "Avg generation throughput:"  # of every server's log
 _ROUNDING = 0.0005  # vLLM prints rates with three decimals, each at most so far from what it was
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
 _RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
+_MEAN = re.compile(r"Mean acceptance length: ([0-9]{1,9}(?:\.[0-9]{1,9})?)(?![0-9.])")
+_SHARE = re.compile(r"Avg Draft acceptance rate: ([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 _DEPTH = re.compile(r"Current speculative depth: ([0-9]{1,6})\b")
 _ADAPTED = "depth was adapted, from {} to {} tokens: a position counts for the drafts that had it"
 _UNDRAFTED = "no draft had the positions from {} on: they are left out"
@@ -118,15 +121,32 @@ def _lines(path: Path) -> Iterator[_Line]:
         if rates is None:
             rule = "must be there (older vLLM gives only a mean: take /metrics)"
             raise TraceFormatError(place, _RATES_WORDS, rule, "nothing")
-        found = np.array([float(rate) for rate in rates[1].rstrip(", ").split(", ")])
+        texts = rates[1].rstrip(", ").split(", ")
+        found = np.array([float(rate) for rate in texts])
         if found.max() > 1 or accepted > drafted:
             raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
+        _check(place, line, texts, accepted, drafted)
         now = len(found) if depth is None else int(depth[1])
         if not 1 <= now <= len(found):
             rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
             raise TraceFormatError(place, "Current speculative depth", rule, now)
         yield _line(place, found, accepted, drafted, now, now if before is None else before)
         before = now
+
+
+def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: int) -> None:
+    """Refuse a mean or rates that the line's counts cannot have: drafts have 1 to W tokens, whichever they are."""
+    kept, rounding = sum(map(float, rates)), sum(map(half_of_last_digit, rates))
+    least, most = accepted / drafted, accepted / drafted * len(rates)
+    of_counts = f"{accepted} accepted of {drafted} drafted tokens, at most {len(rates)} a draft"
+    if mean := _MEAN.search(line):
+        field, by_rates = "Mean acceptance length", f"1 and the sum of the {len(rates)} rates per position"
+        check_agrees(place, field, mean[1], 1 + kept - rounding, 1 + kept + rounding, by_rates)
+        check_agrees(place, field, mean[1], 1 + least, 1 + most, of_counts)
+    check_agrees(place, f"{_RATES_WORDS} (sum)", f"{kept:.9f}", least - rounding, most + rounding, of_counts)
+    if share := _SHARE.search(line):
+        field, percent = "Avg Draft acceptance rate", 100 * accepted / drafted
+        check_agrees(place, field, share[1], percent, percent, f"{accepted} accepted of {drafted} drafted tokens")
 
 
 def _line(place: str, rates: NDArray[np.float64], accepted: int, drafted: int, depth: int, depth_before: int) -> _Line:

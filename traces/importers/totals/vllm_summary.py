@@ -9,7 +9,7 @@ from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, usage_of
-from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, is_plain, metrics_of
+from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, check_totals, is_plain, metrics_of
 from .counted import counted_request, of_histogram
 
 
@@ -34,6 +34,7 @@ def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, reques
         num_drafted=metrics.known_count("num_draft_tokens", least=0),
         window=metrics.known_count("num_spec_tokens", least=1),
     )
+    check_totals(metrics, {counted.num_steps}, counted.num_accepted, None, HISTOGRAM)
     return counted_request(file, usage, metrics, request_id, counted)
 
 

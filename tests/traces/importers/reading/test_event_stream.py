@@ -53,8 +53,8 @@ def test_lines_mean_what_the_format_says(raw, found):
 
 def test_a_stream_that_breaks_off_has_its_last_event_for_those_who_want_it():
     stream = EventStream(most_bytes=100)
-    assert list(stream.feed(b"data: a\n\ndata: b\ndata: c")) == [("a", 1)]
-    assert list(stream.end()) == [("b\nc", 4)]
+    assert list(stream.feed(b"data: a\n\ndata: b\ndata: c")) == [("a", 1, "")]
+    assert list(stream.end()) == [("b\nc", 4, "")]
     assert list(stream.end()) == []
 
 
@@ -65,7 +65,7 @@ def test_lines_alone_and_unknown_fields_are_handed_out():
         unknown=lambda *line: seen.append(line),
         alone=lambda text: text.endswith(b"}"),
     )
-    assert found == [('{"a"}', 1), ('{"b"\n}', 4)]
+    assert found == [('{"a"}', 1, ""), ('{"b"\n}', 4, "")]
     assert seen == [(2, b"what: ever")]
 
 

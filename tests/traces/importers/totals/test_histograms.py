@@ -172,9 +172,13 @@ def test_a_mean_alone_gives_as_many_steps(read, refusal, tmp_path):
         ("vllm-summary", {"id": "a", "metrics": {"speculative_decoding": None}}, "usage.completion_tokens: must be"),
         ("vllm-summary", summary("a", [1, -1]), "acceptance_histogram[1]: must be a whole number in [0, 2147483647]"),
         ("vllm-summary", summary("a", [2**30, 0]), "steps: must be at most 1000000, with the tokens"),
-        ("sglang-meta", sglang("a", 3, 13, histogram=[3, 1]), "must add up to the 3 steps of spec_verify_ct, got 4"),
+        (
+            "sglang-meta",
+            sglang("a", 3, 13, histogram=[3, 1]),
+            "must count each of the 3 steps of spec_verify_ct once, by the tokens that it kept, got '4 steps'",
+        ),
         ("sglang-meta", sglang("a", 9, 5), "meta_info.spec_verify_ct: must be less than the 5 tokens of the answer"),
-        ("sglang-meta", {"id": "a"}, "meta_info: must be there, in the response or in its first choice"),
+        ("sglang-meta", {"id": "a"}, "meta_info: must be there, it holds spec_verify_ct"),
         (
             "trtllm",
             {"id": "a", "choices": []},
@@ -220,8 +224,8 @@ def test_steps_of_sglang_are_as_long_as_they_were_proposed(read, tmp_path):
 @pytest.mark.parametrize(
     ("kept", "proposed", "told"),
     [
-        ([2, 3], [0, 4], "drafted histogram: must add up to the 5 steps, got 4"),
-        ([3, 0, 2], [0, 4, 1], "drafted histogram: must hold the 2 steps that kept 2 tokens or more, got 1"),
+        ([2, 3], [0, 4], "spec_proposed_drafts_histogram: must add up to the 5 steps of"),
+        ([3, 0, 2], [0, 4, 1], "spec_proposed_drafts_histogram: must hold the 2 steps of"),
         ([2, 3], [0, -5], "spec_proposed_drafts_histogram[1]: must be a whole number in [0, 2147483647], got -5"),
     ],
 )
