@@ -19,7 +19,7 @@ from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
 from ..about import About, Observable
-from .constants import CONSTANTS, RouterConstants
+from .constants import CONSTANTS
 from .copies import Copies
 from .estimates.confidence import doubt
 from .estimates.evidence import RoundEvidence
@@ -95,22 +95,12 @@ class SpecRouter:
             costs=costs,
             without=without,
         )
-        self._begin(pool, options, CONSTANTS)
-
-    @classmethod
-    def of(cls, pool: Pool, options: RouterOptions, constants: RouterConstants) -> "SpecRouter":
-        """The policy with other constants."""
-        policy = cls.__new__(cls)
-        policy._begin(pool, options, constants)
-        return policy
-
-    def _begin(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
-        self.scheduler = ModelChainScheduler(pool, options, constants)
+        self.scheduler = ModelChainScheduler(pool, options, CONSTANTS)
         self._most = options.most
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
-        self._copies = Copies(pool, options, constants) if pool.members[0].model_free else None
+        self._copies = Copies(pool, options, CONSTANTS) if pool.members[0].model_free else None
         profiler = self.scheduler.knowledge.profiler
         self._timer = OperationTimer(profiler, pool.target_level)
         self._stated = profiler.stated

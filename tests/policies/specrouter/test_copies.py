@@ -1,6 +1,7 @@
 """Copies: only of what matches, as long as they pay, learnt from what the target wrote, whatever was played."""
 
 from dataclasses import replace
+from inspect import signature
 from math import log2
 
 import pytest
@@ -8,16 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.observation import PendingToken
 from paceline.decoding.rules.signal import NO_SIGNAL
-from paceline.laboratory.arena.varied.varied_router import default_options
 from paceline.policies import Pool, Verify, check_policy, make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.copies import Copies
 from paceline.policies.specrouter.estimates.copied import EARLIER, OWN, CopiedTokens, cell_of
+from paceline.policies.specrouter.options import RouterOptions
 from paceline.policies.specrouter.plan import CopyWorth
+from paceline.policies.specrouter.policy import SpecRouter
 
 POOL = check_pool()
-OPTIONS = default_options()
+OPTIONS = RouterOptions(
+    **{
+        name: option.default for name, option in list(signature(SpecRouter).parameters.items())[1:]
+    }  # the pool comes first
+)
 # A copied token takes nothing, and saves a second if it is right.
 FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * OPTIONS.most)
 
