@@ -1,7 +1,9 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make lint   format and lint, without torch
 # make check  the fast loop: lint, types, layers, and the tests of decoding, policies, traces, sim and reports
-# make test   everything CI runs
+# make test   the tests, but for those that take minutes and the commands that pages show
+# make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
+# make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written anew
 # make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
@@ -14,7 +16,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test slow bench docs screens experiments arena clean lint types layers
+.PHONY: demo check test pages slow bench docs screens experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -57,13 +59,16 @@ layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
 check: lint types layers
-	$(PYTEST) -q -x -m "not slow" tests/decoding tests/policies tests/traces tests/sim tests/reports
+	$(PYTEST) -q -x -m "not slow and not pages" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
 test: lint types layers
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not pages"
+
+pages: $(VENV)/.dev
+	$(PYTEST) -m pages tests/docs
 
 slow: $(VENV)/.dev
-	$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+	HYPOTHESIS_PROFILE=many $(PYTEST) -m "slow or hypothesis"
 
 # Every script; what they share is in benchmarks/shared and laboratory.
 bench: $(VENV)/.dev

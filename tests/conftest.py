@@ -1,5 +1,10 @@
-"""What all tests stand on: choices made by measuring go to a folder of their own, not to the user's."""
+"""What all tests stand on: choices made by measuring go to a folder of their own, not to the user's.
 
+A property is tried on 20 examples, and on 200 where HYPOTHESIS_PROFILE is `many`, as in `make slow`. Only a test whose
+single example is dear, and the fuzzing of importers, has a number of its own.
+"""
+
+import fcntl
 import os
 
 import pytest
@@ -7,10 +12,33 @@ from hypothesis import HealthCheck, settings
 from paceline.machine import FOLDER_VARIABLE
 
 # No test depends on how quick the machine is.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+for name, examples in {"few": 20, "many": 200}.items():
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     assert config.cache is not None
     os.environ.setdefault(FOLDER_VARIABLE, str(config.cache.mkdir("paceline")))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """Makes a file or a folder once for all processes of a session: `shared(name, make)` is its path.
+
+    `make` writes the path that it is given; whoever comes while it does waits. Nobody may change what it made.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+
+    def made(name, make):
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{name}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / name).exists():
+                part = folder / f"part-{os.getpid()}-{name}"
+                make(part)
+                part.rename(folder / name)
+        return folder / name
+
+    return made

@@ -15,6 +15,29 @@ def plain_errors(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
+def loaded_pools():
+    """The shipped pool, by whether it was loaded with its chat template."""
+    return {}
+
+
+@pytest.fixture
+def pool_loaded_once(monkeypatch, loaded_pools):
+    """Commands take the shipped pool as the first of the session loaded it, with the forwards chosen for it."""
+    from paceline.studies import pool as pools
+
+    load = pools._loaded
+
+    def loaded(pool, threads, devices, chat):
+        if pool is not None or threads != 1 or devices:
+            return load(pool, threads, devices, chat)
+        if chat not in loaded_pools:
+            loaded_pools[chat] = load(pool, threads, devices, chat)
+        return loaded_pools[chat]
+
+    monkeypatch.setattr(pools, "_loaded", loaded)
+
+
+@pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     spec = SyntheticSpec(

@@ -1,7 +1,7 @@
 """Where an answer ends: at the budget, an end of sequence, or an ending inside what was just committed."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.session import Session
@@ -35,7 +35,6 @@ def cut(trunk, text):
     return trunk, False
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_an_ending_cuts_the_trunk(data):
     pool = data.draw(pools())
@@ -141,7 +140,6 @@ def test_an_ending_lies_inside_the_new_tokens(kept):
         judge(drafted(lambda emitted, num_before: kept), Judged(3, 15, 115))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_the_tail_is_the_end_of_the_context(data):
     session = drafted(None, budget=data.draw(st.integers(5, 9)))

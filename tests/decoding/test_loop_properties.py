@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.loop import DEFERRED_OPS, Loop
 from paceline.decoding.results import Deferred, Failed
@@ -88,7 +88,6 @@ def drive(loop, world, waiting, *, batch):
         now_s += 1.0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_request_ends_and_the_others_commit_the_trunk(data):
     pool = data.draw(pools())

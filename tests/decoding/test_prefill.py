@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import VERIFY
 from paceline.decoding.loop import Loop
@@ -78,7 +78,6 @@ def steps_of(log, index=0):
     return list(zip(*(log.steps[name][rows].tolist() for name in ("kind", "level", "emitted", "prefill")), strict=True))
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), start=st.sampled_from([Start.prefill, Start.draft]), batch=st.integers(1, 4))
 def test_whatever_is_done_the_trunk_is_committed_and_a_prefill_is_one_more_call(data, start, batch):
     pool = data.draw(pools())

@@ -1,7 +1,7 @@
 """Prompt lookup finds what its definition says, whatever the context, and what other engines' lookups find."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 
@@ -31,13 +31,11 @@ def found_by_definition(context, num_tokens, rule):
     return context[wanted[rule.occurrence] :][:num_tokens]
 
 
-@settings(deadline=None, max_examples=300)
 @given(CONTEXTS, st.integers(1, 6), RULES)
 def test_lookup_finds_what_its_definition_says(context, num_tokens, rule):
     assert prompt_lookup(context, num_tokens=num_tokens, rule=rule) == found_by_definition(context, num_tokens, rule)
 
 
-@settings(deadline=None)
 @given(CONTEXTS, st.integers(1, 6), st.integers(1, 5), st.sampled_from(["first", "last", "longest"]))
 def test_lookup_returns_a_stretch_of_the_context(context, num_tokens, max_match, occurrence):
     rule = LookupRule(max_match=max_match, occurrence=occurrence)

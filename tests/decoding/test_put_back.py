@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.contract import Draft, Verify
 from paceline.decoding.loop import Loop
@@ -25,7 +25,6 @@ def loop_over(pool, requests, policy, world):
     return Loop(pool=pool, policy=policy, name="any", world=world, ledger=ledger)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_requests_that_are_put_back_commit_the_trunk_all_the_same(data):
     pool = data.draw(pools())
@@ -109,7 +108,6 @@ def test_a_policy_meets_a_request_that_comes_back_as_one_that_begins():
     assert policy.seen == [(1, 0, True), (2, 0, True)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_caches_that_stay_leave_every_member_a_token_to_read(data):
     pool = data.draw(pools())

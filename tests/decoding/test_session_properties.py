@@ -52,7 +52,6 @@ def assert_caches_fit(session):
                 assert new >= (len(session.tokens) - session.first_unjudged(level) + 1) * isinstance(step, Verify)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_legal_exact_steps_commit_the_trunk(data):
     pool = data.draw(pools())
@@ -68,7 +67,6 @@ def test_any_legal_exact_steps_commit_the_trunk(data):
     assert session.emitted == world.trunk(session)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_the_check_allows_just_the_legal_steps(data):
     pool = data.draw(pools())
@@ -190,5 +188,5 @@ class SessionMachine(RuleBasedStateMachine):
             assert self.session.emitted == self.trunk[: len(self.session.emitted)]
 
 
-SessionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+SessionMachine.TestCase.settings = settings(stateful_step_count=30)
 TestSession = SessionMachine.TestCase

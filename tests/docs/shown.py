@@ -12,6 +12,7 @@ A page is read from top to bottom, in a scratch folder of its own that sees the 
 - `py` blocks are the cells of a notebook, all of them run in one fresh interpreter; a `text` block next to one is what
   it shows.
 
+A command that needs nothing of a shell is run by a fork of this process, which has imported the package already.
 Commands that measure seconds or run models print something else on each machine, so they are left as they are. With
 `--models`, those that run models are run too, and with `--measured` also the benchmarks.
 """
@@ -20,9 +21,11 @@ import argparse
 import difflib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +45,9 @@ MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline\.laborator
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
 CAT = re.compile(r"cat ([\w.-]+)")
+OWN = ".venv/bin/paceline"
+OF_A_SHELL = re.compile(r"[|&;<>()$`*?\[\]#~{}\n]")
+VARIABLE = re.compile(r"[A-Z_]+=")
 FOREIGN = re.compile(r"\$PACELINE_DATA|shared/data|spec-bench\.trace")
 
 
@@ -153,18 +159,69 @@ class Page:
 
     def _run(self, command: str) -> str:
         self.num_run += 1
-        ran = subprocess.run(
-            ["bash", "-c", command],
-            cwd=self._folder,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        lines = [line.rstrip() for line in ran.stdout.splitlines() if not PROGRESS.fullmatch(line)]
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+            if own := _own_command(command):
+                _run_forked(*own, self._folder, printed.fileno())
+            else:
+                subprocess.run(
+                    ["bash", "-c", command],
+                    cwd=self._folder,
+                    env=_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+            printed.seek(0)
+            lines = [line.rstrip() for line in printed.read().splitlines() if not PROGRESS.fullmatch(line)]
         return "".join(f"{line}\n" for line in lines)
+
+
+def _own_command(command: str) -> tuple[list[str], dict[str, str]] | None:
+    """Arguments and variables of the package's own command; None where it is another one, or needs a shell."""
+    line = command.replace("\\\n", "")
+    if OF_A_SHELL.search(line):
+        return None
+    words = shlex.split(line)
+    count = next((index for index, word in enumerate(words) if not VARIABLE.match(word)), 0)
+    variables = dict(word.split("=", 1) for word in words[:count])
+    return (words[count + 1 :], variables) if words[count] == OWN else None
+
+
+def _run_forked(arguments: list[str], variables: dict[str, str], folder: Path, out: int) -> None:
+    """Run the package's command in a fork of this process, both of its outputs to the file descriptor `out`."""
+    # Here, as many pages run no command; what most commands need, so that no fork imports it.
+    import paceline.cli.commands.compare
+    import paceline.cli.commands.policy
+    import paceline.cli.commands.serving.simulate
+    import paceline.cli.commands.trace_import  # noqa: F401
+    from paceline.__main__ import main as paceline_main
+
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    code = 1
+    try:
+        os.chdir(folder)
+        os.environ.update(_environment() | variables)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for standard in (1, 2):
+            os.dup2(out, standard)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the process ends
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+        sys.argv = [OWN, *arguments]
+        paceline_main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:  # noqa: BLE001 - as an interpreter shows it that ends
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _environment() -> dict[str, str]:

@@ -25,6 +25,7 @@ def shown(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_print_what_the_page_shows(page):
     run = shown(page, *(WITH_MODELS if page == PYTHON_PAGE else ()))

@@ -54,7 +54,7 @@ def load(times_ms, *, after=None, took_s=0.002):
     return Load(arrivals, sender, clock, stop, lambda: ended.append(None)), sender, ended
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 30), max_size=12))
 def test_an_open_loop_sends_each_once_and_none_early(times_ms):
     made, _, ended = load(times_ms)
@@ -66,7 +66,7 @@ def test_an_open_loop_sends_each_once_and_none_early(times_ms):
     assert len(ended) == len(times_ms)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 12), st.integers(1, 5))
 def test_a_closed_loop_sends_each_once_and_never_more_at_a_time(count, concurrency):
     made, sender, _ = load([10**6] * count)  # their times do not matter

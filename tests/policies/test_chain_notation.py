@@ -1,7 +1,7 @@
 """`draft:4/mid:8/target` reads back as it is written, and every fault in it is named."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Member, Pool
 from paceline.policies.chain_notation import parse_chain
@@ -10,7 +10,6 @@ from paceline.policies.check import check_pool
 from ..decoding.strategies import chains, pools
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_notation_reads_back_as_it_is_written(data):
     pool = data.draw(pools())

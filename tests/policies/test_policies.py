@@ -131,7 +131,7 @@ def test_policies_keep_the_contract_and_commit_the_trunk_if_they_say_so(text, se
         "per-tag,default=two-level",
     ],
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_policies_that_choose_suit_any_pool_with_a_drafter(text, data):
     pool = data.draw(pools(least=2))
@@ -151,7 +151,6 @@ def test_oracles_are_refused_by_the_check():
         check_policy(lambda pool: make_policy("oracle-window", pool), name="oracle-window")
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_chains_over_any_pool_commit_the_trunk(data):
     pool = data.draw(pools())
@@ -185,7 +184,6 @@ class Watched:
         assert outcome.num_drafted <= self.windows[0] if self.windows else outcome.num_drafted == 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_level_judges_only_what_the_level_below_kept(data):
     pool = data.draw(pools())

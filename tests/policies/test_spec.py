@@ -1,7 +1,7 @@
 """A text is read once, and the spec builds as many policies as runs ask for."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import PolicySpec, PolicySpecError
 from paceline.policies.check import check_pool
@@ -25,7 +25,6 @@ def options_of(spec):
     return spec.name, parts
 
 
-@settings(deadline=None)
 @given(text=NESTED)
 def test_any_nesting_is_read_and_built(text):
     spec = PolicySpec.parse(text)

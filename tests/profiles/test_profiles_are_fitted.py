@@ -1,7 +1,7 @@
 """What is fitted comes out as it was put in, and what was interrupted or broken does not enter."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT
 from paceline.profiles.forward_terms import AfterAway
@@ -18,7 +18,6 @@ def op(num_rows, num_tokens, beside_s):
     return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0)
 
 
-@settings(deadline=None)
 @given(per_op=SECONDS, per_row=SECONDS, per_token=SECONDS)
 def test_what_operations_cost_comes_out(per_op, per_row, per_token):
     ops = [
@@ -36,7 +35,6 @@ def test_an_operation_that_was_interrupted_is_left_out():
     assert fit_beside([*ops, op(1, 1, 1.0)]).seconds(0, 1, 1) == pytest.approx(1e-3)
 
 
-@settings(deadline=None)
 @given(terms=st.tuples(*[st.floats(1e-9, 1e-5)] * 4), once=st.floats(1e-5, 1e-3))
 def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
     per_row, per_new, per_context, per_pair = terms

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports import LevelSummary, Quality, SideBySide, summarise_run
 from paceline.reports.conclusion import conclusion
@@ -103,7 +103,6 @@ def share_of(row, member):
 POLICY = r"([a-z:\d/-]+)"
 
 
-@settings(max_examples=500, deadline=None)
 @given(comparison=comparisons())
 def test_what_it_says_is_true(comparison):
     line = conclusion(comparison)

@@ -83,7 +83,6 @@ def test_what_counts(rows, rate):
     assert rejection_rate(steps_of(*rows)) == rate
 
 
-@settings(max_examples=40, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_it_is_the_count_token_by_token(trace, seed, batch):
     trace = with_ngram(trace)
@@ -95,7 +94,7 @@ def test_it_is_the_count_token_by_token(trace, seed, batch):
     assert rejection_rate(log.steps, first) == (refusals / looked_at if looked_at else 0.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(trace=synthetic_traces(max_models=2), batch=st.integers(1, 3))
 def test_a_batch_changes_nothing(trace, batch):
     pool = recorded_pool(trace)

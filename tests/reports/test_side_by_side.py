@@ -7,7 +7,7 @@ from math import inf, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports import SideBySide, summarise_run
 from paceline.reports.interval import mean_interval, t_quantile
@@ -43,7 +43,6 @@ def test_95_of_100_intervals_hold_the_mean_of_normal_draws(count):
     assert abs(np.mean(held) - 0.95) < 4 * sqrt(0.95 * 0.05 / 4000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8),
     shift=st.floats(-100, 100),

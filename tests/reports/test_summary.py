@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
@@ -297,7 +297,6 @@ def test_deciding_is_charged_by_the_step_in_the_simulator(batch):
     assert summary.policy_share == pytest.approx(1 - log.ops["duration_s"].sum() / summary.duration_s)
 
 
-@settings(max_examples=25, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_figures_agree_with_one_another(trace, seed, batch):
     trace = with_ngram(trace)

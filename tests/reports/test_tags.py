@@ -4,7 +4,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
@@ -75,7 +75,6 @@ def test_a_request_that_failed_costs_its_tag_and_brings_it_nothing():
     assert sum(part.duration_s for part in shares.values()) == pytest.approx(summarise_run(log).duration_s)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     trace=traces(max_requests=4),
     seed=st.integers(0, 99),

@@ -6,7 +6,7 @@ from statistics import median
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.runs.ledger import RunLedger
@@ -150,7 +150,6 @@ def naive_seconds(log):
     return [median(others[kind]) if op in reads and others[kind] else seconds[op] for op, kind in enumerate(kinds)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4)), max_size=12

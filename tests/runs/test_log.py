@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
 from paceline.policies import make_policy
@@ -57,7 +57,6 @@ def logs(draw):
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(log=logs())
 def test_rounds_of_any_steps(log):
     rounds = log.rounds()

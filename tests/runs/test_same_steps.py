@@ -6,7 +6,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Verify, make_policy
 from paceline.reports.tables.agreement import agreement_table, difference_text, total_line
@@ -79,7 +79,6 @@ def test_seconds_are_not_compared():
     assert compare((log, tokens), (replace(log, steps=later), tokens)).difference is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(COMPARED), st.data(), st.sampled_from([1, 3]))
 def test_a_step_that_differs_is_found(column, data, batch):
     one = run(batch=batch)
@@ -93,7 +92,6 @@ def test_a_step_that_differs_is_found(column, data, batch):
     assert agreement.num_other_answers == 0
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(COMPARED_OPS), st.data(), st.sampled_from([1, 3]))
 def test_an_operation_that_differs_is_found_at_its_first_step(column, data, batch):
     one = run(batch=batch)
@@ -102,7 +100,6 @@ def test_an_operation_that_differs_is_found_at_its_first_step(column, data, batc
     assert first_of(agreement) == place_of(one[0], int(np.flatnonzero(one[0].steps["op"] == op)[0]))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from([1, 3]))
 def test_a_token_that_differs_is_found_at_the_step_that_committed_it(data, batch):
     log, tokens = run(batch=batch)

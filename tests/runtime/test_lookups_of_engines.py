@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
@@ -10,7 +10,6 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 CONTEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=30)
 
 
-@settings(deadline=None, max_examples=200)
 @given(CONTEXTS, st.integers(1, 6), st.integers(1, 4))
 def test_transformers(context, num_tokens, max_match):
     """Its `max_matching_ngram_size` is max_match; it takes the first occurrence."""
@@ -32,7 +31,6 @@ def vllm_lookup(context, num_tokens, min_match, max_match):
     return []
 
 
-@settings(deadline=None, max_examples=200)
 @given(CONTEXTS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 3))
 def test_vllm(context, num_tokens, min_match, more):
     rule = LookupRule(min_match=min_match, max_match=min_match + more, occurrence="first")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.policies import ConfidenceBelow, Draft, Verify
@@ -149,7 +149,6 @@ def test_a_row_that_stops_at_its_own_rule():
     assert table(log, "ops", *OP)[0] == (DRAFT, 0, 2, 3, 6 + 2)
 
 
-@settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(1, 8), min_size=1, max_size=5))
 def test_ragged_drafts_feed_every_token_once(lengths):
     trace = trace_of(*(ends_after(length, f"r{row}", (1, 2)) for row, length in enumerate(lengths)), eos=EOS)
@@ -204,7 +203,6 @@ class Bookkeeper:
         return fed
 
 
-@settings(max_examples=40, deadline=None)
 @given(trace=synthetic_traces(), seed=st.integers(0, 99), ngram=st.booleans())
 def test_whoever_sat_out_catches_up(trace, seed, ngram):
     trace = with_ngram(trace) if ngram else trace
@@ -223,7 +221,6 @@ def test_whoever_sat_out_catches_up(trace, seed, ngram):
         assert log.ops["new_tokens"][op] == fed
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     trace=synthetic_traces(), seed=st.integers(0, 99), batch=st.integers(1, 4), decide_s=st.sampled_from([0.0, 0.25])
 )

@@ -57,7 +57,6 @@ class Site:
         return self.ledger.finish({"members": list(self.pool.names)}, reanchored={}, divergent={})
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     gaps=st.lists(st.floats(0.001, 9.0), min_size=1, max_size=30),
     policy=st.sampled_from(["plain", "draft:4/target", "adaptive"]),
@@ -89,7 +88,7 @@ def test_who_looks_in_between_sees_time_in_order(gaps, policy, decide_s):
     assert sorted(site.finished) == sorted(zip(finished, log.requests["request_id"].tolist(), strict=True))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(gaps=st.lists(st.floats(0.001, 9.0), min_size=1, max_size=30))
 def test_looking_changes_nothing(gaps):
     def ticker(env):

@@ -31,7 +31,7 @@ from .rounds.small_rounds import one_request, recording_of, sequential
 from .tries.small_traces import easy_cost, replay, table, trunk_of, with_ngram
 
 STARTS = pytest.mark.parametrize("start", [Start.prefill, Start.draft])
-FEW = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=10)
 CLOSE = 1e-9
 
 

@@ -1,7 +1,7 @@
 """The prefill in replay: what it costs, when the first token is there, and what is drafted after it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.decoding.prefill import Start
@@ -44,7 +44,6 @@ def test_the_first_token_comes_as_early_under_any_chain():
     assert late.requests["first_token_at_s"][0] > first["plain"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_either_start_commits_the_trunk_and_costs_one_call_apart(trace, seed, batch):
     pool = recorded_pool(trace)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from paceline.arguments import ArgumentError
 from paceline.policies import make_policy
 from paceline.sim.recorded_pool import recorded_pool
@@ -40,7 +40,6 @@ def check_common(recording):
     assert (same.about, form(same)) == (about, form(recording))
 
 
-@settings(max_examples=30)
 @given(recording=traces())
 def test_tries_say_what_they_are(recording):
     assert form(recording) == "tries"
@@ -48,7 +47,6 @@ def test_tries_say_what_they_are(recording):
     check_common(recording)
 
 
-@settings(max_examples=30)
 @given(recording=rounds_traces())
 def test_rounds_say_what_they_are(recording):
     assert form(recording) == "rounds"

@@ -14,6 +14,8 @@ from paceline.studies.named_policies import named_policy
 
 from ..command_line import done, paceline, refused
 
+pytestmark = pytest.mark.usefixtures("pool_loaded_once")
+
 PROMPTS = ("Q: one", "Q: two and two", "Q: three")
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from ..command_line import done, paceline, refused
 
+pytestmark = pytest.mark.usefixtures("pool_loaded_once")
+
 LOSSY = """
 from paceline.policies import Draft, Ratio, Verify
 

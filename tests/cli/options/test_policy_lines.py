@@ -8,6 +8,8 @@ import pytest
 
 from ..command_line import done, paceline, refused
 
+pytestmark = pytest.mark.usefixtures("pool_loaded_once")
+
 POLICY = """
 from paceline.policies import Draft, Verify
 {load}

@@ -1,7 +1,7 @@
 """Whoever works ahead, the text is what the verdicts alone make it, and caches hold what is left of it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.legal_steps import check_step
 from paceline.policies import Draft, Overlap, PolicyError, Ratio, Verify
@@ -62,7 +62,6 @@ def expected(session, step, world):
     return [token for token, *_ in after[:count]], after[count:]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_steps_ahead_commit_the_trunk_and_caches_hold_the_text(data):
     pool = data.draw(pools(least=2))
@@ -81,7 +80,6 @@ def test_any_steps_ahead_commit_the_trunk_and_caches_hold_the_text(data):
     assert session.emitted == world.trunk(session)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_what_stays_is_what_the_definition_says(data):
     pool = data.draw(pools(least=2))
@@ -107,7 +105,6 @@ def test_what_stays_is_what_the_definition_says(data):
     assert all(outcome.num_drafted <= room for outcome in outcomes)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_the_check_allows_just_the_steps_ahead_that_the_contract_allows(data):
     pool = data.draw(pools(least=2))

@@ -74,7 +74,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixes = PrefixMachine.TestCase
-TestPrefixes.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPrefixes.settings = settings(stateful_step_count=30)
 
 
 def test_a_request_is_looked_up_once():

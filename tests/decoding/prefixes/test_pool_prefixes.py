@@ -1,7 +1,7 @@
 """What waits for what in an operation, and what is counted of it."""
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 from paceline.decoding.pool import Member, Pool
 from paceline.decoding.prefixes.counts import NO_COUNTS
 from paceline.decoding.prefixes.pool_prefixes import PoolPrefixes
@@ -68,7 +68,6 @@ def test_who_waited_in_vain_waits_no_more():
     assert waves == [[0], [1], [2, 3, 4]]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=6),
     st.integers(1, 5),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.rules.draft_stops import token_factor
 from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove, Signal
@@ -39,13 +39,11 @@ def stopped_by_definition(stop, signal, product):
     raise AssertionError(stop)
 
 
-@settings(deadline=None)
 @given(STOPS, SIGNALS, PROBS)
 def test_stops_hold_by_their_definition(stop, signal, product):
     assert stop.holds(signal, product) == stopped_by_definition(stop, signal, product)
 
 
-@settings(deadline=None)
 @given(STOPS, st.lists(st.tuples(SIGNALS, PROBS), min_size=1, max_size=5))
 def test_stops_work_elementwise_on_tensors(stop, rows):
     one_by_one = [bool(stop.holds(signal, product)) for signal, product in rows]
@@ -53,7 +51,6 @@ def test_stops_work_elementwise_on_tensors(stop, rows):
     assert stop.holds(Signal(*numbers[:3]), numbers[3]).tolist() == one_by_one
 
 
-@settings(deadline=None)
 @given(REFUSALS, st.lists(SIGNALS, min_size=1, max_size=6))
 def test_a_refusal_is_the_chance_that_not_all_are_kept(stop, signals):
     factors = [token_factor(stop)(signal, index) for index, signal in enumerate(signals)]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.rules.acceptance import Fuzzy, Ruling, ruling
 from paceline.decoding.rules.cascade_deferral import Deferral
@@ -110,7 +110,6 @@ def game(rule, facts):
     return generators[-1][0], discriminators[-1][:, 0]
 
 
-@settings(deadline=None)
 @given(st.builds(Equilibrium, generator=WEIGHTS, discriminator=WEIGHTS, eta=WEIGHTS, rounds=st.integers(1, 9)), FACTS)
 def test_the_equilibrium_is_that_of_the_whole_game(rule, facts):
     likely = facts._replace(
@@ -135,13 +134,11 @@ def test_a_sure_drafter_talks_a_torn_verifier_round():
     assert not Equilibrium(discriminator=9.0).accepts(torn)
 
 
-@settings(deadline=None)
 @given(RULES, FACTS)
 def test_rules_accept_by_their_definition(rule, facts):
     assert rule.accepts(facts) == accepted_by_definition(rule, facts)
 
 
-@settings(deadline=None)
 @given(RULES, st.lists(FACTS, min_size=1, max_size=5))
 def test_rules_work_elementwise_on_arrays_and_tensors(rule, rows):
     one_by_one = [bool(rule.accepts(facts)) for facts in rows]
@@ -151,7 +148,6 @@ def test_rules_work_elementwise_on_arrays_and_tensors(rule, rows):
     assert rule.accepts(Facts(*tensors)).tolist() == one_by_one
 
 
-@settings(deadline=None)
 @given(bands(), st.lists(FACTS, min_size=1, max_size=5))
 def test_a_band_escalates_elementwise_and_never_what_it_keeps(band, rows):
     for facts in rows:
@@ -164,13 +160,11 @@ def test_a_band_escalates_elementwise_and_never_what_it_keeps(band, rows):
     assert band.escalates(Facts(*map(torch.from_numpy, columns))).tolist() == one_by_one
 
 
-@settings(deadline=None)
 @given(FACTS)
 def test_a_band_that_escalates_nothing_is_a_ratio(facts):
     assert ruling(Band(0.7, 0.0), facts) is ruling(Ratio(0.7), facts)
 
 
-@settings(deadline=None)
 @given(RULES)
 def test_what_is_known_of_a_token_outside_the_record(rule):
     """Who endorses it: enough for one rule only."""
@@ -179,13 +173,11 @@ def test_what_is_known_of_a_token_outside_the_record(rule):
         assert ruling(rule, unknown_facts(judge)) is (Ruling.keep if kept else Ruling.refuse)
 
 
-@settings(deadline=None)
 @given(RULES)
 def test_only_exact_is_lossless(rule):
     assert rule.lossless == isinstance(rule, Exact)
 
 
-@settings(deadline=None)
 @given(SHARES, SHARES, FACTS)
 def test_a_smaller_share_accepts_no_less(one, other, facts):
     strict, lax = Ratio(max(one, other)), Ratio(min(one, other))

@@ -1,7 +1,7 @@
 """Trees in a session and a loop of toy models: what is legal, what stays, and that the text is the target's."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.contract import Commit, Draft, PolicyError, Verify
 from paceline.decoding.rules.acceptance import Ratio
@@ -44,7 +44,6 @@ class Trees:
             assert len(outcome.tvd) == outcome.num_accepted + 1
 
 
-@settings(max_examples=25, deadline=None)
 @given(shapes, st.sampled_from(["draft", "mid"]), st.sampled_from(["slim", "target"]), st.integers(0, 99))
 def test_text_is_the_targets_own(shape, draft, middle, seed):
     report = check_policy(lambda pool: Trees(pool, shape, draft, middle), seed=seed)

@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed
 from paceline.policies import Member, Pool, make_policy
@@ -54,7 +54,6 @@ def tell(policy, rates):
     policy._choose()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.tuples(RATES, RATES, RATES),
     st.sampled_from([(1, 3, 6), (1, 10, 50), (1, 1, 4), (1, 30, 300), (5, 6, 7)]),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies.learned.logistic import RIDGE, chances_of, fit_logistic, fit_of
 
@@ -17,7 +17,6 @@ def outcomes(draw):
     return np.round(rng.normal(size=(count, 2)), draw(st.integers(0, 3))), happened
 
 
-@settings(deadline=None)
 @given(outcomes())
 def test_no_step_from_the_fitted_weights_gains(given):
     rows, happened = given
@@ -27,7 +26,6 @@ def test_no_step_from_the_fitted_weights_gains(given):
     assert slope == pytest.approx(np.zeros(3), abs=1e-6)
 
 
-@settings(deadline=None)
 @given(outcomes())
 def test_chances_add_up_to_what_happened(given):
     rows, happened = given
@@ -41,7 +39,6 @@ def test_many_rows_give_the_weights_back():
     assert fit_logistic(rows, happened) == pytest.approx([0.5, -2.0, 1.0], abs=0.06)
 
 
-@settings(deadline=None)
 @given(outcomes())
 def test_the_auc_counts_pairs(given):
     rows, happened = given

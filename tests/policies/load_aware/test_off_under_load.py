@@ -25,7 +25,7 @@ def begun(**options):
     return [pair for rounds in watched for pair in rounds.begun]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 20))
 def test_speculation_is_off_exactly_from_the_threshold_on(at):
     rounds = begun(at=at)
@@ -33,7 +33,7 @@ def test_speculation_is_off_exactly_from_the_threshold_on(at):
     assert {1, 4, 16} <= {num_running for num_running, _ in rounds}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.dictionaries(st.integers(2, 16), st.integers(0, 9), max_size=4), st.integers(0, 9))
 def test_the_table_says_the_window_of_every_load(later, first):
     table = {1: first} | later

@@ -1,6 +1,6 @@
 """The lossless kin of VIA-SD: draft, slim pass, full pass, and the target's own text."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Exact, Ratio, Verify, check_policy
 from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
@@ -9,7 +9,6 @@ from ...decoding.strategies import pools
 from ..lossy.watching import POOL, blocks_of, watched
 
 
-@settings(max_examples=30, deadline=None)
 @given(pool=pools(least=3), seed=st.integers(0, 99), tokens=st.integers(1, 6), escalate=st.floats(0.01, 1.0))
 def test_via_sd_lossless_commits_the_trunk_over_any_pool(pool, seed, tokens, escalate):
     build = lambda pool: ViaSDLossless(pool, tokens=tokens, escalate=escalate)  # noqa: E731

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
 from paceline.policies import Band, Commit, Draft, Verify, Vouched
@@ -14,7 +14,6 @@ from ...decoding.script import run
 from .watching import POOL, blocks_of, watched
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 999),
     tokens=st.integers(1, 6),

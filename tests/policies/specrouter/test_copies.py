@@ -5,7 +5,7 @@ from inspect import signature
 from math import log2
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.observation import PendingToken
 from paceline.decoding.rules.signal import NO_SIGNAL
@@ -60,7 +60,6 @@ def done(name):
     return type("Outcome", (), {"request_id": name, "done": True})()
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 12))
 def test_what_is_copied_followed_the_end_of_the_text_before_and_fits(text, room):
     found = list(copied(copies_of(), Seen("r", text, room=room)))

@@ -4,7 +4,7 @@ from math import exp, log, nan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
@@ -31,7 +31,6 @@ def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
     assert [profiler.known(level) for level in range(5)] == [False, False, True, False, True]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(1, 80), st.integers(0, 9), st.booleans()), min_size=1, max_size=30

@@ -1,7 +1,7 @@
 """The filter form finds what a search without bounds finds, which looks at every level below in full."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies.specrouter.search import Figures, best_chain
 from paceline.policies.speed import gathered, kept_of
@@ -56,7 +56,6 @@ def pools(draw):
     return Figures(rates, first_s[:, None] * (1.0 + grows), entry_s), judges
 
 
-@settings(deadline=None, max_examples=200)
 @given(pools())
 def test_bounds_take_nothing_from_the_search(pool):
     known, judges = pool

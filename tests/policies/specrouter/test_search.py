@@ -4,7 +4,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed, least_along_paths
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
@@ -51,7 +51,6 @@ def nested(levels, windows, known):
     return tau
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([case, uneven]))
 def test_dynamic_programming_is_enumeration(seed, members, longest, made):
     known = made(seed, members, longest)
@@ -61,7 +60,6 @@ def test_dynamic_programming_is_enumeration(seed, members, longest, made):
     assert nested(found.levels, found.windows, known) == pytest.approx(least, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 16), st.sampled_from([case, uneven]))
 def test_one_pass_from_small_to_large_finds_the_generalised_shortest_path(seed, members, longest, made):
     known = made(seed, members, longest)._replace(entry_s=np.zeros(members))
@@ -81,7 +79,6 @@ def in_step(levels, window, known):
     return (window * forward_s[low, 0] + forward_s[mid, window] + seconds) / tokens + entry_s[low] + entry_s[mid]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 16), st.sampled_from([case, uneven]))
 def test_in_step_no_chain_of_up_to_three_members_is_better(seed, members, longest, made):
     """With seconds that are no line, too: the search leaves off only where nothing better can follow."""
@@ -119,7 +116,6 @@ def filtered(levels, windows, known):
     return chain_speed(rates, windows, [forward_s[level, 0] for level in levels]).seconds_per_token
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_filter_form_says_of_what_it_finds_what_speed_says(seed):
     known = case(seed, 3, 4, flat=True)
@@ -138,7 +134,6 @@ def test_the_filter_form_is_close_to_enumeration():
     assert np.mean(np.array(ratios) < 1 + 1e-9) > 0.95
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_both_forms_are_one_for_two_levels(seed):
     known = case(seed, 2, 6)
@@ -147,7 +142,6 @@ def test_both_forms_are_one_for_two_levels(seed):
     assert one.token_s == pytest.approx(other.token_s, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_windows_of_given_members(seed):
     known = case(seed, 4, 4)

@@ -1,6 +1,6 @@
 """What SpecRouter learns of the target under load is what forwards took, whatever prompts were read beside."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies.specrouter.policy import SpecRouter
 
@@ -16,7 +16,6 @@ class Widths(LineCost):
         return (40 + 3 * new_tokens) / 10**6
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(arrivals=workloads(), bounds=limits(pico()), data=st.data())
 def test_seconds_go_with_the_tokens_of_the_forward(arrivals, bounds, data):
     """Budgets of a few tokens cut prompts into chunks, which share steps with the verifications of others."""

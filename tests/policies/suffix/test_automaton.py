@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies.suffix.automaton import ROOT, SuffixAutomaton
 
@@ -37,7 +37,6 @@ def state_of(index, piece):
     return state
 
 
-@settings(deadline=None, max_examples=300)
 @given(TEXTS)
 def test_every_piece_is_there_as_often_as_it_stands_in_the_texts(texts):
     index, found = indexed(texts), pieces(texts)
@@ -49,13 +48,11 @@ def test_every_piece_is_there_as_often_as_it_stands_in_the_texts(texts):
     assert len(index.counts) <= 2 * max(index.num_tokens, 1)
 
 
-@settings(deadline=None, max_examples=300)
 @given(TEXTS, st.lists(st.integers(0, 2), max_size=6))
 def test_nothing_else_is_there(texts, piece):
     assert (state_of(indexed(texts), piece) is not None) == (not piece or tuple(piece) in pieces(texts))
 
 
-@settings(deadline=None, max_examples=300)
 @given(TEXTS, TEXTS, st.lists(st.integers(0, 2), max_size=12))
 def test_steps_find_the_longest_suffix_also_while_texts_come_in(first, second, query):
     """Half of the query is followed before further texts come in, which tell pieces apart, and half after."""

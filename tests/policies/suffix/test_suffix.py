@@ -1,7 +1,7 @@
 """What is copied is what most often followed; earlier answers are shared, in order, and forgotten by halves."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.pool import Pool
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
@@ -40,7 +40,6 @@ def speculated(store, match):
     return max((RULE.best_of(*place) for place in store.places(match)), key=lambda each: each.score).tokens
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=24), st.integers(1, 3), st.floats(0.0, 1.0))
 def test_every_copied_token_is_a_most_frequent_one_and_the_score_their_expected_number(text, factor, least_prob):
     index = SuffixAutomaton()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.serving.gap_quantiles import gap_percentiles
 from paceline.runs.serving.gap_sums import total_gaps, total_ps
@@ -31,7 +31,6 @@ def written_out(gaps):
     ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(gaps=st.sampled_from([3, 40, 10**6]).flatmap(runs_of_gaps), percents=st.lists(st.integers(0, 100), min_size=1))
 def test_percentiles_of_runs_are_those_of_all_gaps(gaps, percents):
     every = written_out(gaps)
@@ -39,7 +38,6 @@ def test_percentiles_of_runs_are_those_of_all_gaps(gaps, percents):
     assert gap_percentiles(gaps, percents) == pytest.approx(np.percentile(every, percents).tolist(), rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(gaps=runs_of_gaps(2**61))
 def test_gaps_of_weeks_are_exact(gaps):
     """Beyond what floats tell apart."""

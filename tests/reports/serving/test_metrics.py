@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.reports.serving.metrics import metrics_of
@@ -85,7 +85,6 @@ def naive_spread(values):
     return Spread(mean=sum(values) / len(values), p50=p50, p90=p90, p95=p95, p99=p99)
 
 
-@settings(max_examples=100, deadline=None)
 @given(run=played(), bounds=st.tuples(st.integers(1, 3 * 10**6), st.integers(1, 10**6)))
 def test_figures_are_those_of_every_token(run, bounds):
     """Exact fractions of seconds: a picosecond of the toy is one of the clock."""

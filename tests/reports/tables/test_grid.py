@@ -3,7 +3,7 @@
 import re
 from io import StringIO
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.tables.grid import Column, Grid, facts, shown, table
 from paceline.reports.tables.terminal_encoding import draws_boxes, shown_in
@@ -51,7 +51,6 @@ def parts_of(text, edge="┃┏┡│└├"):
     return [table for table in tables if table]
 
 
-@settings(max_examples=150, deadline=None)
 @given(grid=grids(), width=st.integers(48, 160))
 def test_nothing_is_cut_at_any_width(grid, width):
     text = printed(grid, width)
@@ -89,7 +88,6 @@ def test_facts_have_no_heading():
     assert "│requests" in text
 
 
-@settings(max_examples=60, deadline=None)
 @given(grid=grids(), width=st.integers(60, 160), encoding=st.sampled_from(["ascii", "latin-1", "cp1252"]))
 def test_what_a_screen_cannot_show_is_spelled(grid, width, encoding):
     text = printed(grid, width, encoding)

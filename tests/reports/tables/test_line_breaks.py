@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.tables.line_breaks import broken, longest_piece, prose, words_of
 from rich.cells import cell_len
@@ -21,7 +21,6 @@ def numbers(text):
     return re.findall(r"\d[\d.,]*\d|\d", text)
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=NAMES, width=st.integers(2, 40))
 def test_nothing_is_lost_and_no_number_is_broken(text, width):
     lines = broken(text, width)
@@ -31,7 +30,6 @@ def test_nothing_is_lost_and_no_number_is_broken(text, width):
         assert cell_len(line) <= width or numbers(line)
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=NAMES)
 def test_a_line_as_wide_as_the_longest_piece_cuts_none(text):
     width = max(1, longest_piece(text))

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runs.observed.meta import ObservedAcceptance, ObservedMeta, ObservedRun
 from paceline.runs.observed.request import ObservedRequest
@@ -47,7 +47,6 @@ def requests(draw):
     return tuple(found)
 
 
-@settings(max_examples=25)
 @given(requests())
 def test_what_is_written_is_read(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("run") / "run"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runs.serving.gap_sums import total_gaps, total_ps
 from paceline.runs.serving.log import GAP_FIELDS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
@@ -17,7 +17,6 @@ from paceline.traces.workloads.exact_seconds import MOST_PS
 from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
 
 
-@settings(max_examples=100, deadline=None)
 @given(run=played())
 def test_the_log_is_what_was_told(run):
     log = run.log
@@ -44,7 +43,6 @@ def test_the_log_is_what_was_told(run):
     ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(run=played())
 def test_sums_over_time_are_those_of_all_states(run):
     for replica, states in zip(run.log.meta.replicas, run.states, strict=True):
@@ -60,7 +58,6 @@ def test_sums_over_time_are_those_of_all_states(run):
         assert (target.forwards, target.busy_ps) == (len(states), sum(spans))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 3 * MOST_POINTS), min_size=1, max_size=8),
     replicas=st.integers(1, 3),

@@ -18,7 +18,7 @@ from .toy_engine import ABOUT, played
 FILES = {"meta.json", *SCHEMAS}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=played())
 def test_round_trip(run, tmp_path_factory):
     path = tmp_path_factory.mktemp("serving") / "run"

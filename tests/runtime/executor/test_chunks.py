@@ -82,7 +82,7 @@ class Served:
 
 
 @pytest.mark.parametrize("options", [{}, {"memory": Memory(cache="mask")}, {"forward": "modules"}], ids=str)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_chunks_change_no_text(pool, trunks, options, data):
     assert Served(pool, data.draw, **options).run() == trunks

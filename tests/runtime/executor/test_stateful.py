@@ -219,7 +219,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
 def machine_settings(examples, steps):
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=slow)
+    return settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=slow)
 
 
 def test_any_legal_steps():

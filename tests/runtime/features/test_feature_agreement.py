@@ -3,7 +3,10 @@
 import pytest
 from paceline.policies import Commit, Draft, Verify
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import prompts_of
+from paceline.runtime.recording.recorder import record
 from paceline.studies.agree import agree
+from paceline.traces.meta import Closure, Sampling
 
 from .feature_pools import CHAINS, COUPLED, PROMPTS, written
 
@@ -14,9 +17,18 @@ def pool(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("batch", "cache"), [(1, "slots"), (4, "mask")])
-@pytest.mark.parametrize("sampling", [None, COUPLED])
-def test_both_worlds_take_the_same_steps(pool, sampling, batch, cache):
-    found = agree(pool, PROMPTS, CHAINS, sampling=sampling, max_new_tokens=20, batch=batch, cache=cache)
+@pytest.mark.parametrize("sampling", [Sampling(mode="greedy"), COUPLED], ids=["greedy", "coupled"])
+def test_both_worlds_take_the_same_steps(pool, shared, sampling, batch, cache):
+    def recorded(out):
+        record(
+            pool, prompts_of(PROMPTS), sampling=sampling, closure=Closure(kind="monotone", reach=16, run=16),
+            max_new_tokens=20, out=out,
+        )  # fmt: skip
+
+    recording = shared(f"features-{sampling.mode}.trace", recorded)
+    found = agree(
+        pool, PROMPTS, CHAINS, recording=recording, sampling=sampling, max_new_tokens=20, batch=batch, cache=cache
+    )
     assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
     for one in found.policies:
         assert one.left is None

@@ -13,6 +13,7 @@ from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.decode import decode
 from paceline.traces.meta import Sampling
 
+from ...pairs import pairs
 from .feature_pools import CHAINS, COUPLED, PROMPTS, READS, SAID, VOCABULARY, WIDTH, says, written
 
 ALL = ("ngram", "mid", "slim", "target")
@@ -29,13 +30,17 @@ def texts(pool, policy, **options):
     return {output.request_id: output.tokens for output in found.outputs}
 
 
-@pytest.mark.parametrize("sampling", [None, COUPLED])
-@pytest.mark.parametrize("policy", CHAINS)
-@pytest.mark.parametrize("batch", [1, 4])
-def test_the_text_is_the_targets_own(pool, policy, batch, sampling):
-    alone = texts(pool, "plain", sampling=sampling)
-    for cache in ("slots", "mask"):
-        assert texts(pool, policy, batch=batch, sampling=sampling, memory=Memory(cache=cache)) == alone
+@pytest.fixture(scope="module")
+def targets_own(pool):
+    """Texts of the target alone, by sampling."""
+    return {sampling: texts(pool, "plain", sampling=sampling) for sampling in (None, COUPLED)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "batch", "sampling", "cache"), pairs(CHAINS, (1, 4), (None, COUPLED), ("slots", "mask"))
+)
+def test_the_text_is_the_targets_own(pool, targets_own, policy, batch, sampling, cache):
+    assert texts(pool, policy, batch=batch, sampling=sampling, memory=Memory(cache=cache)) == targets_own[sampling]
 
 
 def test_it_says_the_same_fused_and_by_its_modules(pool):
@@ -69,8 +74,7 @@ class Said:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(pool, monkeypatch, batch, cache):
+def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(pool, monkeypatch, batch):
     said = Said(pool)
     write, contexts = FeatureReader.write, FeatureReader.contexts
 
@@ -92,8 +96,9 @@ def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(p
 
     monkeypatch.setattr(FeatureReader, "write", written_of)
     monkeypatch.setattr(FeatureReader, "contexts", contexts_of)
-    for policy in CHAINS[:6]:
-        texts(pool, policy, batch=batch, memory=Memory(cache=cache))
+    for policy, cache, paired in pairs(CHAINS[:6], ("slots", "mask"), (1, 4)):
+        if paired == batch:
+            texts(pool, policy, batch=batch, memory=Memory(cache=cache))
     assert said.depths >= set(range(1, 8))
 
 

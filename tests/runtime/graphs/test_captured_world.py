@@ -13,6 +13,7 @@ from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.traces.meta import Sampling
 
+from ...pairs import pairs
 from ..offline import COUPLED, GREEDY, PROMPTS, Offline, in_double, with_models
 from .counting import Counting
 
@@ -62,10 +63,8 @@ def same_as_modules(pool, policy, *, batch, debug=True, **options):
 
 
 @pytest.mark.parametrize(
-    "sampling", [GREEDY, COUPLED, TRUNCATED, REJECTION], ids=("greedy", "coupled", "top", "reject")
+    ("policy", "sampling", "batch"), pairs(POLICIES, (GREEDY, COUPLED, TRUNCATED, REJECTION), (1, 3, 5))
 )
-@pytest.mark.parametrize("batch", [1, 3, 5])
-@pytest.mark.parametrize("policy", POLICIES)
 def test_text_steps_and_counts_are_those_of_the_modules(pool, captures, policy, batch, sampling):
     before = num_replays(captures)
     same_as_modules(pool, lambda: policy, batch=batch, sampling=sampling)

@@ -128,4 +128,4 @@ class PrefixedMachine(RuleBasedStateMachine):
 
 
 TestPrefixed = PrefixedMachine.TestCase
-TestPrefixed.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestPrefixed.settings = settings(stateful_step_count=20)

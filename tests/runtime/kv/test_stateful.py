@@ -174,8 +174,8 @@ class GraphMachine(CacheMachine):
         return self.forward.slot_cache(), self.forward.slot_cache(limit_bytes=2**30)
 
 
-SHORT = settings(max_examples=25, stateful_step_count=20, deadline=None)
-LONG = settings(max_examples=500, stateful_step_count=30, deadline=None)
+SHORT = settings(max_examples=20, stateful_step_count=20)
+LONG = settings(max_examples=500, stateful_step_count=30)
 
 ModuleMachine.TestCase.settings = SHORT
 TestModules = ModuleMachine.TestCase

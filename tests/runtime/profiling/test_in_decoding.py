@@ -1,7 +1,7 @@
 """What forwards took in decoding beyond what is foreseen comes out as it was put in."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.profiles.batch_shape import BatchShape
@@ -32,7 +32,6 @@ def longer(ops):
     return longer_in_decoding(ops, [foreseen(), None], ["draft", "ngram"], WeightsRead({}))["draft"]
 
 
-@settings(deadline=None)
 @given(longer_s=st.tuples(*[MORE] * 4), later_s=MORE)
 def test_means_by_new_tokens_apart_for_first_and_later_forwards(longer_s, later_s):
     ops, now_s = [], 0.0

@@ -1,7 +1,7 @@
 """A journal gives back what was noted before an interrupt, wherever it came, and nothing of anything else."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.profiling.journal import Journal
 
@@ -26,7 +26,6 @@ def test_what_was_noted_is_known_to_the_next(tmp_path):
     assert again.seconds() == {key: [value, value + 1, value + 2] for key, value in SECONDS.items()}
 
 
-@settings(max_examples=60, deadline=None)
 @given(share=st.floats(0, 1))
 def test_a_file_cut_short_anywhere_gives_its_whole_lines_and_grows_on(tmp_path_factory, share):
     path = tmp_path_factory.mktemp("cut") / "a.jsonl"

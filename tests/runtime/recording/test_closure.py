@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.recording.contexts import first_allowance, offspring
 from paceline.traces.meta import Closure
@@ -47,7 +47,6 @@ def grown(wanted: Definition) -> list[Context]:
     return contexts
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_models=st.integers(1, 4),
@@ -99,7 +98,6 @@ class Chain:
         return context
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     windows=st.lists(st.integers(1, 3), min_size=1, max_size=3),

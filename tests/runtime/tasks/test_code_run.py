@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.runtime.tasks import code_process, code_run, sandbox
@@ -174,7 +174,6 @@ plain = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(plain)
 def test_plain_data_is_the_same_on_the_other_side(value):
     said = code_process.json.loads(code_process.json.dumps(packed(value)))

@@ -1,7 +1,7 @@
 """A draft in other tokens counts as far as both tokenizers spell the same text."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from paceline.runtime.tokenizers.alignment import Alignment
 from paceline.runtime.tokenizers.pieces import REPLACEMENT
@@ -36,7 +36,6 @@ def draft_text(alignment: Alignment, other: Tokenizer, context: list[int], draft
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_counts_is_a_prefix_of_the_drafted_text(pair, data):
     """Any context and any draft: canonical or not, special tokens and halves of characters among them."""
@@ -64,7 +63,6 @@ def test_a_draft_completes_half_a_character_after_a_stray_byte():
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_every_span_ends_with_a_token_of_both(pair, data):
     target, other, alignment = aligned(pair)
@@ -106,7 +104,6 @@ def test_a_perfect_drafter_is_understood(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@settings(max_examples=25, deadline=None)
 @given(text=texts(min_size=1, max_size=8))
 def test_a_context_keeps_its_text(pair, text):
     target, other, alignment = aligned(pair)

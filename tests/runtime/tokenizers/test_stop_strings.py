@@ -1,7 +1,7 @@
 """An answer ends with the first token that completes a stop string, however the tokens cut it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.tokenizers.stop_strings import make_ending, text_before_stop
 
@@ -29,7 +29,6 @@ def ended(ending, tokens, commits) -> int | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_it_ends_where_the_whole_text_says(family, data):
     tokenizer = FAMILIES[family]()
@@ -45,7 +44,6 @@ def test_it_ends_where_the_whole_text_says(family, data):
 
 
 @pytest.mark.parametrize("family", ["byte-level", "unigram", "stripping"])
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_it_finds_a_stop_string_deep_in_an_answer(family, data):
     tokenizer = FAMILIES[family]()

@@ -1,7 +1,7 @@
 """What is streamed, joined, is the text of the whole answer."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.tokenizers.text_stream import TextStream
 
@@ -9,7 +9,6 @@ from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_joined_it_is_the_text_of_all_tokens(family, data):
     tokenizer = FAMILIES[family]()

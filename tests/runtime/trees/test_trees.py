@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.decoding.trees.growth import ROOT, Growth
@@ -67,7 +67,6 @@ def test_text_is_the_targets_own(policy, batch, cache, sampling):
     assert found == answers("plain", sampling=sampling)[0]
 
 
-@settings(max_examples=25, deadline=None)
 @given(shapes, st.integers(1, 20), st.sampled_from(["slots", "mask"]), st.integers(1, 4))
 def test_any_shape_does(shape, num_tokens, cache, batch):
     pool = tiny_pool_of_four()

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.contract import PolicyError
 from paceline.decoding.prefill import Start
@@ -85,7 +85,6 @@ def costs():
     return st.builds(Terms, st.none() | seconds, st.none() | seconds, st.just(1 << 30) | st.integers(0, 40))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_walked_requests_leave_the_log_of_the_loop(data):
     tables = data.draw(contexts())
@@ -141,7 +140,7 @@ def why(policy, tables=SMALL, cost=None):
     return why_looped(make_policy(policy, tables.pool), policy, tables=tables, world=world, cost=cost)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(logs())
 def test_a_run_that_needs_the_loop_says_why(log):
     assert not why("draft:4/target")

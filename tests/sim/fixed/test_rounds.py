@@ -1,7 +1,7 @@
 """Rounds that were played once are those of any session that comes to them."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.contract import PolicyError, Verify
 from paceline.policies import Commit, Draft, Ratio
@@ -15,8 +15,6 @@ from paceline.sim.unrecorded_error import UnrecordedContextError
 
 from ..tries.small_traces import request_of, trace_of
 from .recorded import begun, contexts, logs, stepped, texts
-
-SLOW = [HealthCheck.too_slow]  # random recordings
 
 
 def rounds_of(tables, policy, *, strict=False, seed=0):
@@ -56,19 +54,16 @@ def check(data, tables, *, stops):
         check_request(tables, fixed, policy, data.draw(st.sampled_from(ids)), data.draw(st.integers(1, 26)))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_strung_together_they_are_the_steps_of_a_session_in_contexts(data):
     check(data, data.draw(contexts()), stops=True)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_strung_together_they_are_the_steps_of_a_session_in_a_log(data):
     check(data, data.draw(logs()), stops=False)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_room_matters_only_below_what_a_round_needs(data):
     tables = data.draw(contexts())

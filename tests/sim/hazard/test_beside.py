@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.hazard.beside import Beside, Outcome, falling, filter_positions
 from paceline.sim.hazard.draws import Hazard
@@ -29,7 +29,6 @@ def _shares(thresholds):
     return np.interp(thresholds, grid, np.cumsum(density))
 
 
-@settings(max_examples=40, deadline=None)
 @given(rates=RATES, rho=st.floats(0, 0.95), here=st.integers(0, 9), there=st.integers(0, 9), data=st.data())
 def test_a_round_started_later_agrees_at_least_as_often(rates, rho, here, there, data):
     found = filter_positions(rates, np.full(len(rates), 1e4), data.draw(st.integers(1, 8)), rho)
@@ -42,7 +41,6 @@ def test_a_round_started_later_agrees_at_least_as_often(rates, rho, here, there,
     assert found.chance(here + 1, Beside(Outcome.reached, there)) <= reached + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
 @given(rates=RATES, rho=st.floats(0, 0.95))
 def test_rates_come_out_as_they_went_in(rates, rho):
     """Were the thresholds not made to fall, rounds that got to a depth would agree there at its rate."""

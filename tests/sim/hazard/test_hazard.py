@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.hazard.beside import Beside, Outcome, filter_positions
 from paceline.sim.hazard.draws import Hazard
@@ -338,7 +338,6 @@ def test_a_window_nobody_told_is_no_limit():
     assert untold == pytest.approx([150 / 200, 100 / 150, 50 / 100, 0.0])
 
 
-@settings(deadline=None)
 @given(
     trace=rounds_traces(), seed=st.integers(0, 3), start=st.integers(0, 300), depth=st.integers(0, 80), data=st.data()
 )

@@ -83,7 +83,7 @@ def test_the_prefill_does_not_end_an_answer_that_a_method_wrote_longer():
     assert len(log.rounds()["emitted"]) == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 999), start=st.sampled_from(list(Start)))
 def test_whatever_a_policy_does_the_text_is_the_target_s(seed, start):
     trace = both()

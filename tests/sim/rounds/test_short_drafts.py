@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports import summarise_run
@@ -106,7 +106,6 @@ def test_an_empty_draft_runs_no_forward():
     assert summarise_run(log).levels[0].forwards == 5 + 0 + 2 + 3 + 3
 
 
-@settings(max_examples=30, deadline=None)
 @given(recording=recordings(stopping=True), batch=st.integers(1, 3))
 def test_drafters_that_stop_by_themselves_take_the_recorded_steps(recording, batch):
     for info in recording.meta.drafters:

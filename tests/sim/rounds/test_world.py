@@ -113,7 +113,6 @@ class Oracle:
         assert all(isnan(distance) for distance in row.tvd)
 
 
-@settings(max_examples=25, deadline=None)
 @given(recording=recordings(), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_what_is_recorded_is_answered_as_recorded(recording, seed, batch):
     oracle = Oracle(recording)
@@ -131,7 +130,7 @@ def test_what_is_recorded_is_answered_as_recorded(recording, seed, batch):
     assert summary.reanchored == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(recording=recordings(), seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)))
 def test_two_policies_meet_the_same_luck(recording, seeds):
     oracle = Oracle(recording)  # it also refuses two answers to one question
@@ -141,7 +140,7 @@ def test_two_policies_meet_the_same_luck(recording, seeds):
         run(recording, Anything(tables.pool, seed), tables=tables, seed=7)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(recording=recordings(), batch=st.integers(1, 3))
 def test_each_method_with_its_own_window_takes_the_recorded_steps(recording, batch):
     for info in recording.meta.drafters:
@@ -164,7 +163,6 @@ def _all(requests, info):
     return [request.rounds[info.name] for request in requests]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     rate=st.floats(0, 1),
     autocorrelation=st.floats(0, 0.9),

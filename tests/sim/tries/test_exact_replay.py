@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.policies import Draft, Verify, make_policy
@@ -12,7 +12,6 @@ from paceline.traces import SyntheticSpec, make_trace
 from ...strategies import synthetic_traces, traces
 from .small_traces import Anything, replay, table, trunk_of, with_ngram
 
-FEW = settings(max_examples=40, deadline=None)
 STEP = ("request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled")
 
 
@@ -23,7 +22,6 @@ def chains(draw, names):
     return "/".join([*(f"{name}:{draw(st.integers(1, 6))}" for name in below), names[-1]])
 
 
-@FEW
 @given(data=st.data(), trace=synthetic_traces(), batch=st.integers(1, 4))
 def test_any_chain_commits_the_trunk(data, trace, batch):
     chain = data.draw(chains(trace.meta.model_names))
@@ -35,7 +33,6 @@ def test_any_chain_commits_the_trunk(data, trace, batch):
     assert emitted.tolist() == [len(tokens) for tokens in trunk_of(trace).values()]
 
 
-@FEW
 @given(trace=synthetic_traces(), seed=st.integers(0, 99), ngram=st.booleans())
 def test_any_legal_steps_commit_the_trunk(trace, seed, ngram):
     trace = with_ngram(trace) if ngram else trace
@@ -44,7 +41,6 @@ def test_any_legal_steps_commit_the_trunk(trace, seed, ngram):
     assert not log.requests["divergent_tokens"].any()
 
 
-@FEW
 @given(trace=traces(), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_any_trie_replays_its_trunk_and_ends(trace, seed, batch):
     """Tries of any shape, where most contexts are missing and the trunk may end before the budget."""
@@ -55,7 +51,6 @@ def test_any_trie_replays_its_trunk_and_ends(trace, seed, batch):
     assert sum(map(len, outputs.values())) == log.steps["emitted"].sum()
 
 
-@FEW
 @given(trace=synthetic_traces(max_models=3), policy=st.sampled_from(["adaptive", "confident", "ngram", "anything"]))
 def test_a_batch_changes_the_order_never_the_steps(trace, policy):
     """Requests neither see nor disturb one another, whatever policy does not look at the load."""
@@ -133,7 +128,6 @@ class Alternating:
         pass
 
 
-@FEW
 @given(trace=synthetic_traces(), seed=st.integers(0, 99))
 def test_a_forward_per_drafted_token_and_per_verification(trace, seed):
     pool = recorded_pool(trace)

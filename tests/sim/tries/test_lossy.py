@@ -1,7 +1,7 @@
 """Steps that leave the trunk: followed while the recording can, then counted and taken back to it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
 from paceline.decoding.rules.acceptance import Fuzzy
@@ -262,7 +262,6 @@ def test_a_game_over_a_token_nobody_recorded_is_modelled():
     assert log.steps["modelled"][1] >= 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(trace=synthetic_traces(max_models=3) | traces(), seed=st.integers(0, 999), batch=st.integers(1, 3))
 def test_any_steps_come_to_an_end(trace, seed, batch):
     """Whatever rules and commits: the budget is filled, tokens are conserved, divergence is what can be counted."""

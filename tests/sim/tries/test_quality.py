@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.reports.quality import quality_of
@@ -97,7 +97,6 @@ def by_hand(record, target, tokens):
     return divergences, len(tokens), log_probs
 
 
-@settings(max_examples=60, deadline=None)
 @given(trace=synthetic_traces(max_models=3) | traces(), seed=st.integers(0, 999), batch=st.integers(1, 3))
 def test_any_text_is_measured_as_by_hand_while_it_is_on_record(trace, seed, batch):
     trace = with_ngram(trace)
@@ -122,7 +121,6 @@ def test_any_text_is_measured_as_by_hand_while_it_is_on_record(trace, seed, batc
             assert row["log_prob"] == pytest.approx(sum(log_probs))
 
 
-@settings(max_examples=30, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 999))
 def test_exact_steps_have_no_divergences(trace, seed):
     log, _ = replay(trace, Anything(recorded_pool(trace), seed))

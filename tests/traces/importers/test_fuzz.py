@@ -160,7 +160,7 @@ def refusal_of(name, paths, out, options):
 
 
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_spoiled_values(sound, name, data):
     source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
@@ -172,7 +172,7 @@ def test_spoiled_values(sound, name, data):
 
 
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_spoiled_bytes(sound, name, data):
     source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name

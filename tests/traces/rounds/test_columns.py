@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.rounds.columns import gather, rounds_requests, slices
 from paceline.traces.rounds.recording import RoundsRecording
@@ -9,7 +9,6 @@ from paceline.traces.rounds.schema import misaligned, request_arrays, request_ta
 from .rounds_strategies import assert_same_rounds, rounds_traces
 
 
-@settings(max_examples=50)
 @given(recording=rounds_traces(), most_rounds=st.integers(1, 30))
 def test_pieces_hold_what_the_whole_holds(recording, most_rounds):
     columns = gather(recording.requests, Path("t.trace"))
@@ -19,7 +18,6 @@ def test_pieces_hold_what_the_whole_holds(recording, most_rounds):
     assert_same_rounds(RoundsRecording(meta=recording.meta, requests=tuple(found)), recording)
 
 
-@settings(max_examples=50)
 @given(recording=rounds_traces())
 def test_requests_survive_their_table(recording):
     columns = gather(recording.requests, Path("t.trace"))

@@ -48,7 +48,6 @@ def stored(tmp_path):
     return path
 
 
-@settings(max_examples=60, deadline=None)
 @given(trace=rounds_traces())
 def test_what_was_written_is_read(trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("round") / "t.trace"
@@ -57,7 +56,7 @@ def test_what_was_written_is_read(trace, tmp_path_factory):
     assert_same_rounds(open_recording(path), trace)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(trace=rounds_traces())
 def test_reading_and_writing_gives_the_same_bytes(trace, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")

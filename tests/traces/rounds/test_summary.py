@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from paceline.reports.tables.rounds import rounds_tables
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
@@ -56,7 +56,6 @@ def test_seconds_of_rounds_are_averaged_where_they_are_known():
     assert summary.total.methods["d"].verify_s is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(trace=rounds_traces())
 def test_it_is_plain_json_with_shares_that_are_some(trace):
     summary = trace.summary()
@@ -74,7 +73,6 @@ def test_it_is_plain_json_with_shares_that_are_some(trace):
     assert "IMPORTED from hypothesis" in console.export_text()
 
 
-@settings(max_examples=30, deadline=None)
 @given(trace=rounds_traces(max_requests=2))
 def test_positions_that_rounds_speak_of_are_counted_once(trace):
     for drafter in trace.meta.drafters:

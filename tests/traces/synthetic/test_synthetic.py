@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 from paceline.traces.folder import TRIE_FILES as FILES
 
@@ -43,7 +43,6 @@ def test_the_files_are_written_and_read_unchanged_and_the_same_seed_gives_the_sa
     assert read_trace(tmp_path / "one").meta == spec.meta()
 
 
-@settings(max_examples=40, deadline=None)
 @given(spec=synthetic_specs())
 def test_any_synthetic_trace_is_sound(spec, tmp_path_factory):
     path = tmp_path_factory.mktemp("synthetic") / "t.trace"
@@ -76,7 +75,6 @@ def closure_paths(trie, spec):
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(spec=synthetic_specs())
 @example(spec=SyntheticSpec(requests=2, tokens=12, models=("a", "b", "c", "d"), acceptance=(0.3,) * 3, reach=6, run=2))
 @example(spec=SyntheticSpec(requests=2, tokens=12, models=("a", "b", "c"), acceptance=(0.5,) * 2, reach=6, run=1))
@@ -197,7 +195,6 @@ def test_gap_and_entropy_say_no_more_of_agreement_than_the_probability_does(acce
         assert agrees[inside][above].mean() == pytest.approx(agrees[inside][~above].mean(), abs=0.02)
 
 
-@settings(max_examples=30, deadline=None)
 @given(spec=synthetic_specs())
 def test_probabilities_are_consistent(spec):
     for record in make_trace(spec).requests:

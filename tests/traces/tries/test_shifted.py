@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
@@ -224,7 +224,6 @@ def test_tokens_after_a_new_refusal_stay_known():
     np.testing.assert_array_equal(after.draft_s, [0.1, *[np.nan] * 7, 0.2, np.nan, np.nan])
 
 
-@settings(max_examples=150, deadline=None)
 @given(trace=rounds_traces(), share=st.floats(-1, 1), seed=st.integers(0, 3))
 def test_a_shifted_import_is_sound(trace, share, seed, tmp_path_factory):
     shifts = {}

@@ -80,7 +80,6 @@ def stored(tmp_path):
     return path
 
 
-@settings(max_examples=40, deadline=None)
 @given(trace=traces())
 def test_what_was_written_is_read(trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("round") / "t.trace"
@@ -88,7 +87,7 @@ def test_what_was_written_is_read(trace, tmp_path_factory):
     assert_equal(read_trace(path), trace)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(trace=traces())
 def test_reading_and_writing_gives_the_same_bytes(trace, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")

@@ -109,7 +109,7 @@ def own_rows(draw):
     return "\n".join([json.dumps({"workload": "any", "unit_tokens": unit}), *rows])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(own_rows(), st.floats(0, 1e6))
 def test_any_workload_comes_back_as_it_was_written(tmp_path, text, served_s):
     """Turn by turn, however long the requests take."""

@@ -15,7 +15,7 @@ from paceline.traces.workloads.summary import summary_of
 from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, all_of, lines, write
 
 S = 10**12
-ONCE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @ONCE

@@ -7,6 +7,8 @@ import pytest
 
 from ...command_line import done, paceline, refused
 
+pytestmark = pytest.mark.usefixtures("pool_loaded_once")
+
 SAMPLED = ("--sampling", "coupled", "--temperature", 0.9, "--seed", 3)
 
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from paceline.laboratory.arena.board.leaderboard import leaderboard
 from paceline.laboratory.arena.board.page import leaderboard_page
 from paceline.laboratory.arena.board.runs import BoardRuns
@@ -33,7 +33,6 @@ def everyone(early=1.0):
     ]
 
 
-@settings(deadline=None)
 @given(runs())
 def test_each_side_has_its_own_cells_and_every_policy_stands_on_the_page(played):
     board = made(played, elsewhere="not here")

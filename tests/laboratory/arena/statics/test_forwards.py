@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.laboratory.arena.ladders import ladders
 from paceline.laboratory.arena.statics.forwards import ForwardKinds, UnitCost
@@ -56,7 +56,6 @@ def replayed(tables, cost, text, batch=1):
     return simulate(Scenario(tables=tables, cost=cost, batch=batch), make_policy(text, tables.pool), text)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(contexts() | logs(), st.data())
 def test_counted_forwards_cost_what_the_simulated_run_takes(tables, data):
     kinds = ForwardKinds(tables.pool)

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.serving.metrics import metrics_of
 from paceline.reports.serving.slo.promises import Promises
@@ -39,7 +39,6 @@ def classed(draw):
     return of_classes(log, [draw(st.sampled_from(NAMES)) for _ in log.requests["slo"]])
 
 
-@settings(max_examples=100, deadline=None)
 @given(log=classed(), promised=promises)
 def test_classes_add_up_to_the_whole(log, promised):
     found = metrics_of(log, promised)
@@ -59,14 +58,12 @@ def test_classes_add_up_to_the_whole(log, promised):
         assert (one.slo_met is None) == (not promised.of(one.name).promised)
 
 
-@settings(max_examples=50, deadline=None)
 @given(log=classed(), same=levels)
 def test_the_same_promise_to_every_class_is_one_to_all(log, same):
     each = metrics_of(log, Promises(others=same, classes=dict.fromkeys(NAMES[1:], same)))
     assert asdict(each) == asdict(metrics_of(log, Promises(others=same)))
 
 
-@settings(max_examples=50, deadline=None)
 @given(run=played(), name=st.sampled_from(NAMES[1:]), same=levels)
 def test_a_class_of_all_requests_has_the_figures_of_the_run(run, name, same):
     log = of_classes(run.log, [name] * len(run.log.requests["slo"]))

@@ -29,7 +29,7 @@ def weight_of(inputs, outputs, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(inputs=st.integers(1, 70), outputs=st.integers(1, 70), tokens=st.integers(1, 40))
 def test_products_are_the_same_but_for_rounding(dtype, inputs, outputs, tokens):
     weight = weight_of(inputs, outputs, dtype)
@@ -39,7 +39,7 @@ def test_products_are_the_same_but_for_rounding(dtype, inputs, outputs, tokens):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(tokens=st.integers(1, 9), more=st.integers(1, 7))
 def test_padding_changes_nothing_but_rounding(dtype, tokens, more):
     weight = weight_of(33, 20, dtype)

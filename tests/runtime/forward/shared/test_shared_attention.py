@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.prefixes.member_prefixes import Hit
 from paceline.decoding.prefixes.size import PrefixCacheSize
@@ -80,7 +80,6 @@ def prefixed(kind, made_by, forward, texts, num_blocks):
     return cache
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     shape=st.sampled_from([(2, 2), (4, 2), (4, 1)]),
     window=st.sampled_from([None, 2, 7, 20]),

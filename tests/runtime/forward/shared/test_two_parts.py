@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.forward.shared import two_parts
 from paceline.runtime.forward.shared.two_parts import attend_in_two_parts, attend_with_sums, by_products
@@ -23,7 +23,6 @@ def looks(rows, count, common, own, *, window, seed):
     return seen[:, None]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     rows=st.integers(2, 5),
     heads=sizes,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.serving.cluster import open_cluster
@@ -54,7 +54,6 @@ members = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(found=members, share=st.floats(0.01, 1), reserve=st.integers(0, 10**9), parallel=st.integers(1, 4))
 def test_what_is_computed_fits_and_one_block_more_would_not(found, share, reserve, parallel):
     shapes, tables = {}, {}

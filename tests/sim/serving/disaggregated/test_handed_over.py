@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.reports.serving.moved_kv.transfer_metrics import transfer_metrics
@@ -49,7 +49,6 @@ def test_by_hand():
     assert (transfers.busy_ps, transfers.queued_ps) == (80 * MICROSECOND, 40 * MICROSECOND)
 
 
-@settings(max_examples=60, deadline=None)
 @given(workloads(), st.sampled_from(POLICIES))
 def test_lone_requests_take_as_long_as_on_one_replica_where_sending_takes_no_time(arrivals, policy):
     lone = [arrival._replace(arrives_ps=index * 10**12) for index, arrival in enumerate(arrivals)]
@@ -80,7 +79,6 @@ def runs(draw, **options):
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_all_that_come_end(run):
     run.go()
@@ -97,7 +95,6 @@ def test_all_that_come_end(run):
     _check_little(log)
 
 
-@settings(max_examples=60, deadline=None)
 @given(runs(), st.integers(1, 40_000))
 def test_what_a_horizon_cuts_is_counted(run, horizon):
     run._options["horizon_ps"] = horizon * MICROSECOND // 10
@@ -123,7 +120,6 @@ def _check_little(log):
     assert over_time == sum((end if ended < 0 else ended) - arrived for arrived, ended in zip(*columns, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
 @given(workloads(), st.sampled_from(POLICIES), st.sampled_from([None, 25]))
 def test_where_it_is_decoded_changes_no_text(arrivals, policy, num_blocks):
     given_limits = None if num_blocks is None else limits_of(pico(), num_blocks=num_blocks, token_budget=32)
@@ -131,7 +127,6 @@ def test_where_it_is_decoded_changes_no_text(arrivals, policy, num_blocks):
     assert run.outputs == Run(arrivals, pico(), policy).go().outputs
 
 
-@settings(max_examples=60, deadline=None)
 @given(workloads())
 def test_every_token_of_a_prompt_is_sent_once_where_nothing_is_cached(arrivals):
     run = apart(arrivals, target_only(), given_limits=limits_of(target_only(), prefix_cache=False)).go()
@@ -186,7 +181,6 @@ def test_short_memory_of_decoders_puts_requests_back():
         assert len(run.log.preemptions["at_ps"]) > 0
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=20))
 def test_a_link_carries_one_after_the_other(sends):
     link, now_us, free_us, queued, busy = Link(SLOW), 0, 0, 0, 0

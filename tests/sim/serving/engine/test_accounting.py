@@ -1,7 +1,7 @@
 """Whatever comes, under whatever limits: requests, tokens, blocks and time are neither lost nor made."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runs.serving.gap_sums import total_ps
 from paceline.traces.workloads.arrival import Arrival
@@ -26,7 +26,6 @@ def runs(draw, **options):
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs(num_replicas=2))
 def test_all_that_come_end(run):
     run.go()
@@ -43,7 +42,6 @@ def test_all_that_come_end(run):
     assert total_ps(log.gaps) == (requests["ended_at_ps"] - requests["first_token_at_ps"])[finished].sum()
 
 
-@settings(max_examples=40, deadline=None)
 @given(runs(num_replicas=2), st.integers(1, 40_000))
 def test_what_a_horizon_cuts_is_counted(run, horizon):
     horizon_ps = horizon * 10**6
@@ -60,7 +58,6 @@ def test_what_a_horizon_cuts_is_counted(run, horizon):
     _check_little(log)
 
 
-@settings(max_examples=60, deadline=None)
 @given(runs(num_replicas=3, router="least-loaded"))
 def test_time_in_the_system_is_littles(run):
     _check_little(run.go().log)
@@ -75,7 +72,6 @@ def _check_little(log):
     assert over_time == sum((end if e < 0 else e) - a for a, e in zip(arrived, ended, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
 @given(runs(), st.none() | st.integers(1, 40_000))
 def test_no_device_idles_beside_a_request(run, horizon):
     """Nor is it busy after a horizon: of the forward that is cut, the time until then counts."""
@@ -91,7 +87,6 @@ def test_no_device_idles_beside_a_request(run, horizon):
     assert busy_ps == there_ps
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_short_memory_changes_no_text(data):
     tables = pico()

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.kv.admission_estimate import AdmissionEstimate, Written
 from paceline.sim.serving.limits import Admission, Preemption
@@ -63,7 +63,6 @@ def test_fewer_are_put_back_than_where_a_first_chunk_suffices():
         assert put_back[0] > 20 > put_back[1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_all_that_come_end_with_the_same_text(data):
     tables, unit_tokens = pico(), data.draw(st.sampled_from([0, 8]))
@@ -76,7 +75,6 @@ def test_all_that_come_end_with_the_same_text(data):
     assert run.outputs == {name: whole[name] for name in run.outputs}
 
 
-@settings(max_examples=40, deadline=None)
 @given(workloads(), st.sampled_from(POLICIES))
 def test_ample_memory_makes_no_difference(arrivals, policy):
     found = limits_of(pico(), max_num_seqs=4)

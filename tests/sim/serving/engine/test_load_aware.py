@@ -32,7 +32,7 @@ class Sees:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_all_that_come_end(policy, data):
     run = Run(data.draw(workloads()), pico(), policy, data.draw(limits(pico()))).go()

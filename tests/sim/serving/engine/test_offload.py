@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.limits import Offload, OffloadedMember
 from paceline.traces.workloads.arrival import Arrival
@@ -85,7 +85,6 @@ def test_links_of_devices_work_side_by_side():
     assert ran["two"].load_ps == 2 * max(loaded["draft"], loaded["target"]) * MICROSECOND
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_nothing_is_lost(data):
     tables = pico()
@@ -109,7 +108,6 @@ def test_nothing_is_lost(data):
     assert busy_ps >= totals.load_ps
 
 
-@settings(max_examples=40, deadline=None)
 @given(workloads(), st.sampled_from(POLICIES))
 def test_where_nothing_is_wanted_again_it_changes_nothing(arrivals, policy):
     """Texts share nothing, and memory suffices for all who run."""

@@ -1,6 +1,6 @@
 """For the target alone the engine equals a plain one, picosecond for picosecond."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from paceline.sim.serving.clock import to_ps
 from paceline.traces.workloads.arrival import Arrival
 
@@ -24,7 +24,6 @@ def check(arrivals, given_limits):
     return put_back
 
 
-@settings(max_examples=60, deadline=None)
 @given(workloads(most=20), limits(target_only(), prefix_cache=False))
 def test_the_engine_equals_the_plain_one(arrivals, given_limits):
     check(arrivals, given_limits)

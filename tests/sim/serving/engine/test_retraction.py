@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.clock import to_ps
 from paceline.sim.serving.limits import Preemption
@@ -35,7 +35,6 @@ def check(arrivals, given_limits):
     return put_back
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_engine_equals_a_plain_one_that_looks_at_the_whole_batch(data):
     found = data.draw(limits(target_only(), prefix_cache=False))
@@ -95,7 +94,6 @@ def test_a_retracted_request_finds_its_prompt_and_no_more():
     assert refed["latest"] == []  # but for the last two tokens all is there
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_retraction_changes_no_text_and_loses_nothing(data):
     tables = pico()

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.runs.serving.meta import STEP_BY_STEP
@@ -92,7 +92,6 @@ def test_groups_read_their_own_texts_once():
     assert {held - read for _, _, held, read in cost.asked} == {2 * 8}
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrivals=workloads(unit_tokens=8), policy=st.sampled_from(POLICIES), bounds=limits(pico(), prefix_cache=True))
 def test_groups_read_at_least_the_longest_row_and_change_no_token(arrivals, policy, bounds):
     run = served(arrivals, GROUPS, policy, unit_tokens=8, limits=bounds, cost=(cost := Shares(pico())))
@@ -110,14 +109,12 @@ def test_short_texts_and_few_rows_are_read_row_by_row(rule):
     assert told(served(same_prompts(3), rule)) == told(served(same_prompts(3), None))
 
 
-@settings(max_examples=40, deadline=None)
 @given(arrivals=workloads(unit_tokens=0), policy=st.sampled_from(POLICIES), bounds=limits(pico()))
 def test_without_sharing_nothing_changes(arrivals, policy, bounds):
     each, once = (served(arrivals, rule, policy, unit_tokens=0, limits=bounds) for rule in (None, ALWAYS))
     assert told(each) == told(once)
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrivals=workloads(unit_tokens=8), policy=st.sampled_from(POLICIES), bounds=limits(pico(), prefix_cache=True))
 def test_what_is_read_lies_between_the_text_once_and_all_that_is_held(arrivals, policy, bounds):
     run = served(arrivals, ALWAYS, policy, unit_tokens=8, limits=bounds, cost=(cost := Shares(pico())))

@@ -71,7 +71,7 @@ def test_a_whole_answer_is_found_as_far_as_the_target_judged_it():
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_jumps_equal_steps(data):
     tables, unit_tokens = data.draw(st.sampled_from([target_only(), pico()])), data.draw(st.sampled_from([0, 8]))
@@ -80,7 +80,7 @@ def test_jumps_equal_steps(data):
     check_jumps(sessions, tables, cost=cost, **setting(data, whole_budgets(tables), unit_tokens))
 
 
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_rounds_equal_steps(data):
     (tables, policy, cost), unit_tokens = data.draw(cases()), data.draw(st.sampled_from([0, 8]))

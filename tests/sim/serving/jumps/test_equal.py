@@ -43,7 +43,7 @@ def sessions(draw, **options):
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
-@settings(max_examples=50, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_jumps_equal_steps(data):
     tables = data.draw(st.sampled_from([target_only(), pico()]))

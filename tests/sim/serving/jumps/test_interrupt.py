@@ -1,6 +1,6 @@
 """A run that is interrupted says what had happened until then, in the midst of jumps as well."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.workloads.arrival import Arrival
 
@@ -32,7 +32,6 @@ def spread(draw):
     return [Arrival(f"q{index}", at_ps, *draw(lengths)) for index, at_ps in enumerate(times)]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_an_interrupt_when_a_request_comes_is_a_horizon_at_that_instant(data):
     tables, arrivals = target_only(), data.draw(spread())
@@ -51,7 +50,6 @@ def test_an_interrupt_when_a_request_comes_is_a_horizon_at_that_instant(data):
     assert (jumps, sums) == (steps, sums_of_steps)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_what_an_interrupt_leaves_goes_together(data):
     """Wherever it comes: the log is checked as it is made, and requests have ended, wait or run."""

@@ -128,4 +128,4 @@ class MemberKvMachine(RuleBasedStateMachine):
 
 
 TestMemberKv = MemberKvMachine.TestCase
-TestMemberKv.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestMemberKv.settings = settings(stateful_step_count=40)

@@ -117,4 +117,4 @@ def num_places(host):
 
 
 TestOffloading = OffloadingMachine.TestCase
-TestOffloading.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestOffloading.settings = settings(stateful_step_count=40)

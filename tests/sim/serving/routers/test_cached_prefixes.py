@@ -59,7 +59,7 @@ def seen_by_all_ways(sessions, tables, policy, limits, stale_ps):
 
 
 # No shrinking: a case takes long.
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_all_at_once_are_those_of_each(data):
     policy = data.draw(st.sampled_from(["target", "draft:4/target", "adaptive"]))

@@ -1,7 +1,7 @@
 """Signals are as old as they say, and a router that breaks its contract is named."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
 from paceline.traces.workloads.arrival import Arrival
@@ -75,7 +75,6 @@ def test_stale_signals_are_those_of_the_snapshot():
     assert [seen[0] for seen in router.seen] == [1, 1, 2]
 
 
-@settings(deadline=None)
 @given(stale_ps=st.integers(1, 10**12), now_ps=st.integers(0, 10**18))
 def test_snapshots_are_taken_at_multiples(stale_ps, now_ps):
     due = Dispatcher(Notes(), "notes", [Replica()], stale_ps).next_snapshot_ps(now_ps)

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline import named_classes
 from paceline.sim.serving.routers import ReplicaSignals, RouterSetting, RouterSpec, RouterSpecError
@@ -106,7 +106,6 @@ def test_of_equal_prefixes_the_less_loaded_replica():
     assert built("prefix-affinity", 3).pick(arrival(), looked) == 1
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), names=st.lists(st.text(min_size=1), min_size=1, max_size=20, unique=True))
 def test_two_choices_draws_by_seed_and_request_alone(seed, names):
     signals = [IDLE] * 8
@@ -126,7 +125,6 @@ def test_two_choices_draws_evenly():
     assert all(abs(count - 2000) < 5 * 4000**0.5 / 2 for count in drawn.values())
 
 
-@settings(deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(own_routers())), num_replicas=st.integers(1, 5))
 def test_every_router_picks_a_replica_and_does_so_again(data, name, num_replicas):
     looks = data.draw(

@@ -12,7 +12,7 @@ from ..engine.test_offload import offloading
 from .test_steady_equal import TRIES, check
 
 
-@settings(max_examples=50, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_steady_steps_equal_single_ones_under_every_option(data):
     tables, unit_tokens = pico(), data.draw(st.sampled_from([0, 8]))

@@ -55,7 +55,7 @@ def cases(draw):
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
-@settings(max_examples=50, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
 def test_rounds_equal_steps(data):
     tables, policy, cost = data.draw(cases())

@@ -5,14 +5,13 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.importers.totals.drawing import constant_hazard, draw_accepted, pair, place, spread
 
 BOUNDS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(BOUNDS, st.data())
 def test_a_spread_adds_up_within_bounds_and_is_even(bounds, data):
     least = np.array([low for low, _ in bounds])
@@ -26,7 +25,6 @@ def test_a_spread_adds_up_within_bounds_and_is_even(bounds, data):
     assert not free or max(free) - min(free) <= 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.data())
 def test_accepted_tokens_add_up_and_fit_their_drafts(drafted, data):
     drafted = np.array(drafted)
@@ -65,7 +63,6 @@ def test_a_constant_hazard_meets_its_mean(window, share):
     assert sum(hazard**depth for depth in range(1, window + 1)) == pytest.approx(share * window, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(-3, 6), st.integers(0, 20))
 def test_placed_rounds_explain_all_tokens(accepted, missing, seed):
     accepted = np.array(accepted)

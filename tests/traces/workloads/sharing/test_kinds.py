@@ -26,7 +26,7 @@ def plain(sessions):
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), unit=st.sampled_from([1, 4, 16, 100]), rate=st.sampled_from([None, 3.0]))
 def test_ids_tell_texts_apart_and_a_seed_tells_all(text, seed, unit, rate):
     """An id stands for one place and one text before it; what somebody wrote, only those have who follow."""
