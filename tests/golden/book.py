@@ -26,7 +26,6 @@ import signal
 import sys
 import time
 import tomllib
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -51,6 +50,7 @@ FIXED = {
 PUBLIC = tuple(
     f"paceline{name}" for name in ("", ".policies", ".traces", ".traces.importers", ".traces.workloads", ".reports")
 )
+INNERMOST = re.compile(r"[\[{]\n[^\[\]{}]*[\]}]")  # of indented JSON
 UNSET = ("FORCE_COLOR", "PACELINE_TRACEBACK")
 
 
@@ -74,8 +74,8 @@ class Masks:
             and so do the widths of columns.
     """
 
-    # Keys of JSON, whose values are of the machine or of what is installed.
-    KEYS = frozenset({"software", "hardware", "machine", "host", "made_at", "created_at"})
+    # Keys of JSON: what is installed, and what was measured.
+    KEYS = frozenset({"software"})
     MEASURED_KEYS = re.compile(r"_s$|_per_s|seconds|speed|share_of_|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$")
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
@@ -93,7 +93,7 @@ class Masks:
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.measured:
             text = re.sub(r"[-+]?\d[\d,]*\.\d+(e[-+]?\d+)?", "#", text)
-            text = re.sub(r"([─━ ])\1+", r"\1", text)
+            text = re.sub(r"│ hardware +│.*", "│ hardware │ MASKED", re.sub(r"([─━ ])\1+", r"\1", text))
         return text
 
     def json(self, value: object) -> object:
@@ -103,8 +103,8 @@ class Masks:
         return [self.json(item) for item in value] if isinstance(value, list) else value
 
     def _hides(self, key: str, held: object) -> bool:
-        measured = self.measured and isinstance(held, float) and self.MEASURED_KEYS.search(key)
-        return key in self.KEYS or bool(measured)
+        seconds = isinstance(held, float) and self.MEASURED_KEYS.search(key) is not None
+        return key in self.KEYS or (self.measured and (seconds or key == "hardware"))
 
     def column(self, name: str) -> bool:
         """Whether the values of this column are left out."""
@@ -123,10 +123,7 @@ def shown_json(value: object) -> str:
         _gather(value, "", paths)
         rows = (f"{path} {len(values)} x {hashed(json.dumps(values))}\n" for path, values in sorted(paths.items()))
         return f"sha256 {hashed(text)}\n{''.join(rows)}"
-    before = None
-    while text != before:  # what is short stands in a line
-        before, text = text, re.sub(r"[\[{]\n[^\[\]{}]*[\]}]|[\[{]\n(?:[^\[\]{}\n]*\n)+ *[\]}]", _in_a_line, text)
-    return f"{text}\n"
+    return f"{re.sub(INNERMOST, _in_a_line, text)}\n"
 
 
 def _in_a_line(found: re.Match[str]) -> str:
@@ -176,15 +173,9 @@ def paceline_command(words: list[str]) -> tuple[int, str, str]:
     handler = signal.getsignal(signal.SIGINT)
     with patch.object(sys, "argv", ["paceline", *words]), redirect_stdout(out), redirect_stderr(err):
         try:
-            from paceline.__main__ import main  # it sets a handler of signals when it is imported
-
-            main()
+            importlib.import_module("paceline.__main__").main()  # sets a handler of signals when it is imported
         except SystemExit as end:
             code = end.code
-        except Exception:
-            # A fault of ours, or what PACELINE_TRACEBACK asks for: its last line is what the book keeps.
-            code = 1
-            err.write(traceback.format_exc().splitlines()[-1])
         finally:
             signal.signal(signal.SIGINT, handler)
     return int(code or 0), out.getvalue(), err.getvalue()
@@ -201,7 +192,7 @@ def _files(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts)
     }
 
 
