@@ -20,16 +20,13 @@ def main() -> int:
         began = time.process_time()
         with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
             now = signatures() if name == "signatures" else played(every[name], Path(scratch))
-        took = f"{time.process_time() - began:.1f} s"
         told = difference(page(name), now)
+        print(f"{name}: {time.process_time() - began:.1f} s\n{told}".rstrip(), flush=True)
         if given.write:
             PAGES.mkdir(exist_ok=True)
             (PAGES / f"{name}.txt").write_text(now, encoding="utf-8")
         elif told:
             status = 1
-        print(f"{name}: {took}{', differs' if told else ''}", flush=True)
-        if told:
-            print(told, flush=True)
     return status
 
 

@@ -42,14 +42,12 @@ ROOT = HERE.parents[1]
 PAGES = HERE / "pages"
 INPUTS = HERE / "inputs"
 SHIPPED = ("examples", "pools", "recordings")  # links to these lie in the folder of a group
-LONGEST_JSON, LONGEST_TEXT, LONGEST_LINE = 20_000, 4_000, 100  # characters
+LONGEST_JSON, LONGEST_TEXT, LONGEST_LINE = 10_000, 4_000, 100  # characters
 FIXED = {
     **{"COLUMNS": "100", "LINES": "40", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC", "OMP_NUM_THREADS": "1"},
     **{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"},
 }
-PUBLIC = tuple(
-    f"paceline{name}" for name in ("", ".policies", ".traces", ".traces.importers", ".traces.workloads", ".reports")
-)
+PUBLIC = ("", ".policies", ".traces", ".traces.importers", ".traces.workloads", ".reports")
 INNERMOST = re.compile(r"[\[{]\n[^\[\]{}]*[\]}]")  # of indented JSON
 UNSET = ("FORCE_COLOR", "PACELINE_TRACEBACK")
 
@@ -74,8 +72,7 @@ class Masks:
             and so do the widths of columns.
     """
 
-    # Keys of JSON: what is installed, and what was measured.
-    KEYS = frozenset({"software"})
+    KEYS = frozenset({"software", "total_bytes"})
     MEASURED_KEYS = re.compile(r"_s$|_per_s|seconds|speed|share_of_|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$")
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
@@ -90,25 +87,21 @@ class Masks:
         for path, name in self._folders:
             text = text.replace(path, name)
         text = re.sub(r"of [\d.,]+ GB$", "of MEMORY", self.PROGRESS.sub("", text), flags=re.MULTILINE)
+        text = re.sub(r"\bthis is [^;,]+", "this is PROCESSOR", text)
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.measured:
             text = re.sub(r"[-+]?\d[\d,]*\.\d+(e[-+]?\d+)?", "#", text)
             text = re.sub(r"│ hardware +│.*", "│ hardware │ MASKED", re.sub(r"([─━ ])\1+", r"\1", text))
         return text
 
-    def json(self, value: object) -> object:
+    def json(self, value: object, key: str = "") -> object:
         """The parsed JSON with masks."""
+        seconds = isinstance(value, float) and self.MEASURED_KEYS.search(key)
+        if key in self.KEYS or (self.measured and (seconds or key == "hardware")):
+            return "MASKED"
         if isinstance(value, dict):
-            return {key: "MASKED" if self._hides(key, held) else self.json(held) for key, held in value.items()}
-        return [self.json(item) for item in value] if isinstance(value, list) else value
-
-    def _hides(self, key: str, held: object) -> bool:
-        seconds = isinstance(held, float) and self.MEASURED_KEYS.search(key) is not None
-        return key in self.KEYS or (self.measured and (seconds or key == "hardware"))
-
-    def column(self, name: str) -> bool:
-        """Whether the values of this column are left out."""
-        return self.measured and self.MEASURED_COLUMNS.search(name) is not None
+            return {inner: self.json(held, inner) for inner, held in value.items()}
+        return [self.json(item, key) for item in value] if isinstance(value, list) else value
 
 
 def hashed(text: str) -> str:
@@ -146,10 +139,10 @@ def shown_table(path: Path, masks: Masks) -> str:
     """A line a column: its type, and a hash over its values."""
     table = pq.read_table(path)
     lines = [f"{table.num_rows} rows\n"]
-    for key, value in sorted((table.schema.metadata or {}).items()):
-        lines.append(f"{key.decode()}: {masks.text(value.decode()).rstrip()}\n")
+    lines += [f"{key.decode()}: {masks.text(value.decode())}" for key, value in (table.schema.metadata or {}).items()]
     for field in table.schema:
-        values = "MASKED" if masks.column(field.name) else hashed(repr(table[field.name].to_pylist()))
+        hidden = masks.measured and masks.MEASURED_COLUMNS.search(field.name)
+        values = "MASKED" if hidden else hashed(repr(table[field.name].to_pylist()))
         lines.append(f"{field.name}: {field.type}{'' if field.nullable else ' not null'} {values}\n")
     return "".join(lines)
 
@@ -160,10 +153,9 @@ def shown_file(path: Path, masks: Masks) -> str:
         return shown_table(path, masks)
     if path.suffix in {".svg", ".png"}:
         return "a picture\n"
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
-        return shown_json(masks.json(json.loads(text)))
-    text = masks.text(text)
+        return shown_json(masks.json(json.loads(path.read_text(encoding="utf-8"))))
+    text = masks.text(path.read_text(encoding="utf-8"))
     return text if len(text) <= LONGEST_TEXT else f"{text.count(chr(10))} lines, sha256 {hashed(text)}\n"
 
 
@@ -181,12 +173,6 @@ def paceline_command(words: list[str]) -> tuple[int, str, str]:
     return int(code or 0), out.getvalue(), err.getvalue()
 
 
-def value_of(expression: str) -> str:
-    """What Python shows of an expression."""
-    value = eval(expression, {"paceline": paceline})
-    return f"{value}\n" if isinstance(value, str) else shown_json(value)
-
-
 def _files(folder: Path) -> dict[str, str]:
     """Hash of each file below the folder; what a link leads to is left out."""
     return {
@@ -200,7 +186,8 @@ def _entry(line: str, folder: Path) -> Iterator[str]:
     """What the book says of one command."""
     yield f"{line}\n"
     if line.startswith(">>> "):
-        yield Masks(folder, measured=False).text(value_of(line.removeprefix(">>> ")))
+        value = eval(line.removeprefix(">>> "), {"paceline": paceline})
+        yield Masks(folder, measured=False).text(value if isinstance(value, str) else shown_json(value))
         return
     words = shlex.split(line.removeprefix("$ "))
     name = next(place for place, word in enumerate(words) if "=" not in word)
@@ -281,9 +268,9 @@ def _public(name: str, value: object) -> Iterator[str]:
 def signatures() -> str:
     """`__all__` of the public modules with the signatures, and the entry points."""
     parts = []
-    for module in PUBLIC:
-        found = importlib.import_module(module)
-        parts.append(f"# {module}\n")
+    for place in PUBLIC:
+        found = importlib.import_module(f"paceline{place}")
+        parts.append(f"# paceline{place}\n")
         for name in sorted(found.__all__):
             parts.extend(_public(name, getattr(found, name)))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
