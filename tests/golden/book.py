@@ -73,8 +73,8 @@ class Masks:
     """
 
     KEYS = frozenset({"software", "total_bytes"})
-    MEASURED_KEYS = re.compile(r"_s$|_per_s|seconds|speed|share_of_|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$")
-    MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|log_prob|entropy|gap|tvd.*)$")
+    MEASURED_KEYS = re.compile(r"_s$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$")
+    MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|times_plain|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
     PROGRESS = re.compile(r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?\n", re.MULTILINE)
 
@@ -212,7 +212,7 @@ def _fixed(folder: Path) -> Iterator[None]:
         warnings.simplefilter("error")
         for name in UNSET:
             os.environ.pop(name, None)
-        os.environ.setdefault("PACELINE_CACHE", str(folder / ".cache"))
+        os.environ.setdefault("PACELINE_CACHE", str(ROOT / ".pytest_cache" / "golden"))
         time.tzset()
         yield
     time.tzset()
