@@ -73,7 +73,9 @@ class Masks:
     """
 
     KEYS = frozenset({"software", "total_bytes"})
-    MEASURED_KEYS = re.compile(r"_s$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$")
+    MEASURED_KEYS = re.compile(
+        r"_s$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$"
+    )
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|times_plain|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
     PROGRESS = re.compile(r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?\n", re.MULTILINE)
@@ -90,14 +92,15 @@ class Masks:
         text = re.sub(r"\bthis is [^;,]+", "this is PROCESSOR", text)
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.measured:
+            text = re.sub(r"; \d+ requests? slower than the target alone", "", text)
             text = re.sub(r"[-+]?\d[\d,]*\.\d+(e[-+]?\d+)?", "#", text)
             text = re.sub(r"│ hardware +│.*", "│ hardware │ MASKED", re.sub(r"([─━ ])\1+", r"\1", text))
         return text
 
     def json(self, value: object, key: str = "") -> object:
         """The parsed JSON with masks."""
-        seconds = isinstance(value, float) and self.MEASURED_KEYS.search(key)
-        if key in self.KEYS or (self.measured and (seconds or key == "hardware")):
+        measured = key in {"hardware", "thrashed"} or (isinstance(value, float) and self.MEASURED_KEYS.search(key))
+        if key in self.KEYS or (self.measured and measured):
             return "MASKED"
         if isinstance(value, dict):
             return {inner: self.json(held, inner) for inner, held in value.items()}
@@ -258,7 +261,7 @@ def _public(name: str, value: object) -> Iterator[str]:
     """A line for a function; of a class also its public methods and what else it has."""
     yield f"{name}{_signature(value) if callable(value) else f': {type(value).__name__}'}\n"
     if inspect.isclass(value) and value.__module__.startswith("paceline"):
-        for inner in sorted(vars(value).keys() | getattr(value, "__annotations__", {}).keys()):
+        for inner in sorted({*dir(value), *getattr(value, "__annotations__", {})}):
             held = inspect.getattr_static(value, inner, None)
             if not inner.startswith("_"):
                 called = held.__func__ if isinstance(held, classmethod | staticmethod) else held
