@@ -74,7 +74,7 @@ class Masks:
 
     KEYS = frozenset({"software", "total_bytes"})
     MEASURED_KEYS = re.compile(
-        r"_s$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|least|most|sd|threads_s|turns_s)$"
+        r"_s$|_s_(mean|p\d+)$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|median|worst|spread|least|most|sd)$"
     )
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|times_plain|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
