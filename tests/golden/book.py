@@ -166,7 +166,9 @@ def paceline_command(words: list[str]) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of `paceline`, called in this process."""
     out, err = StringIO(), StringIO()
     handler = signal.getsignal(signal.SIGINT)
-    with patch.object(sys, "argv", ["paceline", *words]), redirect_stdout(out), redirect_stderr(err):
+    # Where a module was started by `python -m`, a usage line would name that one.
+    named = patch.object(sys.modules["__main__"], "__package__", None)
+    with named, patch.object(sys, "argv", ["paceline", *words]), redirect_stdout(out), redirect_stderr(err):
         try:
             importlib.import_module("paceline.__main__").main()  # sets a handler of signals when it is imported
         except SystemExit as end:
