@@ -84,12 +84,15 @@ class Masks:
         self.measured = measured
         self._folders = ((str(folder.resolve()), "FOLDER"), (str(folder), "FOLDER"), (str(ROOT), "ROOT"))
 
-    def text(self, text: str) -> str:
-        """The text with masks."""
+    def line(self, text: str) -> str:
+        """The text without what the machine and the folder are called."""
         for path, name in self._folders:
             text = text.replace(path, name)
-        text = re.sub(r"of [\d.,]+ GB$", "of MEMORY", self.PROGRESS.sub("", text), flags=re.MULTILINE)
-        text = re.sub(r"\bthis is [^;,]+", "this is PROCESSOR", text)
+        return re.sub(r"\bthis is [^;,]+", "this is PROCESSOR", text)
+
+    def text(self, text: str) -> str:
+        """The text with masks."""
+        text = re.sub(r"of [\d.,]+ GB$", "of MEMORY", self.PROGRESS.sub("", self.line(text)), flags=re.MULTILINE)
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.measured:
             text = re.sub(r"; \d+ requests? slower than the target alone", "", text)
@@ -102,6 +105,8 @@ class Masks:
         measured = key in {"hardware", "thrashed"} or (isinstance(value, float) and self.MEASURED_KEYS.search(key))
         if key in self.KEYS or (self.measured and measured):
             return "MASKED"
+        if isinstance(value, str):
+            return self.line(value)
         if isinstance(value, dict):
             return {inner: self.json(held, inner) for inner, held in value.items()}
         return [self.json(item, key) for item in value] if isinstance(value, list) else value
