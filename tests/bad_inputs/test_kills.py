@@ -20,7 +20,9 @@ from .case import refresh
 from .world import snapshot
 
 MODELS = ("--prompts", "prompts.jsonl", "--pool", "pool", "--max-new-tokens", "4")
-PROFILED = ("--prompts", "prompts.jsonl", "--pool", "pool", "--most-drift", "10")
+# A small grid: the whole one takes longer than a test waits where a machine is busy.
+GRID = ("--rows", "1,2", "--new-tokens", "1,4", "--context-tokens", "0,16")
+PROFILED = ("--prompts", "prompts.jsonl", "--pool", "pool", "--most-drift", "10", *GRID)
 RECORD = ("record", "new.trace", *MODELS, "--reach", "2", "--run", "1", "--no-costs")
 LOAD = ("--workload", "poisson:rate=200,requests=300,prompt=8,output=8", "--tag", "")
 SERVED = ("--cluster", "h100", "--trace", "small.trace", "--policy", "plain")
@@ -152,7 +154,10 @@ def _ended_after(args: tuple[str, ...], seconds: float | None, number: signal.Si
     if seconds is not None:
         time.sleep(seconds)
         process.send_signal(number)
-    _, err = process.communicate(timeout=600)
+    try:
+        _, err = process.communicate(timeout=600)
+    finally:
+        process.kill()  # after a timeout it would go on
     return process.returncode, err
 
 

@@ -57,28 +57,41 @@ def model(seed, *, num_layers, spread=0.3, quiet=0.02, **changes):
     return made
 
 
-def near(target, seed, share):
+def near(target, seed, share, *, rows=VOCABULARY):
     """A model of the target's embeddings and head, and some of its layers, changed by a share of noise."""
-    made = model(seed, num_layers=2)
+    made = model(seed, num_layers=2, vocab_size=rows)
     theirs = target.state_dict()
     generator = torch.Generator().manual_seed(seed)
     for name, weight in made.state_dict().items():
         noise = torch.randn(weight.shape, generator=generator) * theirs[name].std()
-        weight.copy_(theirs[name] + share * noise)
+        weight.copy_(theirs[name][: len(weight)] + share * noise)
     return made
 
 
-def written(folder, *, members=("target",), keys=READS + PART, width=WIDTH, fc=(WIDTH, 2 * WIDTH), num_layers=1):
-    """A pool of `feature`, of the named members, in their order, and what belongs to it; returns its folder."""
+def written(
+    folder,
+    *,
+    members=("target",),
+    keys=READS + PART,
+    width=WIDTH,
+    fc=(WIDTH, 2 * WIDTH),
+    num_layers=1,
+    tokens=VOCABULARY,
+    rows=VOCABULARY,
+):
+    """A pool of `feature`, of the named members, in their order, and what belongs to it; returns its folder.
+
+    The tokenizer has so many tokens, and so many rows have the tables of all members but the target.
+    """
     folder.mkdir(exist_ok=True)
-    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
+    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(tokens)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     target = model(1, num_layers=3)
     target.save_pretrained(folder / "target")
     if "mid" in members:
-        near(target, 3, 0.15).save_pretrained(folder / "mid")
-    drafter = model(2, num_layers=num_layers, hidden_size=width)
+        near(target, 3, 0.15, rows=rows).save_pretrained(folder / "mid")
+    drafter = model(2, num_layers=num_layers, hidden_size=width, vocab_size=rows)
     drafter.save_pretrained(folder / "feature")
     weights = folder / "feature" / "model.safetensors"
     held = {

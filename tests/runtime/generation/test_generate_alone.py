@@ -1,10 +1,14 @@
 """The drop-in without an assistant model: plain, prompt lookup, submodels of the model itself, and chains of these."""
 
 import copy
+from collections import Counter
+from functools import wraps
 
 import pytest
 import torch
 from paceline.reports import summarise_run
+from paceline.runtime.forward import forward_choice
+from paceline.runtime.forward.fused_forward import FusedForward
 from paceline.runtime.forward.rounding import TOLERANCES
 from transformers import (
     Gemma2Config,
@@ -21,6 +25,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -194,6 +200,33 @@ def test_sampled_texts_depend_on_the_seed_alone(target, way, mode):
         return alone(target, batch(), **shape, **options)
 
     assert torch.equal(drawn(**WAYS[way]), drawn() if mode == "coupled" else drawn(**WAYS[way]))
+
+
+@pytest.mark.parametrize(("name", "own", "fused"), [("qwen3", 5, 3), ("gemma", 2, 0), ("olmo", 19, 0)])
+def test_forwards_before_the_first_token_are_those_that_the_docs_name(name, own, fused, monkeypatch, tmp_path):
+    """Of the second call: the first one times ways to run, here with the fused forward as the quicker one."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setattr(forward_choice, "_race_s", lambda forward: float(forward.name != "fused"))
+    ran = Counter()
+
+    def counted(kind, method):
+        stock = getattr(kind, method)
+
+        @wraps(stock)
+        def counting(*given, **named):
+            ran[kind] += 1
+            return stock(*given, **named)
+
+        monkeypatch.setattr(kind, method, counting)
+
+    model = OlmoForCausalLM(OlmoConfig(**COMMON)).eval() if name == "olmo" else family(name)
+    one_token = {"inputs": {"input_ids": torch.tensor([[3, 4, 5]])}, "max_new_tokens": 1}
+    alone(model, **one_token)
+    counted(type(model), "forward")
+    counted(FusedForward, "__call__")
+    alone(model, **one_token)
+    ran[FusedForward if fused else type(model)] -= 1  # that of the token
+    assert (ran[type(model)], ran[FusedForward]) == (own, fused)
 
 
 def test_the_model_stays_as_it_is():

@@ -5,6 +5,7 @@ The target is not trained, so that it writes rows that no token has, which no ot
 
 from pathlib import Path
 
+import numpy as np
 import paceline
 import pytest
 import torch
@@ -18,12 +19,15 @@ from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded_pool import recorded_pool
+from paceline.studies.agree import agree
+from paceline.studies.record import tree_of
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.store import read_trace
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from ...unit_cost import UnitCost
 from ..conftest import ALPHABET, random_llama
+from ..features import feature_pools
 
 NUM_TOKENS = 24
 GREEDY = Sampling(mode="greedy")
@@ -38,6 +42,13 @@ MEMBER = '[[members]]\nname = "{0}"\npath = "{0}"\n'
 # Tables that are smaller than the target's, larger, as large, and without any padding.
 TABLES = [(TOKENS, TOKENS + 4), (TOKENS + 16, TOKENS), (TOKENS + 2, TARGET_ROWS)]
 POLICIES = ("plain", "draft:4/target", "draft:3/mid:5/target", "slim:3/target", "ngram:3/draft:2/target")
+# The last has a branch for every row of the target, of which members say only those of tokens.
+TREES = ("tree,shape=3x2x1,through=mid", "tree-dynamic,draft=mid,beams=3,depth=4,tokens=8", f"tree,shape={TARGET_ROWS}")
+COUPLED = Sampling(mode="coupled", temperature=0.7, seed=3)
+SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=lambda sampling: sampling.mode)
+# Of pools with a drafter that reads the target's states.
+FEATURE_TOKENS, FEATURE_TEXTS = 30, feature_pools.PROMPTS[:3]
+CHAINS = ("feature:4/target", "feature:2/mid:3/target")
 
 
 def like(model, num_rows: int):
@@ -109,19 +120,41 @@ def test_the_target_writes_rows_without_a_token(wanted):
 
 
 @pytest.mark.parametrize("forward", ["modules", "fused"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICIES + TREES)
 def test_texts_are_those_of_generate(pool, wanted, policy, forward):
     assert ran(pool, policy, forward=forward) == wanted
 
 
-@pytest.mark.parametrize("sampling", [Sampling(mode="coupled", temperature=0.7, seed=3)])
-def test_coupled_texts_are_the_targets(pool, sampling):
-    alone = ran(pool, "plain", sampling)
-    for policy in POLICIES[1:]:
-        assert ran(pool, policy, sampling) == alone
+def test_coupled_texts_are_the_targets(pool):
+    alone = ran(pool, "plain", COUPLED)
+    for policy in POLICIES[1:] + TREES:
+        assert ran(pool, policy, COUPLED) == alone
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(mode="coupled", temperature=0.7, seed=3)], ids=lambda s: s.mode)
+@SAMPLINGS
+def test_both_worlds_take_the_same_steps(pool, sampling):
+    found = agree(pool, PROMPTS[:3], POLICIES + TREES, sampling=sampling, max_new_tokens=8, batch=2)
+    assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
+    for one in found.policies:
+        assert one.left is None
+        assert one.num_steps > 3
+
+
+@SAMPLINGS
+def test_trees_have_no_branch_of_a_row_without_a_token(pool, tmp_path, sampling):
+    trees = tuple(tree_of(text) for text in (f"draft:{TARGET_ROWS}", "mid:3x2x1"))
+    record(
+        pool, PROMPTS[:2], sampling=sampling, closure=Closure(kind="monotone", reach=3, run=2, trees=trees),
+        max_new_tokens=8, out=tmp_path / "p.trace",
+    )  # fmt: skip
+    for request in read_trace(tmp_path / "p.trace").requests:
+        branches = request.trie.ranks.rank >= 0
+        assert (np.broadcast_to(request.trie.token, branches.shape)[branches] < TOKENS).all()
+        # Every token is a branch of `draft` somewhere on the trunk.
+        assert set(request.trie.token[branches[0]].tolist()) == set(range(TOKENS))
+
+
+@SAMPLINGS
 def test_a_recording_replays_what_runs_and_drafts_only_tokens(pool, tmp_path, sampling):
     record(
         pool, PROMPTS, sampling=sampling, closure=Closure(kind="monotone", reach=6, run=4), max_new_tokens=NUM_TOKENS,
@@ -158,6 +191,31 @@ def test_rejection_sampling_keeps_the_targets_distribution(folder, pool):
     assert ((counts / 600 - probs).abs() <= 5 * spread + 1 / 600).all()
     inside, share = counts[:TOKENS].sum() / 600, probs[:TOKENS].sum()
     assert abs(inside - share) <= 5 * (share * (1 - share) / 600).sqrt()
+
+
+@pytest.fixture(scope="module", params=[FEATURE_TOKENS, FEATURE_TOKENS + 4, feature_pools.VOCABULARY])
+def states_pool(request, tmp_path_factory) -> ModelPool:
+    """Two members with tables of so many rows, one of which reads the target's states."""
+    return ModelPool.load(
+        feature_pools.written(
+            tmp_path_factory.mktemp("states"), members=("mid", "target"), keys=feature_pools.READS,
+            tokens=FEATURE_TOKENS, rows=request.param,
+        )
+    )  # fmt: skip
+
+
+@SAMPLINGS
+def test_a_drafter_that_reads_states_says_only_tokens(states_pool, tmp_path, sampling):
+    asked = {"sampling": sampling, "max_new_tokens": 12}
+    prompts = tuple(Prompt(request_id=f"r{row}", text=text) for row, text in enumerate(FEATURE_TEXTS))
+    record(states_pool, prompts, closure=Closure(kind="monotone", reach=5, run=2), out=tmp_path / "p.trace", **asked)
+    requests = read_trace(tmp_path / "p.trace").requests
+    assert any((request.trie.next_token[-1] >= FEATURE_TOKENS).any() for request in requests)
+    for request in requests:
+        assert (request.trie.next_token[:-1] < FEATURE_TOKENS).all()
+    found = agree(states_pool, prompts, CHAINS, recording=tmp_path / "p.trace", batch=2, **asked)
+    assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
+    assert all(one.left is None for one in found.policies)
 
 
 def test_generate_with_a_tokenizer_that_says_what_is_padding(target, tiny_pool):
