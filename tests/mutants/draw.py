@@ -1,9 +1,9 @@
 """Draws mutants: one line of a function changed, as a slip of the pen would change it.
 
 Left alone is what no test has to notice: docstrings, annotations, defaults, what is raised and what is asserted,
-f-strings, `__repr__`, `strict` of zip, and blocks for type checkers. Each kind has the same share; no line is drawn twice; a line is only
-drawn if its function's qualified name and its text are found in one place of the package, so that it is known again
-after a move.
+f-strings, `__repr__`, `strict` of zip, and blocks for type checkers. Each kind has the same share; no line is drawn
+twice; a line is only drawn if its function's qualified name and its text are found in one place of the package, so that
+it is known again after a move.
 """
 
 import ast
@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from .places import FUNCTIONS, Mutant, functions, lines_of, mutated, places, sources
 
@@ -62,10 +63,10 @@ def edits_of_expression(source: Source, node: ast.AST) -> Iterator[Edit]:
     """What may be changed of one expression, those inside it left out."""
     match node:
         case ast.Compare(left=left, comparators=others):
-            for one, other in zip([left, *others], others, strict=False):
+            for one, other in pairwise([left, *others]):
                 yield from turned(source, "comparison", one, other, TURNED)
         case ast.BoolOp(values=values):
-            for one, other in zip(values, values[1:], strict=False):
+            for one, other in pairwise(values):
                 yield from turned(source, "and/or", one, other, SWAPPED)
         case ast.BinOp(left=left, right=right, op=ast.Add() | ast.Sub()):
             text = any(isinstance(side, TEXTS) or isinstance(getattr(side, "value", 0), str) for side in (left, right))
@@ -73,7 +74,7 @@ def edits_of_expression(source: Source, node: ast.AST) -> Iterator[Edit]:
                 yield from turned(source, "plus/minus", left, right, SWAPPED)
         case ast.AugAssign(target=target, value=value, op=ast.Add() | ast.Sub()) if not isinstance(value, TEXTS):
             yield from turned(source, "plus/minus", target, value, SWAPPED)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
+        case ast.UnaryOp(op=ast.Not()):
             start = source.span(node)[0]
             yield "not", start, start + len("not "), ""
         case ast.Constant(value=bool() as value):
