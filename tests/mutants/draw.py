@@ -9,7 +9,7 @@ it is known again after a move.
 import ast
 import random
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -127,14 +127,12 @@ def mutants_of(file: str, text: str) -> Iterator[Mutant]:
                     continue
                 changed = (source.bytes[:start] + new.encode() + source.bytes[end:]).decode()
                 line = changed.split("\n")[number - 1].strip()
-                yield Mutant(
-                    kind=kind, file=file, function=name, line=keys[number][1], occurrence=keys[number][2], new=line
-                )
+                yield Mutant(kind, file, *keys[number], line)
 
 
 def differs(mutant: Mutant) -> bool:
     """Whether the change is Python, and another syntax tree than before."""
-    (place,) = places()[mutant.function, mutant.line, mutant.occurrence]
+    (place,) = places()[mutant.key]
     try:
         return ast.dump(ast.parse(mutated(mutant, place))) != ast.dump(ast.parse(sources()[place.file]))
     except SyntaxError:
@@ -147,21 +145,18 @@ def draw(num: int, seed: int) -> list[Mutant]:
     kinds = defaultdict(list)
     for file, text in sources().items():
         for mutant in mutants_of(file, text):
-            if len(places()[mutant.function, mutant.line, mutant.occurrence]) == 1:
+            if len(places()[mutant.key]) == 1:
                 kinds[mutant.kind].append(mutant)
     for mutants in kinds.values():
         rng.shuffle(mutants)
     chosen: dict[tuple[str, str, int], Mutant] = {}
-    num_laboratory = Counter()
+    num_laboratory = 0
     while len(chosen) < num:
         for kind in sorted(kinds):
             mutant = kinds[kind].pop()
             laboratory = mutant.file.startswith("laboratory/")
-            key = (mutant.function, mutant.line, mutant.occurrence)
-            if key in chosen or len(chosen) == num or (laboratory and num_laboratory[True] == MOST_OF_LABORATORY):
-                continue
-            if not differs(mutant):
-                continue
-            num_laboratory[laboratory] += 1
-            chosen[key] = mutant
-    return sorted(chosen.values(), key=lambda mutant: (mutant.file, mutant.function, mutant.line, mutant.occurrence))
+            is_full = len(chosen) == num or (laboratory and num_laboratory == MOST_OF_LABORATORY)
+            if not is_full and mutant.key not in chosen and differs(mutant):
+                num_laboratory += laboratory
+                chosen[mutant.key] = mutant
+    return sorted(chosen.values(), key=lambda mutant: (mutant.file, *mutant.key))

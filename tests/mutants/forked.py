@@ -3,6 +3,7 @@
 The parent has imported the large libraries once, and nothing of the package.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -11,26 +12,25 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import hypothesis  # noqa: F401
-import numpy as np  # noqa: F401
-import pyarrow as pa  # noqa: F401
-import pydantic  # noqa: F401
 import pytest
-import torch  # noqa: F401
-import transformers  # noqa: F401
-import typer  # noqa: F401
 
 from .hook import sitecustomize
 from .places import ROOT
 
+LARGE = ("hypothesis", "numpy", "pyarrow", "pydantic", "rich", "simpy", "torch", "transformers", "typer")
 MOST_BYTES = 24 << 30  # of addresses: a mutant that grows without end ends itself
 
 
+for library in LARGE:
+    importlib.import_module(library)
+
+
 class Run(NamedTuple):
-    """What a child did: exit code (None: stopped), rows of test, phase, outcome and seconds, rows of mutant and test."""
+    """What a child did: exit code (None: stopped), rows of test, phase, outcome and seconds; of mutant and test."""
 
     code: int | None
     reports: list[list]
@@ -70,7 +70,9 @@ def run(tests: list[str], sources: dict[str, str], *, cpu_s: float, first_only: 
     deadline = time.monotonic() + 10 * cpu_s
     while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
         time.sleep(0.02)
-    _stop_group(child)
+    # The child, and what its tests started and left behind.
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
     if not ended[0]:
         ended = os.waitpid(child, 0)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -82,14 +84,6 @@ def run(tests: list[str], sources: dict[str, str], *, cpu_s: float, first_only: 
     shutil.rmtree(folder, ignore_errors=True)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Run(code if code >= 0 else None, *rows, spent)
-
-
-def _stop_group(child: int) -> None:
-    """Ends the child, and what its tests started and left behind."""
-    try:
-        os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _be_child(folder: Path, tests: list[str], *, cpu_s: float, first_only: bool) -> None:

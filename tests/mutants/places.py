@@ -8,9 +8,9 @@ import ast
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = {"tests", "examples", "benchmarks", "docs", "build"}  # of the package
@@ -18,8 +18,7 @@ DRAWN = Path(__file__).with_name("mutants.jsonl")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
+class Mutant(NamedTuple):
     """One line that was changed; `occurrence` counts from 0, `line` and `new` are without indentation."""
 
     kind: str
@@ -29,9 +28,13 @@ class Mutant:
     occurrence: int
     new: str
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it is known by, in whichever file."""
+        return self.function, self.line, self.occurrence
 
-@dataclass(frozen=True, slots=True)
-class Place:
+
+class Place(NamedTuple):
     """A line of a function: its file from the root, and its number there from 1."""
 
     file: str
@@ -97,7 +100,7 @@ def find(mutant: Mutant) -> Place | None:
     Its function in the file of the hint, else in the one file that has it; else the line itself, if it is only once in
     the package (the function was renamed, or joined with another).
     """
-    same = places().get((mutant.function, mutant.line, mutant.occurrence), [])
+    same = places().get(mutant.key, [])
     for candidates in ([place for place in same if place.file == mutant.file], same, by_text().get(mutant.line, [])):
         if len(candidates) == 1:
             return candidates[0]
@@ -118,4 +121,4 @@ def drawn() -> list[Mutant]:
 
 def write_drawn(mutants: list[Mutant]) -> None:
     """The opposite of `drawn`."""
-    DRAWN.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants), encoding="utf-8")
+    DRAWN.write_text("".join(json.dumps(mutant._asdict()) + "\n" for mutant in mutants), encoding="utf-8")

@@ -64,13 +64,13 @@ def add(path: Path, row: dict) -> None:
 
 
 def note_hits(under: list[str], most_s: float) -> None:
-    """Runs every test file once, with probes; notes seconds of its tests that pass, and the mutants that each one hits."""
-    done, texts = {row["file"] for row in read(HITS)}, probed()
+    """Runs every test file once, with probes; notes seconds of the tests that pass, and the mutants each one hits."""
+    texts = probed()
     files = sorted(
         {path.relative_to(ROOT).as_posix() for folder in under for path in (ROOT / folder).rglob("test_*.py")}
     )
     for file in files:
-        if file in done or file.startswith(LEFT_OUT):
+        if file.startswith(LEFT_OUT) or any(row["file"] == file for row in read(HITS)):
             continue
         ran = run([file], texts, cpu_s=most_s, first_only=False)
         seconds, sound = defaultdict(float), {}
@@ -111,9 +111,11 @@ def cheapest(tests: list[str], most_s: float, most: int | None = None) -> list[s
 def first_failing(mutant: Mutant, place: Place, tests: list[str], cpu_s: float) -> dict:
     """Fate of a mutant under some tests: `died` with the test, or `survived`."""
     ran = run(tests, {place.file: mutated(mutant, place)}, cpu_s=cpu_s, first_only=True)
-    failed = [test for test, phase, outcome, _ in ran.reports if outcome == "failed"]
-    if failed:
-        return {"fate": "died", "test": failed[0], "how": "failed", "cpu_s": ran.cpu_s}
+    for failed, phase, outcome, _ in ran.reports:
+        if outcome == "failed":
+            # Where the file cannot be imported, any of its tests does.
+            test = failed if phase != "collect" else next(test for test in tests if test.startswith(failed))
+            return {"fate": "died", "test": test, "how": f"{phase} failed", "cpu_s": ran.cpu_s}
     if ran.code == 0:
         return {"fate": "survived", "cpu_s": ran.cpu_s}
     if ran.code is None and ran.reports:
