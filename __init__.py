@@ -11,17 +11,17 @@ from importlib.util import find_spec
 MODULES = {
     "agree": "studies.agree",
     "compare": "studies.compare",
-    "compare_under_load": "studies.serving.compare_under_load",
+    "compare_under_load": "studies.load",
     "decode": "studies.decode",
-    "generate": "runtime.generation.generate",
+    "generate": "runtime.generate",
     "import_logs": "studies.import_logs",
-    "load_assistants": "runtime.generation.pool_assistants",
-    "metrics": "studies.serving.metrics",
-    "open_recording": "studies.open_recording",
-    "prepare": "runtime.generation.prepared",
+    "load_assistants": "runtime.prepare",
+    "metrics": "studies.serving",
+    "open_recording": "studies.setting",
+    "prepare": "runtime.prepare",
     "record": "studies.record",
-    "simulate": "studies.serving.simulate",
-    "sweep": "studies.sweep",
+    "simulate": "studies.serving",
+    "sweep": "studies.compare",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # By name, since pytest imports this file as if it were no package.
-    with importlib.import_module(f"{__name__}.installing").needs_torch(f"{__name__}.{name}"):
+    with importlib.import_module(f"{__name__}.base.errors").needs_torch(f"{__name__}.{name}"):
         found = vars(importlib.import_module(f"{__name__}.{MODULES[name]}"))[name]
     globals()[name] = found
     return found

@@ -19,8 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 def main() -> None:
     """Run the command line and exit with its code."""
     from .cli.app import command  # noqa: PLC0415
-    from .cli.errors import run_command  # noqa: PLC0415
-    from .cli.standard_output import showable_output  # noqa: PLC0415
+    from .cli.errors import run_command, showable_output  # noqa: PLC0415
 
     with showable_output():
         code = run_command(command())

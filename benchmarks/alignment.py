@@ -11,11 +11,11 @@ import inspect
 import json
 from collections.abc import Sequence
 
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.perfect_drafts import Tally, add_drafts
+from paceline.base.files import shipped
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.shared import Tally, add_drafts
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tokenizers.alignment import Alignment
-from paceline.shipped import shipped
+from paceline.runtime.tokenizers import Alignment
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -62,12 +62,12 @@ def main() -> None:
 
 def row(name: str, found: Tally) -> list[Cell]:
     return [
-        cell("drafter -> target", name),
-        cell("drafts", len(found.counted)),
-        cell("nothing counted", f"{found.counted.count(0) / len(found.counted):.1%}"),
-        cell("target tokens per draft", found.counted_a_draft, digits=1),
-        cell("spelled alike", f"{found.spelled_share:.0%}"),
-        cell("µs", found.typical_s[1] * 1e6, digits=0),
+        table_cell("drafter -> target", name),
+        table_cell("drafts", len(found.counted)),
+        table_cell("nothing counted", f"{found.counted.count(0) / len(found.counted):.1%}"),
+        table_cell("target tokens per draft", found.counted_a_draft, digits=1),
+        table_cell("spelled alike", f"{found.spelled_share:.0%}"),
+        table_cell("µs", found.typical_s[1] * 1e6, digits=0),
     ]
 
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from paceline.laboratory.chains import chain
-from paceline.laboratory.findings.table import Cell, cell
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import chain
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TrieTables, recorded_pool, simulate
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
+from paceline.sim.cost.files import CostLine, FileCost
 from paceline.traces import SyntheticSpec, make_trace
 from shared.closed_forms import chain_speed, speedup
 from shared.report import parser_of, show
@@ -28,12 +27,12 @@ def published(row: tuple[str, float, float, int, str]) -> list[Cell]:
     name, rate, ratio, window, wanted = row
     digits = len(wanted.partition(".")[2])
     return [
-        cell("row", name),
-        cell("acceptance", rate, digits=2),
-        cell("cost ratio", ratio, digits=3),
-        cell("window", window),
-        cell("published", wanted),
-        cell("speedup()", f"{speedup(rate, window, ratio):.{digits}f}"),
+        table_cell("row", name),
+        table_cell("acceptance", rate, digits=2),
+        table_cell("cost ratio", ratio, digits=3),
+        table_cell("window", window),
+        table_cell("published", wanted),
+        table_cell("speedup()", f"{speedup(rate, window, ratio):.{digits}f}"),
     ]
 
 
@@ -83,14 +82,14 @@ def against_the_simulator(grid: Mapping[str, list[list]], requests: int, tokens:
             off.append(max(abs(per_round / form.tokens - 1.0), abs(per_token / form.seconds_per_token - 1.0)))
             rows.append(
                 [
-                    cell("chain", name),
-                    cell("acceptance", " ".join(map(str, rates))),
-                    cell("forward s", " ".join(map(str, forward_s))),
-                    cell("tokens/round", form.tokens, digits=3),
-                    cell("simulated", per_round, digits=3),
-                    cell("s/token", form.seconds_per_token, digits=4),
-                    cell("simulated", per_token, digits=4),
-                    cell("worst", f"{off[-1]:.2%}"),
+                    table_cell("chain", name),
+                    table_cell("acceptance", " ".join(map(str, rates))),
+                    table_cell("forward s", " ".join(map(str, forward_s))),
+                    table_cell("tokens/round", form.tokens, digits=3),
+                    table_cell("simulated", per_round, digits=3),
+                    table_cell("s/token", form.seconds_per_token, digits=4),
+                    table_cell("simulated", per_token, digits=4),
+                    table_cell("worst", f"{off[-1]:.2%}"),
                 ]
             )
     title = f"Closed form and simulator, {requests * tokens:,} tokens a row"

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import RUNS, interleaved
-from paceline.shipped import shipped
+from paceline.base.files import shipped
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import RUNS, interleaved
 from shared.large_recordings import write_recording
 from shared.processes import paceline, run, seconds_and_bytes
 from shared.report import parser_of, show
@@ -59,7 +59,11 @@ def show_start_ups(folder: Path, runs: int) -> None:
     def row(name: str) -> list[Cell]:
         megabytes = seconds_and_bytes(found[name])[1] / 1e6
         seconds = timings[name].wall_s
-        return [cell("command", name), cell("seconds", seconds, digits=2), cell("peak MB", megabytes, digits=0)]
+        return [
+            table_cell("command", name),
+            table_cell("seconds", seconds, digits=2),
+            table_cell("peak MB", megabytes, digits=0),
+        ]
 
     show(f"medians of {runs} processes", map(row, found))
 
@@ -90,10 +94,10 @@ def show_imports(folder: Path, requests: int, length: int) -> None:
         taken, largest = seconds_and_bytes(paceline("trace", "import", *words, "--out", str(folder / f"{name}.trace")))
         size = sum(Path(file).stat().st_size for file in words[1:])
         return [
-            cell("what", name),
-            cell("files MB", size / 1e6, digits=1),
-            cell("seconds", taken, digits=2),
-            cell("peak MB", largest / 1e6, digits=0),
+            table_cell("what", name),
+            table_cell("files MB", size / 1e6, digits=1),
+            table_cell("seconds", taken, digits=2),
+            table_cell("peak MB", largest / 1e6, digits=0),
         ]
 
     show("one import each, the process included", map(row, jobs))
@@ -127,10 +131,10 @@ def show_recordings(folder: Path, sizes: Sequence[int]) -> None:
     def row(name: str, size: int) -> list[Cell]:
         taken, largest = seconds_and_bytes(reading(str(paths[size]))[name])
         return [
-            cell("what", name),
-            cell("requests", size),
-            cell("seconds", taken, digits=1),
-            cell("peak MB", largest / 1e6, digits=0),
+            table_cell("what", name),
+            table_cell("requests", size),
+            table_cell("seconds", taken, digits=1),
+            table_cell("peak MB", largest / 1e6, digits=0),
         ]
 
     rows = [row(name, size) for name in reading("") for size in sizes]

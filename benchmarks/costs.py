@@ -16,11 +16,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from paceline.laboratory.findings.table import cell
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.roofline import RooflineCost
+from paceline.laboratory.findings import table_cell
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import ModelInfo
-from paceline.traces.shapes.decoder import presets
+from paceline.traces.shapes import presets
 from shared.report import show
 
 SHAPES = {
@@ -66,7 +65,7 @@ def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -
     for model, hardware, split in sorted({key[:3] for key in times}):
         cost = predicted(model, hardware, split)
         least_s = SHAPES[model].layers * floor_s
-        cells = [cell("model", model), cell("device", hardware), cell("TP", split)]
+        cells = [table_cell("model", model), table_cell("device", hardware), table_cell("TP", split)]
         for part, (kind, cases) in enumerate((("prefill", PREFILLS), ("decode", DECODES))):
             for prompt, num_rows in cases:
                 new, held = (prompt * num_rows, 0)
@@ -75,7 +74,7 @@ def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -
                 seconds = cost.forward_s("target", num_rows=num_rows, new_tokens=new, context_tokens=held)
                 ours, theirs = 1e3 * max(seconds, least_s), times[model, hardware, split, prompt, num_rows][part]
                 ratios[kind].append(ours / theirs)
-                cells.append(cell(f"{kind} {num_rows}x{prompt}", f"{ours:.1f} / {theirs:.1f}"))
+                cells.append(table_cell(f"{kind} {num_rows}x{prompt}", f"{ours:.1f} / {theirs:.1f}"))
         rows.append(cells)
     said = [f"{kind} {min(each):.2f} to {max(each):.2f}, median {median(each):.2f}" for kind, each in ratios.items()]
     show(title, rows, f"predicted over measured: {'; '.join(said)}")

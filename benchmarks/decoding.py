@@ -13,12 +13,12 @@ from itertools import product
 from operator import attrgetter
 from statistics import fmean, median
 
-from paceline.laboratory.cache_watch import watch_caches
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import RUNS, in_turns, peak_bytes
+from paceline.base.files import shipped
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import RUNS, in_turns, peak_bytes
+from paceline.laboratory.shared import watch_caches
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
-from paceline.shipped import shipped
 from shared.contenders import Answered, Job, Task, by_hand, generating, mean_round, runtime
 from shared.report import parser_of, show, verdict
 
@@ -80,14 +80,14 @@ def pair_row(turns: Turns, window: int | str) -> list[Cell]:
         return verdict(ratio(turns, ours, theirs), goal) if theirs in turns else ""
 
     return [
-        cell("window", str(window)),
-        cell("generate()", rate("generate()") if window == "plain" else None, digits=0),
-        cell("assisted", rate(f"assisted {window}"), digits=0),
-        cell("by hand", rate(f"by hand {window}"), digits=0),
-        cell("paceline, modules", rate(f"modules {window}"), digits=0),
-        cell("paceline", rate(f"paceline {window}"), digits=0),
-        cell("over assisted", over("assisted", ASSISTED_GOAL)),
-        cell("over by hand", over("by hand", BY_HAND_GOAL)),
+        table_cell("window", str(window)),
+        table_cell("generate()", rate("generate()") if window == "plain" else None, digits=0),
+        table_cell("assisted", rate(f"assisted {window}"), digits=0),
+        table_cell("by hand", rate(f"by hand {window}"), digits=0),
+        table_cell("paceline, modules", rate(f"modules {window}"), digits=0),
+        table_cell("paceline", rate(f"paceline {window}"), digits=0),
+        table_cell("over assisted", over("assisted", ASSISTED_GOAL)),
+        table_cell("over by hand", over("by hand", BY_HAND_GOAL)),
     ]
 
 
@@ -104,15 +104,15 @@ def compare_batches(pool: ModelPool, task: Task, runs: int) -> None:
         budget = task.max_new_tokens
         held, _ = watch_caches(pool, chain, task.prompts, max_new_tokens=budget, batch=batch, cache=cache)
         return [
-            cell("chain", chain),
-            cell("batch", batch),
-            cell("cache", cache),
-            cell("seconds", middle(turns, name, lambda answered: answered.seconds), digits=2),
-            cell("tokens/s", middle(turns, name, TOKENS_PER_S), digits=0),
-            cell("over plain", ratio(turns, name, f"plain, {batch}, {cache}"), digits=2),
-            cell("slots held", fmean(one.held_slots for one in held), digits=0),
-            cell("slots live", fmean(one.live_slots for one in held), digits=0),
-            cell("peak KV MB", max(one.held_bytes for one in held) / 1e6, digits=1),
+            table_cell("chain", chain),
+            table_cell("batch", batch),
+            table_cell("cache", cache),
+            table_cell("seconds", middle(turns, name, lambda answered: answered.seconds), digits=2),
+            table_cell("tokens/s", middle(turns, name, TOKENS_PER_S), digits=0),
+            table_cell("over plain", ratio(turns, name, f"plain, {batch}, {cache}"), digits=2),
+            table_cell("slots held", fmean(one.held_slots for one in held), digits=0),
+            table_cell("slots live", fmean(one.live_slots for one in held), digits=0),
+            table_cell("peak KV MB", max(one.held_bytes for one in held) / 1e6, digits=1),
         ]
 
     title = f"{len(task.prompts)} prompts of {task.max_new_tokens} tokens; medians of {runs} interleaved runs"
@@ -133,7 +133,10 @@ def show_where_time_goes(turns: Turns, names: Sequence[str], title: str) -> None
             "bookkeeping": median(one.bookkeeping_s for one in rounds),
             "outside forwards": median(one.outside_s for one in rounds),
         }
-        return [cell("run", name), *(cell(part, seconds * 1e3, digits=3) for part, seconds in parts.items())]
+        return [
+            table_cell("run", name),
+            *(table_cell(part, seconds * 1e3, digits=3) for part, seconds in parts.items()),
+        ]
 
     show(f"milliseconds a round, {title}", map(row, names))
 

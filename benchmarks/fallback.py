@@ -10,22 +10,21 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from paceline.laboratory.findings.table import Cell, cell
+from paceline.base.files import shipped
+from paceline.laboratory.findings import Cell, table_cell
 from paceline.policies import make_policy
-from paceline.policies.speed import round_tokens
+from paceline.policies.about import round_tokens
 from paceline.reports import Summary, summarise_run
 from paceline.runs.log import RunLog
-from paceline.shipped import shipped
 from paceline.sim import Scenario, simulate
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.hazard.draws import Hazard
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.hazard import Hazard
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
+from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
-from paceline.traces.tries.recording import TrieRecording
 from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, made_up
 from shared.report import parser_of, show
 
@@ -46,7 +45,7 @@ def replay(recording: TrieRecording | RoundsRecording, drafter: str, window: int
 
 
 def of_drafter(drafter: str, by_start: bool) -> list[Cell]:
-    return [cell("drafter", drafter), cell("read as", "by start" if by_start else "by token")]
+    return [table_cell("drafter", drafter), table_cell("read as", "by start" if by_start else "by token")]
 
 
 def of_fallback(truth: float, runs: Sequence[Summary]) -> tuple[Cell, Cell, Cell]:
@@ -54,9 +53,9 @@ def of_fallback(truth: float, runs: Sequence[Summary]) -> tuple[Cell, Cell, Cell
     fallback = float(np.mean([run.acceptance_length for run in runs]))
     exact = float(np.mean([run.exact_share for run in runs]))
     return (
-        cell("fallback", fallback, digits=3),
-        cell("off", f"{fallback / truth - 1:+.1%}"),
-        cell("exact share", exact, digits=2),
+        table_cell("fallback", fallback, digits=3),
+        table_cell("off", f"{fallback / truth - 1:+.1%}"),
+        table_cell("exact share", exact, digits=2),
     )
 
 
@@ -73,12 +72,12 @@ def hidden_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
         fallback, off, exact = of_fallback(truth, replays(recording, drafter, LONG))
         yield [
             *of_drafter(drafter, by_start),
-            cell("ran with", ran_with),
-            cell("truth", truth, digits=3),
-            cell("i.i.d.", independent, digits=3),
+            table_cell("ran with", ran_with),
+            table_cell("truth", truth, digits=3),
+            table_cell("i.i.d.", independent, digits=3),
             fallback,
-            cell("i.i.d. off", f"{independent / truth - 1:+.1%}"),
-            cell("fallback off", off.value),
+            table_cell("i.i.d. off", f"{independent / truth - 1:+.1%}"),
+            table_cell("fallback off", off.value),
             exact,
         ]
 
@@ -90,9 +89,9 @@ def shorter_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
         truth = summarise_run(replay(pico, drafter, asked)).acceptance_length
         yield [
             *of_drafter(drafter, by_start),
-            cell("logged", logged),
-            cell("asked", asked),
-            cell("truth", truth, digits=3),
+            table_cell("logged", logged),
+            table_cell("asked", asked),
+            table_cell("truth", truth, digits=3),
             *of_fallback(truth, replays(recording, drafter, asked)),
         ]
 
@@ -106,10 +105,10 @@ def losing_the_thread() -> Iterator[list[Cell]]:
             steps = sum(len(request.rounds["draft"].start) for request in difficult_rounds(texts, asked).requests)
             truth = texts.size / steps
             yield [
-                cell("persistence", persistence, digits=1),
-                cell("found", Hazard(recording).fit(0).persistence, digits=2),
-                cell("asked", asked),
-                cell("truth", truth, digits=3),
+                table_cell("persistence", persistence, digits=1),
+                table_cell("found", Hazard(recording).fit(0).persistence, digits=2),
+                table_cell("asked", asked),
+                table_cell("truth", truth, digits=3),
                 *of_fallback(truth, replays(recording, "draft", asked))[:2],
             ]
 
@@ -166,12 +165,12 @@ def eagle_log(recording: RoundsRecording) -> Iterator[list[Cell]]:
         off = [tokens[chosen].sum() / taken[:, chosen].sum(axis=1) / truth - 1 for taken in predicted]
         unseen_requests_off, unseen_rounds_off = (f"{one.mean():+.1%} ± {one.std(ddof=1):.1%}" for one in off)
         yield [
-            cell("subtask", name),
-            cell("recorded", float(truth), digits=3),
-            cell("i.i.d. of all", f"{whole:+.1%}"),
-            cell("i.i.d. of first 2", f"{first:+.1%}"),
-            cell("unseen requests", unseen_requests_off),
-            cell("unseen rounds", unseen_rounds_off),
+            table_cell("subtask", name),
+            table_cell("recorded", float(truth), digits=3),
+            table_cell("i.i.d. of all", f"{whole:+.1%}"),
+            table_cell("i.i.d. of first 2", f"{first:+.1%}"),
+            table_cell("unseen requests", unseen_requests_off),
+            table_cell("unseen rounds", unseen_rounds_off),
         ]
 
 
@@ -199,10 +198,10 @@ def timing(requests: int) -> list[Cell]:
             hazard.agrees(request_id, 0, start=start, depth=2, known=0)
     drawn = perf_counter()
     return [
-        cell("requests", requests),
-        cell("fit", f"{fitted - began:.2f} s"),
-        cell("first draw of a request", f"{(first - fitted) / len(asked) * 1e6:.0f} µs"),
-        cell("a draw", f"{(drawn - first) / len(asked) / 99 * 1e6:.1f} µs"),
+        table_cell("requests", requests),
+        table_cell("fit", f"{fitted - began:.2f} s"),
+        table_cell("first draw of a request", f"{(first - fitted) / len(asked) * 1e6:.0f} µs"),
+        table_cell("a draw", f"{(drawn - first) / len(asked) / 99 * 1e6:.1f} µs"),
     ]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from random import Random
 from statistics import fmean
 
-from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import RUNS, interleaved
+from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import RUNS, interleaved
 from paceline.sim.cost.base import LOOKUP_S
 from shared.report import parser_of, show
 
@@ -31,10 +31,10 @@ def job(texts: list[list[int]]) -> Callable[[], object]:
 def row(kind: str, num_tokens: int, texts: list[list[int]], seconds: float) -> list[Cell]:
     hits = fmean(bool(prompt_lookup(text, num_tokens=8, rule=RULE)) for text in texts)
     return [
-        cell("context", kind),
-        cell("tokens", num_tokens),
-        cell("found", f"{hits:.0%}"),
-        cell("microseconds", seconds * 1e6, digits=1),
+        table_cell("context", kind),
+        table_cell("tokens", num_tokens),
+        table_cell("found", f"{hits:.0%}"),
+        table_cell("microseconds", seconds * 1e6, digits=1),
     ]
 
 

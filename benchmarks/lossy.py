@@ -13,15 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.findings.finding import ExperimentSetting
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.model_runs import GREEDY, models_of, ran, ran_in_turns
-from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of, speed_of
+from paceline.laboratory.findings import Cell, ExperimentSetting, table_cell
+from paceline.laboratory.replays import recording_of, replayed, scenario_of, speed_of
+from paceline.laboratory.shared import GREEDY, models_of, ran, ran_in_turns
 from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.log import with_quality
+from paceline.runtime.decode import Alone, text_qualities
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.quality import Alone, text_qualities
 from paceline.sim import Scenario
 from shared.report import parser_of, show
 
@@ -39,10 +38,10 @@ def figures(summary: Summary, own: float | None) -> list[Cell]:
     """Target calls, rejection rate, divergences, log-likelihood beside that of the target's `own` texts."""
     quality = quality_of(summary)
     return [
-        cell("target calls /token", summary.target_calls_per_token, digits=3),
-        cell("rejection rate", f"{summary.rejection_rate:.1%}"),
-        cell("diverg. /1,000", quality.divergences_per_1000, digits=1),
-        cell(f"log-lik. /token (own {own:.3f})", quality.log_prob_per_token, digits=3),
+        table_cell("target calls /token", summary.target_calls_per_token, digits=3),
+        table_cell("rejection rate", f"{summary.rejection_rate:.1%}"),
+        table_cell("diverg. /1,000", quality.divergences_per_1000, digits=1),
+        table_cell(f"log-lik. /token (own {own:.3f})", quality.log_prob_per_token, digits=3),
     ]
 
 
@@ -57,7 +56,7 @@ def show_simulated(scenario: Scenario) -> None:
 
     def row(policy: str) -> list[Cell]:
         summary, speed_up = simulated(policy)
-        return [cell("policy", policy), cell("speed-up", speed_up), *figures(summary, own)]
+        return [table_cell("policy", policy), table_cell("speed-up", speed_up), *figures(summary, own)]
 
     def by_budget(policy: str) -> list[Cell]:
         found = {budget: simulated(f"{policy},budget={budget}") for budget in BUDGETS}
@@ -65,7 +64,7 @@ def show_simulated(scenario: Scenario) -> None:
             budget: f"{quality_of(run).divergences_per_1000:.1f}, {speed_up}"
             for budget, (run, speed_up) in found.items()
         }
-        return [cell("policy", policy), *(cell(str(budget), text) for budget, text in texts.items())]
+        return [table_cell("policy", policy), *(table_cell(str(budget), text) for budget, text in texts.items())]
 
     title = f"simulated, {alone.requests} requests, {alone.output_tokens:,} tokens"
     show(title, map(row, POLICIES["policies"] + POLICIES["further"]), lines=[len(POLICIES["policies"]) - 1])
@@ -81,10 +80,10 @@ def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int)
         summary = summarise_run(with_quality(log, text_qualities(pool, prompts, outputs, alone)))
         quality = quality_of(summary)
         return [
-            cell("policy", policy),
+            table_cell("policy", policy),
             *figures(summary, quality.own_log_prob_per_token),
-            cell("same text", f"{quality.text_agreement:.0%}"),
-            cell(f"answers right (own {quality.answers_own} of {quality.answers_total})", quality.answers_right),
+            table_cell("same text", f"{quality.text_agreement:.0%}"),
+            table_cell(f"answers right (own {quality.answers_own} of {quality.answers_total})", quality.answers_right),
         ]
 
     show(f"on the models, {len(prompts)} prompts, greedy, one at a time", map(row, POLICIES["on_models"]))
@@ -106,10 +105,10 @@ def show_speeds(
 
     def row(policy: str) -> list[Cell]:
         return [
-            cell("policy", policy),
-            cell("tokens/s", speeds[policy], digits=1),
-            cell("speed-up", f"{speeds[policy] / speeds['plain']:.2f}x"),
-            cell("simulated", f"{simulated[policy] / simulated['plain']:.2f}x"),
+            table_cell("policy", policy),
+            table_cell("tokens/s", speeds[policy], digits=1),
+            table_cell("speed-up", f"{speeds[policy] / speeds['plain']:.2f}x"),
+            table_cell("simulated", f"{simulated[policy] / simulated['plain']:.2f}x"),
         ]
 
     show(f"on the models, {len(prompts)} prompts, {runs} turns", map(row, speeds))

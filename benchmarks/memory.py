@@ -17,13 +17,13 @@ from typing import Any
 
 import paceline
 import torch
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.runtime.forward.forward_choice import ForwardKind
-from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.multiplying import product_choice
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.runtime import products as product_choice
+from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
-from paceline.runtime.sampling.coupled_noise import gumbel
+from paceline.runtime.products import KnownChoices
+from paceline.runtime.sampling import gumbel
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -72,14 +72,14 @@ def show_choices(pool: Path, kinds: list[str]) -> None:
         name, peak, held, copies = in_process("choice", str(pool), kind)
         rows.append(
             [
-                cell("--forward", kind),
-                cell("runs by", name),
-                cell("weights MB", f"{need.weight_bytes / MB:.0f}"),
-                cell("copies MB", f"{copies / MB:.0f}"),
-                cell("held MB", f"{held / MB:.0f}"),
-                cell("peak MB", f"{peak / MB:.0f}"),
-                cell("peak / weights", f"{peak / need.weight_bytes:.2f}"),
-                cell("peak / weights and copies", f"{peak / (need.weight_bytes + copies):.2f}"),
+                table_cell("--forward", kind),
+                table_cell("runs by", name),
+                table_cell("weights MB", f"{need.weight_bytes / MB:.0f}"),
+                table_cell("copies MB", f"{copies / MB:.0f}"),
+                table_cell("held MB", f"{held / MB:.0f}"),
+                table_cell("peak MB", f"{peak / MB:.0f}"),
+                table_cell("peak / weights", f"{peak / need.weight_bytes:.2f}"),
+                table_cell("peak / weights and copies", f"{peak / (need.weight_bytes + copies):.2f}"),
             ]
         )
     most = need.weight_bytes + need.copy_bytes + need.choice_bytes
@@ -116,8 +116,8 @@ def show_calls(count: int) -> None:
         held = in_process("calls", how, str(count))
         rows.append(
             [
-                cell("calls by", how),
-                *(cell(f"MB after {number}", f"{each / MB:.0f}") for number, each in enumerate(held, 1)),
+                table_cell("calls by", how),
+                *(table_cell(f"MB after {number}", f"{each / MB:.0f}") for number, each in enumerate(held, 1)),
             ]
         )
     show("resident memory after each of some calls, 32 rows of 400 tokens", rows)
@@ -144,7 +144,10 @@ def show_noise() -> None:
             gumbel(1, "r", position, words)
             taken.append(perf_counter() - start_s)
         rows.append(
-            [cell("vocabulary", f"{words:,}"), cell("ms a position", f"{1e3 * sorted(taken)[len(taken) // 4]:.2f}")]
+            [
+                table_cell("vocabulary", f"{words:,}"),
+                table_cell("ms a position", f"{1e3 * sorted(taken)[len(taken) // 4]:.2f}"),
+            ]
         )
     show("coupled noise, the lower quartile of 30 positions", rows)
 

@@ -9,18 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from paceline.laboratory.findings.finding import ExperimentSetting
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.recording_replays import recording_of, scenario_of
-from paceline.laboratory.timed_steps import TimedSteps
-from paceline.laboratory.timing import interleaved
-from paceline.policies.registry import own_policies
-from paceline.policies.spec import make_policy
+from paceline.base.files import shipped
+from paceline.laboratory.findings import Cell, ExperimentSetting, table_cell
+from paceline.laboratory.replays import TimedSteps, interleaved, recording_of, scenario_of
+from paceline.policies.spec import make_policy, own_policies
 from paceline.policies.specrouter.search import FORMS, Figures, best_chain
-from paceline.shipped import shipped
-from paceline.sim.foresight import grant_foresight
-from paceline.sim.simulate import Scenario, simulate
-from paceline.studies.fitting.fit_head import fit_head
+from paceline.sim.simulate import Scenario, grant_foresight, simulate
+from paceline.studies.fit import fit_head
 from shared.closed_forms import least_along_paths
 from shared.report import parser_of, show
 
@@ -61,12 +56,12 @@ def policy_row(scenario: Scenario, name: str, text: str, runs: int) -> list[Cell
         found.append((np.median(taken_us), taken_us.mean(), np.quantile(taken_us, 0.99), thinking))
     middle, mean, late, share = np.median(found[1:], axis=0).tolist()
     return [
-        cell("policy", name),
-        cell("median us", middle, digits=1),
-        cell("mean us", mean, digits=1),
-        cell("99% us", late, digits=1),
-        cell("% of decoding", share, digits=2),
-        cell(f"median < {GOAL_US:.0f} us", "yes" if middle < GOAL_US else "no"),
+        table_cell("policy", name),
+        table_cell("median us", middle, digits=1),
+        table_cell("mean us", mean, digits=1),
+        table_cell("99% us", late, digits=1),
+        table_cell("% of decoding", share, digits=2),
+        table_cell(f"median < {GOAL_US:.0f} us", "yes" if middle < GOAL_US else "no"),
     ]
 
 
@@ -88,15 +83,15 @@ def search_rows() -> Iterator[list[Cell]]:
         jobs[f"paths {size}"] = partial(least_along_paths, known.rates, known.seconds)
     taken_us = {name: timing.wall_s * 1e6 for name, timing in interleaved(jobs).items()}
     for size in SIZES:
-        row = [cell("members", size)]
+        row = [table_cell("members", size)]
         for form in FORMS:
             found, half = taken_us[f"{form} {size}"], taken_us.get(f"{form} {size // 2}")
             row += [
-                cell(f"{form} us", found, digits=0),
-                cell(f"a round of {EVERY}", found / EVERY, digits=1),
-                cell("over the half", "" if half is None else f"{found / half:.1f}x"),
+                table_cell(f"{form} us", found, digits=0),
+                table_cell(f"a round of {EVERY}", found / EVERY, digits=1),
+                table_cell("over the half", "" if half is None else f"{found / half:.1f}x"),
             ]
-        yield [*row, cell("shortest path us", taken_us[f"paths {size}"], digits=0)]
+        yield [*row, table_cell("shortest path us", taken_us[f"paths {size}"], digits=0)]
 
 
 def main() -> None:

@@ -11,12 +11,11 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.progress import tracked
-from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, time_products
-from paceline.runtime.forward.multiplying.products import usable_products
+from paceline.base.files import shipped
+from paceline.base.terminal import tracked
+from paceline.laboratory.findings import Cell, table_cell
 from paceline.runtime.pools.pool import ModelPool
-from paceline.shipped import shipped
+from paceline.runtime.products import TOKEN_COUNTS, time_products, usable_products
 from shared.report import parser_of, show
 
 # Hidden and intermediate width, width of keys and values, words.
@@ -63,7 +62,7 @@ def main() -> None:
         choice_s, found = measured(shape, asked.tokens)
         to_choose_s[shape] = choice_s
         for row, behind in found:
-            rows.append([cell("size", size), *row])
+            rows.append([table_cell("size", size), *row])
             lost.append(behind)
     show("microseconds of a product, the one that was chosen and the quickest of all, measured again", rows)
     within = sum(behind <= MOST_BEHIND for behind in lost)
@@ -94,15 +93,15 @@ def measured(shape: tuple[int, int], tokens: Sequence[int]) -> tuple[float, list
         name = product.name
         behind = seconds[name] / seconds[quickest] - 1
         row = [
-            cell("weight", f"{shape[0]} x {shape[1]}"),
-            cell("tokens", count),
-            cell("chosen", name),
-            cell("us", seconds[name] * 1e6, digits=1),
-            cell("quickest", quickest),
-            cell("us of it", seconds[quickest] * 1e6, digits=1),
-            cell("plain us", seconds["plain"] * 1e6, digits=1),
-            cell("behind", f"{behind:.0%}"),
-            cell(
+            table_cell("weight", f"{shape[0]} x {shape[1]}"),
+            table_cell("tokens", count),
+            table_cell("chosen", name),
+            table_cell("us", seconds[name] * 1e6, digits=1),
+            table_cell("quickest", quickest),
+            table_cell("us of it", seconds[quickest] * 1e6, digits=1),
+            table_cell("plain us", seconds["plain"] * 1e6, digits=1),
+            table_cell("behind", f"{behind:.0%}"),
+            table_cell(
                 "within 5%", "yes" if behind <= MOST_BEHIND else "NO" if layouts[quickest] in kept else "NO: a 2nd copy"
             ),
         ]

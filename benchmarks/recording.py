@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from paceline.laboratory.findings.table import cell
-from paceline.laboratory.timing import peak_bytes
+from paceline.base.files import shipped
+from paceline.laboratory.findings import table_cell
+from paceline.laboratory.replays import peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.recording.recorder import record
-from paceline.shipped import shipped
 from paceline.traces import Closure, Sampling
 from shared.report import parser_of, show
 
@@ -56,7 +56,7 @@ def main() -> None:
         "peak memory": f"{peak_bytes() / 1e6:,.0f} MB",
     }
     title = f"{len(chosen)} prompts, {options.max_new_tokens} new tokens, reach {options.reach}, run {options.run}"
-    show(title, [[cell("what", name), cell("value", value)] for name, value in found.items()])
+    show(title, [[table_cell("what", name), table_cell("value", value)] for name, value in found.items()])
 
 
 if __name__ == "__main__":

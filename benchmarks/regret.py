@@ -10,16 +10,15 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
-from paceline.laboratory.chains import chain, three_levels, two_levels
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.recording_replays import ALL, replayed, speed_of
-from paceline.shipped import shipped
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import ALL, chain, replayed, speed_of, three_levels, two_levels
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import TrieRecording
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 from shared.report import parser_of, show
 
 GOAL = 0.98
@@ -79,13 +78,13 @@ def row(
     ratio = ours[RUNS[0]][tag] / fixed[best][tag]
     others = [run[tag] / fixed[best][tag] for run in shuffled]
     return [
-        cell("tag", tag),
-        cell("best fixed chain", best),
-        cell("speed-up", fixed[best][tag] / alone, digits=2),
-        *(cell(name, ours[name][tag] / alone, digits=2) for name in RUNS),
-        cell("specrouter / best", ratio, digits=3),
-        cell(f"at least {GOAL}", "yes" if ratio >= GOAL else "no"),
-        cell(
+        table_cell("tag", tag),
+        table_cell("best fixed chain", best),
+        table_cell("speed-up", fixed[best][tag] / alone, digits=2),
+        *(table_cell(name, ours[name][tag] / alone, digits=2) for name in RUNS),
+        table_cell("specrouter / best", ratio, digits=3),
+        table_cell(f"at least {GOAL}", "yes" if ratio >= GOAL else "no"),
+        table_cell(
             f"in {len(shuffled)} other orders: least, mean",
             f"{min(others):.3f}, {np.mean(others):.3f}" if others else "",
         ),

@@ -6,8 +6,8 @@ python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--agains
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import RUNS, Timing, interleaved, peak_bytes
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import RUNS, Timing, interleaved, peak_bytes
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost.base import CostModel
@@ -15,9 +15,9 @@ from paceline.sim.cost.make import make_cost
 from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace
+from paceline.traces.contexts.trie import TrieRequest
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsRequest
-from paceline.traces.tries.trie import TrieRequest
 from shared.against import show_against
 from shared.engine_logs import log_of, sequential
 from shared.report import parser_of, show
@@ -103,13 +103,13 @@ def main() -> None:
 def row(case: tuple[str, str, int], taken: Timing, tokens: int) -> list[Cell]:
     kind, policy, batch = case
     return [
-        cell("recording", kind),
-        cell("policy", policy),
-        cell("batch", batch),
-        cell("seconds", taken.wall_s, digits=3),
-        cell("tokens/s", tokens / taken.wall_s, digits=0),
-        cell("tokens/CPU s", tokens / taken.cpu_s, digits=0),
-        *(cell(f"of {goal:,}", tokens / taken.wall_s / goal, digits=2) for goal in GOALS),
+        table_cell("recording", kind),
+        table_cell("policy", policy),
+        table_cell("batch", batch),
+        table_cell("seconds", taken.wall_s, digits=3),
+        table_cell("tokens/s", tokens / taken.wall_s, digits=0),
+        table_cell("tokens/CPU s", tokens / taken.cpu_s, digits=0),
+        *(table_cell(f"of {goal:,}", tokens / taken.wall_s / goal, digits=2) for goal in GOALS),
     ]
 
 

@@ -9,16 +9,22 @@ from collections.abc import Mapping
 from itertools import combinations
 from statistics import fmean
 
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.progress import tracked
+from paceline.base.files import shipped
+from paceline.base.terminal import tracked
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.slim.calibration import calibrate
-from paceline.runtime.slim.distance import Distance, measure_distance
-from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
-from paceline.runtime.slim.masks import Mask, num_skipped
-from paceline.shipped import shipped
+from paceline.runtime.slim import (
+    Budget,
+    Distance,
+    Mask,
+    best_trial,
+    calibrate,
+    measure_distance,
+    num_skipped,
+    search_masks,
+)
 from shared.report import parser_of, show
 
 SEEDS = range(12)
@@ -63,11 +69,11 @@ def main() -> None:
 
 def row(trials: int, random_trials: int, found: list[int]) -> list[Cell]:
     return [
-        cell("trials", trials),
-        cell("random", random_trials),
-        cell("best found", f"{found.count(1)} of {len(found)}"),
-        cell("mean rank", fmean(found), digits=1),
-        cell("worst rank", max(found)),
+        table_cell("trials", trials),
+        table_cell("random", random_trials),
+        table_cell("best found", f"{found.count(1)} of {len(found)}"),
+        table_cell("mean rank", fmean(found), digits=1),
+        table_cell("worst rank", max(found)),
     ]
 
 

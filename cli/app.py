@@ -1,37 +1,218 @@
-"""The application: every command, by itself or in its group."""
+"""Commands that are known by name: the module of one is imported when the command is called.
 
-from collections.abc import Callable
+The command line in one of several processes of torchrun: rank 0 prints and writes, who fails first says why.
+
+Options that go together are the fields of a record: declared once, taken by several commands, handed on as one.
+
+Together they import all of paceline, which every command, `--help` and `--version` would wait for.
+
+The application: every command, by itself or in its group.
+"""
+
+import ast
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import is_dataclass
+from functools import partial, wraps
 from importlib.metadata import version
-from typing import Annotated
+from importlib.util import find_spec
+from inspect import Parameter, Signature, cleandoc, signature
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from typer.main import get_group
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from .commands_by_name import function_by_name, group_by_name, made_group_by_name
-from .ranks import check_command
+from ..base.errors import needs_torch
+from ..base.terminal import quiet
+from ..runtime.launched import launched
 
-# By the name that is typed: the module in commands/, and the function whose docstring says what it does.
+TOGETHER = "run"  # what several processes can do together
+
+
+def check_command(name: str | None) -> None:
+    """Raises ValueError for a command that several processes would do several times."""
+    num_ranks = launched().num_ranks
+    if num_ranks > 1 and name != TOGETHER:
+        raise ValueError(f"torchrun must start `paceline {TOGETHER}` or a single process, got `{name}` in {num_ranks}")
+
+
+def is_first() -> bool:
+    """Whether this process prints and writes."""
+    return launched().rank == 0
+
+
+def is_heard(*, interrupted: bool) -> bool:
+    """Whether this process, which is about to end, says why; an interrupt comes to all, and rank 0 tells of it."""
+    own = launched()
+    if own.num_ranks == 1:
+        return True
+    if interrupted and own.rank > 0:
+        return False
+    with needs_torch():
+        from ..runtime.ranks import first_to_fail
+    return first_to_fail()
+
+
+def lost_rank(error: BaseException) -> str | None:
+    """What to say of an error that another process caused; None of other errors."""
+    if launched().num_ranks == 1:
+        return None
+    with needs_torch():
+        from ..runtime.ranks import of_a_lost_rank
+    return of_a_lost_rank(error)
+
+
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """Ranks other than 0 print nothing and tell no progress; their errors are heard all the same."""
+    if is_first():
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), quiet():  # noqa: PTH123
+        yield
+
+
+def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
+
+    Args:
+        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
+    """
+    own = signature(command).parameters.values()
+    records = {
+        one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
+    }
+    fields = {name: signature(record).parameters for name, record in records.items()}
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
+        for name, record in records.items():
+            given[name] = record(**{field: given.pop(field) for field in fields[name]})
+        command(**given)
+
+    spelled = [option for one in own for option in fields.get(one.name, {one.name: one}).values()]
+    # By keyword, so that one without a default may stand behind one that has it.
+    options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
+    vars(called)["__signature__"] = Signature(options)
+    return called
+
+
+Function = Callable[..., None]
+
+
+class CommandByName(TyperCommand):
+    """A command or group that is made when it is called; until then it has a name and a purpose, and no options.
+
+    Args:
+        name: as it is typed.
+        make: the command or group itself.
+        purpose: what it does; asked for by lists of commands only.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Any], purpose: Callable[[], str]) -> None:
+        super().__init__(name, rich_markup_mode=None)
+        self.make = make
+        self._purpose = purpose
+
+    def make_context(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as typer's own, whose types are private
+        """Parse the arguments; what runs is the command itself, and not this one."""
+        return self.make().make_context(*args, **options)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Its purpose, cut to so many characters."""
+        return TyperCommand(self.name, help=self._purpose()).get_short_help_str(limit)
+
+
+def function_by_name(name: str, place: str) -> CommandByName:
+    """The command of a function; `place` is its module in `cli/` and its name, as in `serving:cluster`."""
+    return CommandByName(name, lambda: _command_of(name, _imported(place)), partial(_docstring, place))
+
+
+def group_by_name(name: str, purpose: str, places: Mapping[str, str]) -> TyperGroup:
+    """A group of functions, by the names of their commands."""
+    return _group(name, purpose, {each: function_by_name(each, place) for each, place in places.items()})
+
+
+def made_group_by_name(name: str, purpose: str, place: str) -> CommandByName:
+    """A group whose commands one function makes; `place` is where that function is."""
+
+    def make() -> TyperGroup:
+        functions = _imported(place)()
+        return _group(name, purpose, {each: _command_of(each, function) for each, function in functions.items()})
+
+    return CommandByName(name, make, lambda: purpose)
+
+
+def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> TyperGroup:
+    return TyperGroup(name=name, help=purpose, commands=dict(commands), no_args_is_help=True, rich_markup_mode=None)
+
+
+def _command_of(name: str, function: Function) -> TyperCommand:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name)(spelled_out(function))
+    made = get_command(app)
+    assert isinstance(made, TyperCommand)
+    return made
+
+
+def _module(place: str) -> tuple[str, str]:
+    """(module, name in it)."""
+    module, _, name = place.partition(":")
+    return f"{__package__}.{module}", name
+
+
+def _imported(place: str) -> Any:  # noqa: ANN401 - a command, or a function that makes some
+    module, name = _module(place)
+    if module not in sys.modules:
+        # Imports leave no garbage, and what they make stays: looking for some takes a fifth of their time.
+        gc.disable()
+        try:
+            importlib.import_module(module)
+        finally:
+            gc.enable()
+        gc.freeze()
+    return vars(sys.modules[module])[name]
+
+
+def _docstring(place: str) -> str:
+    """Of a function whose module is not imported for it."""
+    module, name = _module(place)
+    spec = find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    body = ast.parse(Path(spec.origin).read_bytes()).body
+    found = next(each for each in body if isinstance(each, ast.FunctionDef) and each.name == name)
+    return cleandoc(ast.get_docstring(found) or "")
+
+
+# By the name that is typed: the module in cli/, and the function whose docstring says what it does.
 COMMANDS = {
     "compare": "compare:compare",
-    "simulate": "serving.simulate:simulate",
-    "workload": "serving.workload:workload",
-    "cluster": "serving.cluster:cluster",
-    "metrics": "serving.metrics:metrics",
-    "observe": "serving.observe:observe",
-    "run": "run:run",
-    "prompts": "tasks.prompts:prompts",
-    "record": "record:record",
-    "agree": "agree:agree",
-    "profile": "profile:profile",
-    "validate": "validate:validate",
-    "arena": "arena:arena",
-    "arena-models": "arena_models:arena_models",
+    "simulate": "serving:simulate",
+    "workload": "serving:workload",
+    "cluster": "serving:cluster",
+    "metrics": "serving:metrics",
+    "observe": "serving:observe",
+    "run": "models:run",
+    "prompts": "models:prompts",
+    "record": "models:record",
+    "agree": "models:agree",
+    "profile": "seconds:profile",
+    "validate": "seconds:validate",
+    "arena": "laboratory:arena",
+    "arena-models": "laboratory:arena_models",
 }
 TRACE = {
-    "list": "trace:list_recordings",
-    "inspect": "trace:inspect",
-    "check": "trace:check",
-    "make": "trace:make",
+    "list": "recordings:list_recordings",
+    "inspect": "recordings:inspect",
+    "check": "recordings:check",
+    "make": "recordings:make",
     "import": "trace_import:import_",
 }
 POLICY = {
@@ -88,5 +269,5 @@ def command() -> Callable[..., object]:
         found.add_command(function_by_name(name, place))
     for name, purpose, places in GROUPS:
         found.add_command(group_by_name(name, purpose, places))
-    found.add_command(made_group_by_name(*EXPERIMENT, "experiment:experiment_commands"))
+    found.add_command(made_group_by_name(*EXPERIMENT, "laboratory:experiment_commands"))
     return found

@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from pydantic import ValidationError
 
-from ..arguments import ArgumentError, with_options
-from ..decoding.contract import PolicyError
-from ..strict_toml import TomlFileError
+from ..base.errors import ArgumentError, with_options
+from ..base.toml import TomlFileError
+from ..decoding.steps import PolicyError
 from ..traces.errors import TraceFormatError
 
 # What bad input comes to; anything else is a defect of ours and may be seen as one.

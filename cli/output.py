@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ..arguments import with_options
-from ..reports.tables.grid import Grid
-from ..reports.tables.printed import REMARKS, Printed, console_of_output, print_tables, prose_of
+from ..base.errors import with_options
+from ..base.files import place_of, write_whole
+from ..reports.grid import REMARKS, Grid, Printed, console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
-from ..whole_files import place_of, write_whole
-from .standard_output import json_stream, keep_for_json
+from .errors import json_stream, keep_for_json
 
 JsonOption = Annotated[
     Path | None,

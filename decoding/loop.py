@@ -10,20 +10,36 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..foreign_code import pass_interrupt
-from .contract import Commit, Draft, Outcome, Step, Verify
-from .ledger import DRAFT, TREE, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
-from .legal_steps import check_step
-from .observation import Load, Observation
-from .overlap.finish import finish_parts
-from .overlap.world import OverlapOp, check_known
-from .policy import Policy, breach, guard_progress, raised, tell
+from ..base.errors import pass_interrupt
+from .legal_steps import Policy, breach, check_step, guard_progress, raised, tell
+from .overlap_op import OverlapOp, check_known
+from .overlap_run import finish_parts
 from .pool import Pool
-from .prefill import Prefills
-from .results import Drafted, DraftResults, Judged, OverlapResults, Results, Row, Rows, VerifyResults, all_ran, made
+from .results import (
+    DRAFT,
+    TREE,
+    VERIFY,
+    Drafted,
+    DraftResults,
+    Judged,
+    Ledger,
+    OverlapResults,
+    Results,
+    Row,
+    Rows,
+    VerifyResults,
+    all_ran,
+    committed_record,
+    drafted_record,
+    judged_record,
+    made,
+    op_record,
+)
+from .seen import Load, Observation, Prefills
 from .session import Session
-from .trees.draft_tree import DraftTree
-from .trees.world import TreeDraftOp, TreeVerifyOp
+from .steps import Commit, Draft, Outcome, Step, Verify
+from .tree_ops import TreeDraftOp, TreeVerifyOp
+from .trees import DraftTree
 from .world import AnyOp, DraftOp, Item, VerifyItem, VerifyOp, WaitingOps, World, set_apart
 
 # Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.

@@ -9,16 +9,13 @@ policy; the session says when it is due.
 
 from collections.abc import Sequence
 
-from .contract import Commit, Draft, Outcome, Overlap, Step, Verify
-from .overlap.outcomes import outcomes_of
-from .overlap.settle import settle
-from .overlap.spans import levels_of, spans_of
-from .overlap.standing import NOTHING
+from .overlap import levels_of, outcomes_of, settle, spans_of
 from .pool import Pool
-from .request_tokens import Ending, RequestText
+from .request_text import NOTHING, Ending, RequestText
 from .results import Drafted, Judged, Parted, PartRun, made
-from .rollouts.ending import ending_after
-from .trees.draft_tree import DraftTree
+from .rollouts import ending_after
+from .steps import Commit, Draft, Outcome, Overlap, Step, Verify
+from .trees import DraftTree
 
 READER = "which reads the target's states"
 

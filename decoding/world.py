@@ -6,14 +6,14 @@ Letters: B requests of one operation.
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from .contract import Draft, Overlap, Verify
-from .overlap.spans import levels_of
-from .overlap.world import OverlapItem, OverlapOp
+from .overlap import levels_of
+from .overlap_op import OverlapItem, OverlapOp
 from .results import Deferred, DraftResults, Failed, Row, Rows, VerifyResults
-from .rules.signal import Signal
+from .rules import Signal
 from .session import Session
-from .trees.draft_tree import DraftTree
-from .trees.world import TreeDraftOp, TreeItem, TreeVerifyOp
+from .steps import Draft, Overlap, Verify
+from .tree_ops import TreeDraftOp, TreeItem, TreeVerifyOp
+from .trees import DraftTree
 
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]

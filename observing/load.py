@@ -1,15 +1,161 @@
-"""Requests at their times, or so many at a time: who sends what when. A thread for each request under way."""
+"""Requests at their times, or so many at a time: who sends what when. A thread for each request under way.
 
-from collections.abc import Callable, Iterator, Sequence
+What a server counts of its speculative decoding, read before and after a run.
+
+What it does not tell is unknown, never 0, and nothing that it says can spoil a run that was measured: a page that
+cannot be read is a reason why acceptance is unknown. Names and arithmetic are those of imported pages
+(`traces.importers.reading`).
+
+Tokens of texts, counted by the server's own tokenizer, where its answers have no `usage`.
+
+An answer that is read again may come to other tokens than were written, and an end of sequence has no text: these
+counts say that they are the tokenizer's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from threading import Condition, Thread
-from typing import Protocol
+from typing import Any, Protocol
 
-from ..traces.workloads.arrival import Arrival
-from ..traces.workloads.exact_seconds import PS_PER_S
-from .clock import Clock
-from .exchange import Exchange
+from ..base.errors import one_line_of
+from ..base.files import decode_json
+from ..runs.observed import ObservedAcceptance, ObservedRequest
+from ..traces.errors import TraceFormatError
+from ..traces.importers.metrics_pages import ENGINES, Engine, Page, Scrapes, Speculation, engine_of, page_of
+from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
+from .server import Clock, Endpoint, Exchange, ServerError
+
+_LONGEST = 400  # characters of a reason
+_PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is none of Prometheus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """A page of metrics at one time.
+
+    Attributes:
+        text: of the page.
+        path: below the server's address.
+        why_none: why there is no page, in words; "" if there is one.
+    """
+
+    text: str = ""
+    path: str = _PATHS[0]
+    why_none: str = ""
+
+    def page(self, when: str) -> Page:
+        """What it says of known metrics; raises TraceFormatError, with its line.
+
+        Args:
+            when: the page was read, in words, for errors.
+        """
+        lines = enumerate(self.text.splitlines(), start=1)
+        return page_of((f"{self.path} {when} the run, line {number}", line) for number, line in lines)
+
+    @property
+    def any_known(self) -> bool:
+        """Whether a line may be one of an engine's metrics."""
+        prefixes = tuple(engine.prefix for engine in ENGINES)
+        return any(line.startswith(prefixes) for line in self.text.splitlines())
+
+
+def counters(endpoint: Endpoint) -> Counters:
+    """What the server counts now."""
+    found = [_counters(endpoint, _PATHS[0])]
+    if not found[0].any_known:
+        found.append(_counters(endpoint, _PATHS[1]))
+    return next((one for one in found if one.any_known), found[0])
+
+
+def _counters(endpoint: Endpoint, path: str) -> Counters:
+    try:
+        return Counters(text=endpoint.page(path), path=path)
+    except ServerError as error:
+        return Counters(path=path, why_none=str(error))
+
+
+def acceptance_between(
+    before: Counters, after: Counters, requests: Iterable[ObservedRequest], model: str
+) -> tuple[ObservedAcceptance | None, str]:
+    """(acceptance of a run, why it is unknown): by counters, else llama.cpp's answers, else a gauge.
+
+    Args:
+        before: the run.
+        after: it.
+        requests: of the run.
+        model: that was asked; series that name another are left out.
+    """
+    found, why = _by_pages(before, after, model)
+    if found is not None and found.drafted is not None:
+        return found, ""
+    answers = [one for one in requests if one.drafted is not None and one.accepted is not None]
+    if answers:
+        drafted = sum(one.drafted or 0 for one in answers)
+        accepted = sum(one.accepted or 0 for one in answers)
+        source = f"timings of {len(answers)} answers (llama.cpp)"
+        return ObservedAcceptance(source=source, drafted=drafted, accepted=accepted), ""
+    return found, "" if found is not None else one_line_of(f"{why}, and no answer has timings of drafts", _LONGEST)
+
+
+def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAcceptance | None, str]:
+    """(acceptance by pages of metrics, why they do not tell it)."""
+    if after.why_none:
+        return None, after.why_none
+    try:
+        pages = [one.page(when) for one, when in ((before, "before"), (after, "after"))]
+        scrapes = Scrapes(page.of_model(model) for page in pages)
+        engine = engine_of(scrapes)
+        if engine is None:
+            return None, _why_none(after.path, pages[-1], model)
+        if before.why_none:
+            return None, f"before the run: {before.why_none}"
+        return _told(after.path, Speculation(scrapes, engine), engine)
+    except TraceFormatError as error:
+        return None, str(error)
+
+
+def _why_none(path: str, page: Page, model: str) -> str:
+    """Why a page has no counters of a model."""
+    of_all = engine_of(Scrapes([page]))
+    if of_all is not None:
+        speaking = [one for one in page.samples if one.name in of_all.of_speculation]
+        models = sorted({one.labels["model_name"] for one in speaking if "model_name" in one.labels})
+        return f"{path} has counters of model {', '.join(models)}, asked was {model}"
+    near = f" (but {', '.join(sorted(page.others))})" if page.others else ""
+    return f"{path} has no counters of speculative decoding{near}"
+
+
+def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAcceptance | None, str]:
+    """(acceptance, why it is unknown) by the metrics of an engine."""
+    drafts, drafted, accepted = found.drafts, found.drafted, found.accepted
+    if drafted is not None and accepted is not None:
+        if accepted > drafted:
+            return None, f"{path} counts {accepted:g} tokens accepted of {drafted:g} drafted"
+        source = f"counters of {path} ({engine.name})"
+        try:
+            by_place = tuple(round(count) for count in found.by_place(engine.accepted_by_place))
+        except TraceFormatError as error:
+            by_place, source = (), one_line_of(f"{source}; by position it is unknown: {error}", _LONGEST)
+        return ObservedAcceptance(
+            source=source,
+            drafts=None if drafts is None else round(drafts),
+            drafted=round(drafted),
+            accepted=round(accepted),
+            accepted_by_place=by_place or None,
+            # Own token: in, as vLLM's mean acceptance length.
+            accept_length=1 + accepted / drafts if drafts else None,
+        ), ""
+    length, source = found.counted_length, f"counters of {path} ({engine.name})"
+    if length is None:
+        length, source = found.shown_length, f"{engine.length}, a gauge of the server's last interval"
+    if length is None:
+        return None, f"{path} has metrics of {engine.name}, and none of them tells that anything was drafted"
+    if length < 1:
+        return None, f"{path} tells of {length:.3g} tokens a step, fewer than one"
+    return ObservedAcceptance(source=source, accept_length=length), ""
+
 
 _LOOK_S = 0.05  # between two looks at interrupts
 _END_S = 5.0  # that a cut connection takes at most to be noticed
@@ -155,3 +301,66 @@ class Load:
                     for following in arrival.turns.after(found.seen.ended_at_ps):
                         self._add(following)
             self._changed.notify_all()
+
+
+# Path below the server, and what is posted there for a text: vLLM, llama.cpp's server, llama-cpp-python.
+_ASKED: tuple[tuple[str, Callable[[str, str], dict[str, Any]]], ...] = (
+    ("/tokenize", lambda model, text: {"model": model, "prompt": text}),
+    ("/tokenize", lambda _, text: {"content": text, "add_special": True}),
+    ("/extras/tokenize/count", lambda model, text: {"model": model, "input": text}),
+)
+
+
+class ServerTokenizer:
+    """Counts tokens of texts. Final.
+
+    Args:
+        endpoint: of the server.
+        model: whose tokenizer it is.
+
+    Raises:
+        ServerError: the server has none that is known here.
+    """
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self._endpoint, self._model = endpoint, model
+        self._form = next((form for form in _ASKED if self._count_by(form, "one two") is not None), None)
+        if self._form is None:
+            raise ServerError(f"{endpoint.url}: has no tokenizer to ask (/tokenize, /extras/tokenize/count)")
+        # What is put before every text, as a beginning of sequence, is none of an answer's tokens.
+        self._before = self.count("")
+
+    def count(self, text: str) -> int:
+        """Tokens of a prompt; raises ServerError for a server that no longer tells."""
+        assert self._form is not None
+        found = self._count_by(self._form, text)
+        if found is None:
+            raise ServerError(f"{self._endpoint.url}{self._form[0]}: tells no count of tokens")
+        return found
+
+    def counted(self, found: Exchange) -> ObservedRequest:
+        """The request with what its answer did not tell, as far as the server tells it now: a run was measured."""
+        seen = found.seen
+        if not seen.finished:
+            return seen
+        try:
+            prompt = seen.prompt_tokens if seen.prompt_tokens is not None else self.count(found.prompt)
+            output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
+        except ServerError:
+            return seen
+        # A prompt of no token and an answer of less than none are no counts: such a tokenizer does not tell.
+        return replace(
+            seen, prompt_tokens=prompt if prompt > 0 else None, output_tokens=output if output >= 0 else None
+        )
+
+    def _count_by(self, form: tuple[str, Callable[[str, str], dict[str, Any]]], text: str) -> int | None:
+        path, body = form
+        try:
+            content = decode_json(self._endpoint.page(path, body(self._model, text)).encode("utf-8"))
+        except ValueError:
+            return None
+        count = content.get("count") if isinstance(content, dict) else None
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_COUNT:
+            return count
+        tokens = content.get("tokens") if isinstance(content, dict) else None
+        return len(tokens) if isinstance(tokens, list) else None

@@ -1,5 +1,7 @@
 """Policies as a user names them, read once: `PolicySpec.parse(text)`, then `build(pool)` for every run that wants one.
 
+The policies by name: ours, those of other packages, and a class in a file or module, as `my_policy.py:MyPolicy`.
+
     NAME | NAME,key=value,... | NAME(key=value,...)
     draft:4/mid:8/target
     path/to/file.py:Class, package.module:Class (with options like a NAME)
@@ -16,14 +18,122 @@ from dataclasses import dataclass
 from os.path import isfile
 from typing import TypeAlias, Union, cast
 
-from ..arguments import known_are
-from ..decoding.policy import Policy
+from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt, said, told
+from ..base.names import ClassKind, names_path
+from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, said, told
-from ..named_classes import names_path
-from .lossless.chain import Chain
-from .options import PlainValue, PolicyClass, read_options
-from .registry import PolicySpecError, policy_class, policy_names
+from .bandits import BanditSpec, HedgeSpec
+from .cascades import CasSpec, CsDrafting, Polybasic
+from .chains import PlainValue, PolicyClass, read_options
+from .combined import Guarded, PerTag, PerTurn
+from .fixed import Chain, Confident, HiSpec, Ngram, NgramFront, Plain, Svip, ViaSDLossless
+from .learned import SpecDec
+from .load import Autotune, Goodput, OffUnderLoad, Slo
+from .lossy import (
+    EarlyCommit,
+    EntropyPatch,
+    EquilibriumDecoding,
+    PyramidSD,
+    SpeculativeCascade,
+    TypicalAcceptance,
+    ViaSD,
+)
+from .oracles import OracleChain, OracleWindow
+from .specrouter.policy import SpecRouter
+from .suffix import Suffix
+from .trees_and_ahead import Dsi, Pearl, PipeSpec, Tree, TreeDynamic
+from .windows import AdaEDL, Adaptive, Consensus, TwoLevel
+
+
+class PolicySpecError(ValueError):
+    """A policy text that names nothing, or options it does not take; one line."""
+
+
+_POLICIES: ClassKind[PolicyClass] = ClassKind(
+    noun="policy",
+    group="paceline.policies",
+    methods=("decide", "learn"),
+    example="MyPolicy",
+    refused=PolicySpecError,
+)
+
+_OWN: Mapping[str, PolicyClass] = {
+    "plain": Plain,
+    "chain": Chain,
+    "two-level": TwoLevel,
+    "adaptive": Adaptive,
+    "confident": Confident,
+    "adaedl": AdaEDL,
+    "svip": Svip,
+    "specdec++": SpecDec,
+    "tree": Tree,
+    "tree-dynamic": TreeDynamic,
+    "ngram": Ngram,
+    "ngram-model": NgramFront,
+    "suffix": Suffix,
+    "banditspec": BanditSpec,
+    "hedgespec": HedgeSpec,
+    "cas-spec": CasSpec,
+    "cs-drafting": CsDrafting,
+    "hispec": HiSpec,
+    "polybasic": Polybasic,
+    "consensus": Consensus,
+    "pearl": Pearl,
+    "dsi": Dsi,
+    "pipespec": PipeSpec,
+    "specrouter": SpecRouter,
+    "goodput": Goodput,
+    "slo": Slo,
+    "autotune": Autotune,
+    "via-sd": ViaSD,
+    "via-sd-lossless": ViaSDLossless,
+    "cascade": SpeculativeCascade,
+    "pyramid-sd": PyramidSD,
+    "early-commit": EarlyCommit,
+    "entropy-patch": EntropyPatch,
+    "equilibrium": EquilibriumDecoding,
+    "typical": TypicalAcceptance,
+    "oracle-window": OracleWindow,
+    "oracle-chain": OracleChain,
+    "per-tag": PerTag,
+    "per-turn": PerTurn,
+    "guarded": Guarded,
+    "off-under-load": OffUnderLoad,
+}
+
+
+def own_policies() -> Mapping[str, PolicyClass]:
+    """The policies of this package by name."""
+    return _OWN
+
+
+def policy_names() -> list[str]:
+    """Ours, and those other packages register in the entry-point group `paceline.policies`; none is loaded for it."""
+    return _POLICIES.names(own_policies())
+
+
+def policies_of_packages() -> dict[str, PolicyClass | PolicySpecError]:
+    """What other packages register, by name: the policy, or why it cannot be used."""
+    found = dict[str, PolicyClass | PolicySpecError]()
+    for name, entries in _POLICIES.registered().items():
+        try:
+            if name in own_policies():
+                places = " and ".join(entry.value for entry in entries)
+                raise PolicySpecError(f"policy {name!r} is paceline's own: name {places} as module:Class")
+            found[name] = _POLICIES.loaded(entries)
+        except PolicySpecError as error:
+            found[name] = error
+    return found
+
+
+def policy_class(name: str) -> PolicyClass | None:
+    """What a name stands for: a registered one, `path/to/file.py:Class` or `package.module:Class`; None if unknown.
+
+    Raises:
+        ValueError: a file or module that is not there or raises, or that has no such class.
+    """
+    return _POLICIES.called(name, own_policies())
+
 
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.

@@ -3,16 +3,16 @@
 Reads what a run wrote; knows neither world.
 """
 
-from ..lazy_names import imported_when_asked
+from ..base.names import imported_when_asked
 
 MODULES = {
     "Comparison": ".comparison",
     "LevelSummary": ".summary",
-    "Quality": ".quality",
+    "Quality": ".summary",
     "SideBySide": ".side_by_side",
     "Spread": ".summary",
     "Summary": ".summary",
-    "quality_of": ".quality",
+    "quality_of": ".summary",
     "summarise_run": ".summary",
 }
 

@@ -1,20 +1,684 @@
-"""What a comparison of policies found, ready to be printed, shown in a notebook, or taken on as rows."""
+"""The last line of a comparison, in words: which policy is best, whether that is certain, and why another loses.
 
-from collections.abc import Sequence
+Every clause is computed from the rows. Seconds per token part by member: where most is added to those of the best
+policy, by the target or below it, is the reason that another loses, and what these seconds bought is told beside it.
+
+Measured seconds taken to another device: between which figures the answer lies, policy by policy.
+
+The quality of texts, and how much was refused, in words and as a table; shown only where a policy is lossy.
+
+A comparison as tables for the terminal: the first screen, few columns and the fastest policy first.
+
+`compare --detail` adds what the first table leaves out, by policy and by member.
+
+Chains by window and batch: the same comparison at several batches, as a grid of speed-ups.
+
+A comparison by tag, and regrets, as tables for the terminal.
+
+What a comparison of policies found, ready to be printed, shown in a notebook, or taken on as rows.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import floor
+from operator import itemgetter
 from typing import Any
 
-from .conclusion import conclusion
-from .device_range import DeviceRange, device_range_table
-from .quality import Quality
+from ..base.errors import counted
+from .grid import REMARKS, Column, Grid, Printed, flat_rows, shown, table
 from .regret import Regret
 from .side_by_side import SideBySide
-from .tables.comparison import comparison_table, detail_tables
-from .tables.grid import Grid
-from .tables.printed import Printed, flat_rows
-from .tables.quality import quality_table
-from .tables.tags import regret_table, tag_table
-from .tags import ByTag
+from .summary import ByTag, Interval, LevelSummary, Quality, Summary
+
+CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
+LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
+
+
+def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
+    """One line.
+
+    Args:
+        comparison: at least one row is not ruled out.
+        ruled_out: policies that cannot be chosen, such as oracles.
+    """
+    best, tied, slower = _standing(comparison, ruled_out)
+    clauses = [best_in_words(comparison, ruled_out=ruled_out)]
+    if _is_lossy(best):
+        clauses += _best_lossless(comparison, [row for row in comparison.ranked() if row.policy not in ruled_out])
+    return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
+
+
+def best_in_words(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
+    """Which policy is best, and which cannot be told apart from it; arguments as of `conclusion`."""
+    best, tied, _ = _standing(comparison, ruled_out)
+    return "; ".join([f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)])
+
+
+def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summary, list[Summary], list[Summary]]:
+    """(the fastest row, those that cannot be told apart from it, the slower ones), each fastest first."""
+    best, *others = [row for row in comparison.ranked() if row.policy not in ruled_out]
+    tied = [row for row in others if not told_apart(comparison, best, row)]
+    return best, tied, [row for row in others if row not in tied]
+
+
+def told_apart(comparison: SideBySide, best: Summary, other: Summary) -> bool:
+    """Whether `other` is slower for certain: the 95% intervals do not meet; a policy without chance has no width."""
+    return _ends(comparison, other)[1] < _ends(comparison, best)[0]
+
+
+def _ends(comparison: SideBySide, row: Summary) -> tuple[float, float]:
+    interval = comparison.output_tokens_per_s_interval(row)
+    return (row.output_tokens_per_s, row.output_tokens_per_s) if interval is None else interval.bounds
+
+
+def _named(comparison: SideBySide, row: Summary, *, before: str = ", ", after: str = "") -> str:
+    speed_up = comparison.speed_up(row)
+    speed = f"{comparison.output_tokens_per_s(row):,.1f} tokens/s" if speed_up is None else f"{speed_up:.2f}x"
+    return f"{row.policy}{before}{speed}{after}"
+
+
+def _is_lossy(row: Summary) -> bool:
+    return row.quality is not None and row.quality.lossy
+
+
+def _lossy(row: Summary) -> str:
+    if row.quality is None or not row.quality.lossy:
+        return ""
+    known = row.quality.divergences_per_1000
+    return " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
+
+
+def _best_lossless(comparison: SideBySide, ranked: Sequence[Summary]) -> Iterator[str]:
+    lossless = next((row for row in ranked if not _is_lossy(row)), None)
+    if lossless is not None:
+        yield f"best of the lossless: {_named(comparison, lossless)}"
+
+
+def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
+    if tied:
+        names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
+        chance = any(comparison.output_tokens_per_s_interval(row) is not None for row in (best, *tied))
+        yield f"{names} cannot be told apart from it: {'the intervals overlap' if chance else 'equally fast'}"
+
+
+def _reason(comparison: SideBySide, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
+    """Why others lose: all where the target alone is best, those that rely on a member it spares, or the next."""
+    if not slower:
+        return
+    if not tied and not _drafts(best) and _drafts(slower[0]):
+        said = "drafting does not pay here: in {}, the fastest of the others, "
+        reasons = [(slower[0], said)]
+    else:
+        reasons = [*_spared_members(best, tied, slower), (slower[0], "next is {}: ")]
+    for loser, said in reasons:
+        why = _why(best, loser)
+        if why:
+            yield said.format(_named(comparison, loser, before=" (", after=")")) + why
+            return
+
+
+def _drafts(row: Summary) -> bool:
+    return any(level.drafted for level in row.levels)
+
+
+def _spared_members(best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[tuple[Summary, str]]:
+    """(policy, clause to begin with) of the fastest policy that leans on a member much more than the best does.
+
+    At most one: the slowest of them, if that member is why it loses.
+    """
+    found = []
+    for place, member in enumerate(best.levels[:-1]):
+        own = member.share_of_seconds
+        leaning = [row for row in slower if row.levels[place].share_of_seconds > 2 * own + LEANS]
+        if leaning and _culprit(best, leaning[0]) == place:
+            users = [row for row in (best, *tied, *slower) if row.levels[place].duration_s]
+            found.append((leaning[0], _begun(member.name, users, spared=users == leaning)))
+    yield from sorted(found, key=lambda one: one[0].output_tokens_per_s)[:1]
+
+
+def _begun(member: str, users: Sequence[Summary], *, spared: bool) -> str:
+    """How a clause on a member begins; `spared`: only policies that lose use it, all those of `users`."""
+    if not spared:
+        return f"more of {member} does not pay: in {{}} "
+    kind = "chains" if all("/" in row.policy for row in users) else "policies"
+    several = f"{kind} with {member} lose here because in the fastest of them, {{}}, "
+    return several if len(users) > 1 else "{} loses here because "
+
+
+def _why(best: Summary, loser: Summary) -> str:
+    """What the loser takes longer for; empty if that cannot be told."""
+    place = _culprit(best, loser)
+    if place is None:
+        return ""
+    if place == len(loser.levels) - 1:
+        return _target_is_why(best, loser)
+    return _member_is_why(best, loser, place)
+
+
+def _culprit(best: Summary, loser: Summary) -> int | None:
+    """Level to blame for the loser's seconds per token: the target, or of those below it the one that adds most.
+
+    Members below the target stand in for each other, so they are weighed against it together. None where nothing is
+    added, where the loser is the faster one at the first seed, of which these seconds are, or where members worked side
+    by side: then one's seconds may have cost nothing.
+    """
+    if _side_by_side(best) or _side_by_side(loser):
+        return None
+    *below, target = _more_seconds(best, loser)
+    if loser.output_tokens_per_s >= best.output_tokens_per_s or max(sum(below), target) <= 0:
+        return None
+    return len(below) if target >= sum(below) else below.index(max(below))
+
+
+def _side_by_side(row: Summary) -> bool:
+    """Whether members took more seconds than the run; what sums leave by rounding aside."""
+    return sum(level.duration_s for level in row.levels) > row.duration_s * (1 + 1e-9)
+
+
+def _more_seconds(best: Summary, loser: Summary) -> list[float]:
+    """By level, seconds per token of the loser over those of the best."""
+    return [
+        level.duration_s / loser.output_tokens - other.duration_s / best.output_tokens
+        for level, other in zip(loser.levels, best.levels, strict=True)
+    ]
+
+
+def _target_is_why(best: Summary, loser: Summary) -> str:
+    calls, fewer = (f"{row.target_calls_per_token:.3f}" for row in (loser, best))
+    if loser.target_calls_per_token > best.target_calls_per_token and calls != fewer:
+        return f"the target is called {calls} times a token, in {best.policy} {fewer} times"
+    own, other = (f"{1e3 * _per_call(row):.2f}" for row in (loser, best))
+    return "" if own == other else f"a call of the target takes {own} ms, in {best.policy} {other} ms"
+
+
+def _per_call(row: Summary) -> float:
+    calls = row.target_calls_per_token * row.output_tokens
+    return row.levels[-1].duration_s / calls if calls else 0.0
+
+
+def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
+    """What a member's seconds bought: calls of the target, or where those alone would not explain it, seconds."""
+    share = loser.levels[place].share_of_seconds
+    takes = f"{loser.levels[place].name} takes {share:.0%} of the seconds"
+    saved = 1 - loser.target_calls_per_token / best.target_calls_per_token if best.target_calls_per_token else 0.0
+    if saved >= share - CLOSE:
+        why = _seconds_bought(best, loser, place)
+    elif saved > 0:
+        shown = f"only {saved:.0%}" if saved >= 0.005 else "less than 1%"
+        why = f"{takes} and saves {shown} of {best.policy}'s target calls"
+    else:
+        why = f"{takes} and the target is called no less often than in {best.policy}"
+    kept = loser.draft_acceptance_rate
+    told = kept is not None and loser.levels[-1].judged and kept < 0.5
+    return f"{why}; the target keeps {kept:.0%} of what it is given" if told else why
+
+
+def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
+    """Milliseconds per token that the members below the target take more, and those that the target takes less."""
+    *below, target = (1e3 * more for more in _more_seconds(best, loser))
+    name = loser.levels[place].name
+    alone = all(more <= 0 for level, more in enumerate(below) if level != place)
+    takes = f"{name} takes {below[place]:.2f} ms a token more than in {best.policy}"
+    if not alone:
+        others = sum(more for more in below if more > 0)
+        takes = f"{name} and the others below the target take {others:.2f} ms a token more than in {best.policy}"
+    return (
+        f"{takes} and {'save' if not alone else 'saves'} the target {f'{-target:.2f} ms' if target < 0 else 'nothing'}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRange:
+    """The same policies under the two outer readings of a measurement.
+
+    Attributes:
+        measured_on: device of the sheet.
+        device: the other one.
+        readings: by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one.
+        left_out: policies whose seconds a reading does not know, and why, a line each.
+    """
+
+    measured_on: str
+    device: str
+    readings: Mapping[str, SideBySide]
+    left_out: tuple[str, ...] = ()
+
+    def speed_up(self, reading: str, policy: str) -> float | None:
+        """Over the target alone under the same reading, mean over seeds; None where that is unknown."""
+        return self.readings[reading].speed_up(self._row(reading, policy))
+
+    def tokens_per_s(self, reading: str, policy: str) -> float:
+        """Output tokens per second, mean over seeds."""
+        return self.readings[reading].output_tokens_per_s(self._row(reading, policy))
+
+    def _row(self, reading: str, policy: str) -> Summary:
+        return next(row for row in self.readings[reading].rows if row.policy == policy)
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """Those that ran under both readings, in order."""
+        first, *others = ([row.policy for row in comparison.rows] for comparison in self.readings.values())
+        return [policy for policy in first if all(policy in other for other in others)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/costs.md)."""
+        return {
+            "measured_on": self.measured_on,
+            "device": self.device,
+            "policies": {
+                policy: {
+                    reading: {
+                        "output_tokens_per_s": self.tokens_per_s(reading, policy),
+                        "speed_up": self.speed_up(reading, policy),
+                    }
+                    for reading in self.readings
+                }
+                for policy in self.policies
+            },
+            "left_out": list(self.left_out),
+        }
+
+
+def device_range_table(found: DeviceRange) -> Grid:
+    """A row per policy: its figures if all seconds scale with the device, and if only their memory term does."""
+    title = f"{found.measured_on} to {found.device}, range"
+    return table([_cells_by_device(found, policy) for policy in found.policies], title=title, remarks=found.left_out)
+
+
+def _cells_by_device(found: DeviceRange, policy: str) -> dict[str, str]:
+    cells = {"policy": policy}
+    for reading in found.readings:
+        speed_up = found.speed_up(reading, policy)
+        cells[f"speed-up, {reading} scales"] = "unknown" if speed_up is None else f"{speed_up:.2f}x"
+    for reading in found.readings:
+        cells[f"tokens/s, {reading} scales"] = f"{found.tokens_per_s(reading, policy):,.1f}"
+    return cells
+
+
+REJECTION_REMARK = "texts are drawn anew by rejection sampling: where two of them part means nothing and is left out"
+
+_TREE_REMARK = "token trees: judged counts all nodes, of which one path can stay, so that accepted is no share of it"
+
+
+def tree_remarks(levels: Iterable[LevelSummary]) -> list[str]:
+    """One line if any member judged a token tree, else none."""
+    return [_TREE_REMARK] if any(level.trees for level in levels) else []
+
+
+def quality_table(rows: Sequence[Summary]) -> Grid | None:
+    """One row per policy; None if none of them is lossy. Columns are defined in docs/glossary.md."""
+    if not any(row.quality and row.quality.lossy for row in rows):
+        return None
+    title = "what was refused, and the texts beside the target's own"
+    return table(map(_quality_cells, rows), title=title, remarks=_remarks(rows))
+
+
+def _quality_cells(row: Summary) -> dict[str, str]:
+    """Empty where nothing is known."""
+    cells = {"policy": row.policy, "rejection rate": f"{row.rejection_rate:.1%}"}
+    quality = row.quality
+    if quality is not None:
+        cells["diverg. /1,000"] = shown(quality.divergences_per_1000, ".1f")
+        cells["same text"] = shown(quality.text_agreement, ".1%")
+        cells["log-lik. /token (own)"] = _log_likelihoods(quality)
+        if quality.answers_total is not None:
+            cells["answers right (own)"] = _answers(quality)
+    return cells
+
+
+def _remarks(rows: Sequence[Summary]) -> list[str]:
+    """What a reader of the columns has to know, a line each."""
+    known = [row.quality for row in rows if row.quality is not None]
+    remarks = []
+    least = min(quality.known_share for quality in known)
+    if least < 1:
+        remarks.append(f"log-lik.: of the tokens on record, at least {least:.1%} of a policy's; nothing is guessed")
+    if any(row.reanchored for row in rows):
+        remarks.append("same text: too high, since replay goes back to the target's text where the record ends")
+    if any(quality.num_divergences is None for quality in known):
+        remarks.append(REJECTION_REMARK)
+    return remarks
+
+
+def quality_line(quality: Quality) -> str:
+    """The quality of one run in a sentence."""
+    parts = [f"{counted(quality.requests, 'text')} beside the target's own:"]
+    if quality.num_divergences is not None:
+        rate = shown(quality.divergences_per_1000, ".1f")
+        parts.append(f"{counted(quality.num_divergences, 'divergence')}, {rate} per 1,000 tokens;")
+    if quality.text_agreement is not None:
+        prefix = shown(quality.prefix_agreement, ".1%")
+        parts.append(f"{quality.text_agreement:.1%} of positions the same, {prefix} before the first difference;")
+    parts.append(f"log-likelihood per token {_log_likelihoods(quality)}")
+    if quality.answers_total is not None:
+        parts.append(f"; answers right {_answers(quality)}")
+    return " ".join(parts).replace(" ;", ";")
+
+
+def _log_likelihoods(quality: Quality) -> str:
+    own = shown(quality.own_log_prob_per_token, ".3f")
+    return f"{shown(quality.log_prob_per_token, '.3f')} ({own})"
+
+
+def _answers(quality: Quality) -> str:
+    return f"{quality.answers_right:,} ({quality.answers_own:,}) of {quality.answers_total:,}"
+
+
+KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
+# How requests begin, by kind of recording; `prefill` for all others and for models.
+DEFAULT_STARTS = {"imported": "recorded"}
+# Of columns that are no means over seeds.
+AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
+
+
+def comparison_table(comparison: SideBySide) -> Grid:
+    """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
+    return table(
+        [_cells(comparison, row) for row in comparison.ranked()],
+        title=comparison_title(comparison.meta, comparison),
+        remarks=shared_remarks(comparison.meta, [comparison], chance=f"; {AT_FIRST_SEED}"),
+        bold={(0, 0), (0, 1)},
+    )
+
+
+def shown_interval(interval: Interval | None, style: str) -> str:
+    """Half the width of an interval, to stand after its mean; empty for none."""
+    return "" if interval is None else f" ± {interval.half_width:{style}}"
+
+
+def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
+    mean_of_requests = comparison.speed_up_mean_of_requests(row)
+    return {
+        "policy": row.policy,
+        "speed-up": _speed_up(comparison, row),
+        "mean of requests": "unknown" if mean_of_requests is None else f"{mean_of_requests:.2f}x",
+        "tokens/s": f"{comparison.output_tokens_per_s(row):,.1f}",
+        "accept. length": f"{row.acceptance_length:.2f}",
+        "exact share": _share(row.exact_share),
+    }
+
+
+def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
+    """What was replayed and how, in a line.
+
+    Args:
+        meta: of the comparison, or of several at other batches.
+        comparison: one of them, for what all have in common.
+    """
+    first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
+    kind = KINDS.get(meta["kind"], "trace")
+    origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
+    batch = ", ".join(f"{each:,}" for each in meta["batch"]) if isinstance(meta["batch"], list) else meta["batch"]
+    deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
+    trust = f"; {meta['trust']}" if meta.get("trust") else ""
+    return (
+        f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
+        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{_where(meta)}, batch {batch}, "
+        f"seed {meta['seed']}{start_words(meta)}{prefix_words(meta)}{_devices(meta)}{deciding}{trust}"
+    )
+
+
+def start_words(meta: Mapping[str, Any]) -> str:
+    """How requests began, to stand in a title, a comma before it; empty for the default.
+
+    Args:
+        meta: of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
+    """
+    start = meta.get("start", "")
+    return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
+
+
+def prefix_words(meta: Mapping[str, Any]) -> str:
+    """The prefix caches of a run, to stand in a title, a comma before it; empty without them.
+
+    Args:
+        meta: of a comparison or a run log.
+    """
+    size = meta.get("prefix_cache")
+    return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
+
+
+def _where(meta: dict[str, Any]) -> str:
+    """The machine that measured the seconds; empty for published figures and for one's own."""
+    return f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
+
+
+def _devices(meta: dict[str, Any]) -> str:
+    """Which members may work at the same time; empty where all share a device."""
+    devices = meta.get("devices", "one")
+    return "" if devices == "one" else f", devices {devices}"
+
+
+def _what_if(meta: dict[str, Any]) -> str:
+    shifts = meta.get("what_if", {}).get("acceptance", {})
+    changes = ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items())
+    return f"; WHAT IF: {changes}" if changes else ""
+
+
+def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, chance: str = "") -> list[str]:
+    """What a reader of the figures has to know, a line each.
+
+    Args:
+        meta: of the comparisons together.
+        comparisons: whose figures they are.
+        chance: what else is to be said where figures have intervals.
+    """
+    remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
+    most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
+    if most_runs > 1:
+        seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
+        remarks.append(f"±: 95% interval of the mean over seeds {seeds}, where chance has a part{chance}")
+    return remarks
+
+
+def _speed_up(comparison: SideBySide, row: Summary) -> str:
+    speed_up = comparison.speed_up(row)
+    if speed_up is None:
+        return "unknown"
+    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}"
+
+
+def _share(share: float) -> str:
+    """Rounded down: 1 is shown only where every decision was replayed."""
+    return f"{floor(share * 1e4) / 1e4:.4f}" if share < 1 else "1"
+
+
+def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
+    """Further figures of every policy, and what each of its members did; the fastest policy first.
+
+    Columns are defined in docs/glossary.md.
+    """
+    rows = comparison.ranked()
+    by_policy = table([_detail_cells(comparison, row) for row in rows], title="further figures")
+    return by_policy, _by_member(rows)
+
+
+def _detail_cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
+    chance = shown_interval(comparison.output_tokens_per_s_interval(row), ",.1f")
+    return {
+        "policy": row.policy,
+        "target calls /token": f"{row.target_calls_per_token:.3f}",
+        "accepted share": shown(row.draft_acceptance_rate, ".1%", unknown="-"),
+        "wasted tokens": f"{row.wasted_tokens:,}",
+        "TTFT ms": f"{1e3 * row.ttft_s.mean:,.1f}",
+        "TPOT ms": f"{1e3 * row.tpot_s.mean:,.2f}",
+        "tokens/s": f"{comparison.output_tokens_per_s(row):,.1f}{chance}",
+    }
+
+
+def _by_member(rows: tuple[Summary, ...]) -> Grid:
+    """A line for each policy, and one for each of its members that did something."""
+    cells: list[dict[str, str]] = []
+    ends: list[int] = []
+    for row in rows:
+        active = [level for level in row.levels if level.forwards or level.drafted or level.judged]
+        cells += [{"policy, member": row.policy}, *map(_member_cells, active)]
+        ends.append(len(cells) - 1)
+    remarks = tree_remarks(level for row in rows for level in row.levels)
+    return table(cells, title="what each member did", remarks=remarks, lines=ends)
+
+
+def _member_cells(level: LevelSummary) -> dict[str, str]:
+    return {
+        "policy, member": f"  {level.name}",
+        "share of seconds": f"{level.share_of_seconds:.0%}",
+        "drafted": f"{level.drafted:,}" if level.drafted else "",
+        "accepted / judged": f"{level.accepted:,}/{level.judged:,}" if level.judged else "",
+        "refused": f"{level.refused:,}" if level.judged else "",
+        "own tokens": f"{level.own:,}" if level.own else "",
+        **({"found / asked": f"{level.hit_tokens:,}/{level.asked_tokens:,}"} if level.asked_tokens else {}),
+    }
+
+
+BEST = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sweep(Printed):
+    """Chains compared at one or more batches; prints as `paceline compare --sweep` does.
+
+    Attributes:
+        meta: as of a comparison; `batch` is a list.
+        chains: names of all chains asked for, each with the window of every member but the target.
+        comparisons: by batch; chains whose seconds the cost does not know are not among the rows.
+    """
+
+    meta: dict[str, Any]
+    chains: Mapping[str, Mapping[str, int]]
+    comparisons: Mapping[int, SideBySide]
+
+    def best(self, batch: int) -> str:
+        """Name of the fastest chain at a batch."""
+        comparison = self.comparisons[batch]
+        return max(comparison.rows, key=comparison.output_tokens_per_s).policy
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each chain, a column for each batch."""
+        return [sweep_table(self)]
+
+    def lines(self) -> Sequence[str]:
+        """For each batch which chain is best, or that the target alone is."""
+        return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in self.comparisons.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/compare.md): `meta`, and one object per chain and batch."""
+        return {"meta": self.meta, "sweep": self._cells()}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each chain and batch; columns as in docs/compare.md, `sweep[]`, and `windows_MEMBER`."""
+        return flat_rows(self._cells())
+
+    def _cells(self) -> list[dict[str, Any]]:
+        return [
+            self._cell_to_json(batch, comparison, row)
+            for batch, comparison in self.comparisons.items()
+            for row in comparison.rows
+        ]
+
+    def _cell_to_json(self, batch: int, comparison: SideBySide, row: Summary) -> dict[str, Any]:
+        kept = (
+            "policy",
+            "speed_up",
+            "speed_up_ci",
+            "speed_up_mean_of_requests",
+            "output_tokens_per_s",
+            "acceptance_length",
+            "target_calls_per_token",
+            "exact_share",
+            "seeds",
+        )
+        figures = comparison.row_to_json(row)
+        return {
+            "batch": batch,
+            "windows": dict(self.chains[row.policy]),
+            "best": row.policy == self.best(batch),
+            **{name: figures[name] for name in kept},
+        }
+
+
+def sweep_table(sweep: Sweep) -> Grid:
+    """A row for each chain, a column for each batch; the fastest chain of a batch is marked."""
+    batches = list(sweep.comparisons)
+    best = [sweep.best(batch) for batch in batches]
+    said = f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch"
+    return table(
+        [
+            {"chain": chain, **{f"batch {batch:,}": _cell(sweep, chain, batch) for batch in batches}}
+            for chain in sweep.chains
+        ],
+        title=comparison_title(sweep.meta, next(iter(sweep.comparisons.values()))),
+        remarks=[said, *shared_remarks(sweep.meta, sweep.comparisons.values())],
+        bold={
+            (row, column)
+            for row, chain in enumerate(sweep.chains)
+            for column, name in enumerate(best, start=1)
+            if chain == name
+        },
+    )
+
+
+def _cell(sweep: Sweep, chain: str, batch: int) -> str:
+    comparison = sweep.comparisons[batch]
+    row = next((row for row in comparison.rows if row.policy == chain), None)
+    if row is None:
+        return "- "
+    speed_up = comparison.speed_up(row)
+    mark = BEST if chain == sweep.best(batch) else " "
+    if speed_up is None:
+        return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
+    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}{mark}"
+
+
+def tag_table(by_tag: ByTag) -> Grid:
+    """One row per policy, one column per tag: the speed-up over the target alone; the best of each tag is bold."""
+    figures = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
+    known = [speed_ups for speed_ups in figures.values() if speed_ups is not None]
+    best = {tag: max(row[tag] for row in known) for tag in by_tag.tags} if known else {}
+    bold = {
+        (row, column)
+        for row, speed_ups in enumerate(figures.values())
+        if speed_ups is not None
+        for column, tag in enumerate(by_tag.tags, start=1)
+        if speed_ups[tag] == best[tag]
+    }
+    return Grid(
+        title="speed-up by tag",
+        columns=_columns(by_tag.tags),
+        rows=tuple((policy, *_speed_ups(by_tag, speed_ups)) for policy, speed_ups in figures.items()),
+        remarks=("against the target alone on the same requests, at the first seed",),
+        bold=frozenset(bold),
+    )
+
+
+def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str]:
+    return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
+
+
+def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
+    """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
+
+    The least regret comes first.
+    """
+    tags = list(regret.best_static) if by_tag else []
+    best = "; ".join(f"{tag}: {policy}" for tag, policy in regret.best_static.items())
+    remark = f"by tag over the best policy given that does the same in every round ({best})"
+    return Grid(
+        title=f"regret over {regret.reference}",
+        columns=_columns(["all", *tags]),
+        rows=tuple(
+            (policy, _percent(over), *(_percent(regret.over_static[policy][tag]) for tag in tags))
+            for policy, over in sorted(regret.over_reference.items(), key=itemgetter(1))
+        ),
+        remarks=(remark,) if tags else (),
+    )
+
+
+def _columns(headings: Sequence[str]) -> tuple[Column, ...]:
+    return (Column(heading="policy", number=False), *(Column(heading=heading or "no tag") for heading in headings))
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.1%}" if abs(share) >= 5e-4 else "0.0%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .side_by_side import SideBySide
-from .tags import ByTag
+from .summary import ByTag
 
 REFERENCE = "oracle-chain"
 

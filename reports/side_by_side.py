@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .interval import Interval, mean_interval
-from .summary import Summary
+from .summary import Interval, Summary, mean_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,176 @@
-"""From a run log to the figures people compare; every one is defined in docs/glossary.md."""
+"""From a run log to the figures people compare; every one is defined in docs/glossary.md.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+A mean over seeds and how far it may be off: the 95% confidence interval by Student's t.
+
+How good the texts of a run are beside the target's own; every figure is defined in docs/glossary.md.
+
+A run by tag (task or domain): seconds, tokens and speed-up of each tag's own requests.
+
+The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import atan, cos, pi, sin, sqrt
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.ledger import TREE, VERIFY
-from ..runs.log import Columns, RunLog
-from .quality import Quality, quality_of
+from ..decoding.results import COMMIT, TREE, VERIFY
+from ..runs.log import QUALITY_FIELDS, Columns, RunLog, added_seconds
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and the half width of its confidence interval.
+
+    Attributes:
+        mean: of the values.
+        half_width: >= 0.
+    """
+
+    mean: float
+    half_width: float
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both ends, the lower one first."""
+        return self.mean - self.half_width, self.mean + self.half_width
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of independent values and its 95% interval; raises ValueError for fewer than two values."""
+    count = len(values)
+    if count < 2:
+        raise ValueError(f"an interval needs at least 2 values, got {count}")
+    if min(values) == max(values):  # no rounding error shall look like a spread
+        return Interval(mean=values[0], half_width=0.0)
+    return Interval(mean=fmean(values), half_width=t_quantile(count - 1) * stdev(values) / sqrt(count))
+
+
+def t_quantile(degrees: int) -> float:
+    """The t with P(|T| <= t) = 0.95 for Student's T of `degrees` >= 1 degrees of freedom."""
+    low, high = 0.0, 16.0  # 12.7 at one degree, and less at more
+    while low < (middle := (low + high) / 2) < high:
+        if _central_prob(middle, degrees) < LEVEL:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _central_prob(t: float, degrees: int) -> float:
+    """P(|T| <= t), in closed form for whole degrees (Abramowitz & Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(degrees))
+    odd = degrees % 2
+    term = cos(angle) if odd else 1.0
+    total = 0.0
+    for power in range(1 + odd, degrees, 2):
+        total += term
+        term *= cos(angle) ** 2 * power / (power + 1)
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Texts of the requests of which anything is known; None stands for what is not known or has no meaning.
+
+    Attributes:
+        lossy: whether the policy may commit other text than the target's, or did.
+        requests: that finished and whose texts are known.
+        tokens: of their answers.
+        known_share: of these tokens, how many have a known log-probability, 0 to 1.
+        num_divergences: tokens that the target would not have written in their very context.
+        divergences_per_1000: of tokens whose context is known.
+        text_agreement: share of positions at which the two texts are the same, 0 to 1.
+        prefix_agreement: the same up to each text's first difference.
+        log_prob_per_token: the target's, of known tokens, nats.
+        own_log_prob_per_token: the target's, of its own texts, nats.
+        answers_right, answers_own, answers_total: right answers, right ones of the target alone, and requests that have
+            an expected answer.
+    """
+
+    lossy: bool
+    requests: int
+    tokens: int
+    known_share: float
+    num_divergences: int | None
+    divergences_per_1000: float | None
+    text_agreement: float | None
+    prefix_agreement: float | None
+    log_prob_per_token: float | None
+    own_log_prob_per_token: float | None
+    answers_right: int | None
+    answers_own: int | None
+    answers_total: int | None
+
+
+def quality_of(log: RunLog, *, tag: str | None = None) -> Quality | None:
+    """The quality of a run's texts; None if nothing is known of them.
+
+    Args:
+        log: of the run.
+        tag: of the requests that count; None for all.
+    """
+    chosen = (log.requests["failed"] == "") & (log.requests["trunk_tokens"] >= 0)
+    if tag is not None:
+        chosen &= log.requests["tag"] == tag
+    if not chosen.any():
+        return None
+    rows = {name: log.requests[name][chosen] for name in (*QUALITY_FIELDS, "emitted_tokens")}
+    tokens, scored = _total(rows["emitted_tokens"]), _total(rows["scored_tokens"])
+    divergences = _known_total(rows["divergences"])
+    # Of two texts of other lengths, positions that only one has are not the same.
+    positions = _total(np.maximum(rows["emitted_tokens"], rows["trunk_tokens"]))
+    same, start = (_known_total(rows[name]) for name in ("same_tokens", "same_start"))
+    right, own, total = _answers(rows)
+    return Quality(
+        lossy=is_lossy(log),
+        requests=int(chosen.sum()),
+        tokens=tokens,
+        known_share=scored / tokens if tokens else 0.0,
+        num_divergences=divergences,
+        divergences_per_1000=_per(divergences, _total(rows["seen_tokens"]), 1000),
+        text_agreement=_per(same, positions),
+        prefix_agreement=_per(start, positions),
+        log_prob_per_token=_per(float(rows["log_prob"].sum()), scored),
+        own_log_prob_per_token=_per(float(rows["trunk_log_prob"].sum()), _total(rows["trunk_tokens"])),
+        answers_right=right,
+        answers_own=own,
+        answers_total=total,
+    )
+
+
+def is_lossy(log: RunLog) -> bool:
+    """Whether the policy of a run says that it is lossy, took a lossy step, or committed other text."""
+    said = log.meta.get("lossless") is False or bool(log.meta.get("lossy_steps"))
+    return said or bool((log.steps["kind"] == COMMIT).any() or (log.requests["divergent_tokens"] > 0).any())
+
+
+def _answers(rows: Columns) -> tuple[int | None, int | None, int | None]:
+    """Right answers, right ones of the target alone, and how many are expected; three None if none is."""
+    expected = rows["right"] >= 0
+    if not expected.any():
+        return None, None, None
+    return _total(rows["right"][expected]), _total(rows["trunk_right"][expected]), int(expected.sum())
+
+
+def _total(counts: NDArray[np.int64]) -> int:
+    return int(counts.sum())
+
+
+def _known_total(counts: NDArray[np.int64]) -> int | None:
+    """None if one is not known."""
+    return None if (counts < 0).any() else _total(counts)
+
+
+def _per(part: float | None, whole: int, of: int = 1) -> float | None:
+    return of * part / whole if part is not None and whole else None
+
 
 PERCENTILES = (50, 90, 95, 99)
 _PIECE = 1 << 16  # steps
@@ -293,3 +454,123 @@ def _spread(values: NDArray[np.float64]) -> Spread:
         return Spread(mean=0.0, p50=0.0, p90=0.0, p95=0.0, p99=0.0)
     p50, p90, p95, p99 = np.percentile(values, PERCENTILES)
     return Spread(mean=float(values.mean()), p50=float(p50), p90=float(p90), p95=float(p95), p99=float(p99))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagShare:
+    """One tag's part in a run.
+
+    Attributes:
+        requests: of this tag that finished.
+        output_tokens: tokens they emitted.
+        duration_s: seconds shared out to the requests of this tag, failed ones among them, > 0.
+    """
+
+    requests: int
+    output_tokens: int
+    duration_s: float
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens per second spent on this tag; 0 if none of its requests finished."""
+        return self.output_tokens / self.duration_s
+
+
+TagShares = Mapping[str, TagShare]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTag:
+    """Runs of several policies by tag, each at its first seed.
+
+    Attributes:
+        baseline: the target alone; None if its seconds are unknown.
+        policies: by name, in the order of the comparison; all hold the same tags.
+    """
+
+    baseline: TagShares | None
+    policies: Mapping[str, TagShares]
+
+    @property
+    def tags(self) -> list[str]:
+        """In the order of the first policy."""
+        return list(next(iter(self.policies.values())))
+
+    def speed_ups(self, policy: str) -> dict[str, float] | None:
+        """By tag, against the target alone on the same requests; None if its seconds are unknown."""
+        return None if self.baseline is None else tag_speed_ups(self.policies[policy], self.baseline)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The documented form (docs/compare.md): one object per policy."""
+        return [{"policy": policy, "tags": self._tags_to_json(policy)} for policy in self.policies]
+
+    def _tags_to_json(self, policy: str) -> dict[str, Any]:
+        speed_ups = self.speed_ups(policy)
+        return {
+            tag: {
+                **asdict(share),
+                "output_tokens_per_s": share.output_tokens_per_s,
+                "speed_up": None if speed_ups is None else speed_ups[tag],
+            }
+            for tag, share in self.policies[policy].items()
+        }
+
+
+def tag_shares(log: RunLog) -> dict[str, TagShare]:
+    """A run by tag, tags in alphabetical order."""
+    tags = log.requests["tag"]
+    seconds = request_seconds(log)
+    finished = log.requests["failed"] == ""
+    shares = {}
+    for tag in sorted(set(tags.tolist())):
+        here = tags == tag
+        shares[tag] = TagShare(
+            requests=int((here & finished).sum()),
+            output_tokens=int(log.requests["emitted_tokens"][here & finished].sum()),
+            duration_s=float(seconds[here].sum()),
+        )
+    return shares
+
+
+def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
+    """By tag, tokens per second over those of the baseline on the same requests.
+
+    Args:
+        shares: of a policy's run (`tag_shares`).
+        baseline: of the target alone, under the same scenario.
+
+    Raises:
+        ValueError: the runs do not hold the same tags, or the baseline finished no request of one.
+    """
+    if set(shares) != set(baseline):
+        raise ValueError(f"tags must be those of the baseline ({', '.join(baseline)}), got {', '.join(shares)}")
+    idle = [tag for tag, share in baseline.items() if not share.output_tokens]
+    if idle:
+        raise ValueError(f"baseline must have finished a request of every tag, got none of {idle[0]}")
+    return {tag: share.output_tokens_per_s / baseline[tag].output_tokens_per_s for tag, share in shares.items()}
+
+
+def request_seconds(log: RunLog) -> NDArray[np.float64]:
+    """Seconds of a run shared out to its R requests; they add up to the `duration_s` of its summary.
+
+    The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
+    Parts of an `Overlap` that ran at the same time count once (`added_seconds`).
+    What is left of the run, such as deciding, goes by the number of steps that were decided. At batch 1 that is the
+    time a request ran.
+
+    Returns:
+        `[R]`, in the order of `log.requests`.
+    """
+    steps, ops, requests = log.steps, log.ops, log.requests
+    num_requests = len(requests["request_id"])
+    ran = steps["op"] >= 0
+    op, request = steps["op"][ran], steps["request"][ran]
+    rows = np.bincount(op, minlength=len(ops["duration_s"]))
+    seconds = np.bincount(request, weights=added_seconds(log)[op] / rows[op], minlength=num_requests)
+    rest_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min()) - seconds.sum()
+    decided = log.decided()
+    if not decided.any():  # nothing was left to decide, nor any time but what rounding leaves
+        decided = ~decided
+    num_steps = np.bincount(steps["request"][decided], minlength=num_requests)
+    shared: NDArray[np.float64] = seconds + rest_s * num_steps / num_steps.sum()
+    return shared

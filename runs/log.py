@@ -1,13 +1,26 @@
 """The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
 
+How good a request's text is in the eyes of the target: what both worlds measure of lossy policies.
+
 `decoding.ledger` says what the columns of operations and steps hold.
+
+By how much each operation moved a run on: parts of an `Overlap` that run at the same time do not add up.
+
+Collects a run log while a loop runs; it fits `decoding.ledger.Ledger` by shape.
+
+Seconds per token of each request: over those of plain decoding they say whether it thrashed.
+
+A request thrashes when speculation accepts so little that the target alone would have been faster.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
+from math import nan
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -15,10 +28,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..decoding.ledger import VERIFY, OpRecord, StepRecord
+from ..base.files import whole_folder
+from ..decoding.results import COMMIT, VERIFY, OpRecord, StepRecord
 from ..traces.folder import check_outside
-from ..whole_files import whole_folder
-from .text_quality import TextQuality
+
+UNKNOWN_COUNT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextQuality:
+    """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
+
+    A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
+    each at least -64 nats (`stored_resolution.LOG_PROBS`).
+
+    Attributes:
+        divergences: committed tokens that the target would not have written in their very context.
+        seen_tokens: committed tokens of whose context that is known.
+        scored_tokens: those of them whose log-probability is known.
+        log_prob: sum of these, nats, <= 0.
+        trunk_tokens: of the target's own text.
+        trunk_log_prob: sum over all of them, nats, <= 0.
+        same_tokens: positions at which the two texts are the same.
+        same_start: leading ones among them.
+        exact_start: leading committed tokens whose very contexts are on record; all of them if replay never left it.
+        right: 1 if the answer is right, 0 if not.
+        trunk_right: the same of the target's own text.
+    """
+
+    divergences: int = UNKNOWN_COUNT
+    seen_tokens: int = 0
+    scored_tokens: int = 0
+    log_prob: float = 0.0
+    trunk_tokens: int = UNKNOWN_COUNT
+    trunk_log_prob: float = 0.0
+    same_tokens: int = UNKNOWN_COUNT
+    same_start: int = UNKNOWN_COUNT
+    exact_start: int = UNKNOWN_COUNT
+    right: int = UNKNOWN_COUNT
+    trunk_right: int = UNKNOWN_COUNT
+
+
+def same_counts(tokens: list[int], trunk: list[int]) -> tuple[int, int]:
+    """(positions at which two texts are the same, leading ones among them)."""
+    same = [ours == theirs for ours, theirs in zip(tokens, trunk, strict=False)]
+    return sum(same), next((index for index, alike in enumerate(same) if not alike), len(same))
+
 
 Columns = dict[str, NDArray[Any]]
 
@@ -173,3 +228,198 @@ def _write_columns(columns: Columns, file: Path) -> None:
 def _table(columns: Columns, rows: slice) -> pa.Table:
     pieces = {name: column[rows] for name, column in columns.items()}
     return pa.table({name: part.astype(np.int64) if part.dtype.kind == "i" else part for name, part in pieces.items()})
+
+
+def added_seconds(log: RunLog) -> NDArray[np.float64]:
+    """Seconds of each of N operations; of a further part of an `Overlap` those after the parts before it had ended.
+
+    So the operations of one `Overlap` add up to its own seconds, whichever devices they ran on. All others count whole.
+
+    Returns:
+        `[N]`, in the order of `log.ops`.
+    """
+    starts, durations = log.ops["start_s"], log.ops["duration_s"].astype(np.float64)
+    part, ends, added = parts_of(log), starts + durations, durations.copy()
+    for op in np.flatnonzero(part):
+        covered = ends[op - part[op] : op].max()  # the parts of an Overlap stand one after the other
+        added[op] = min(durations[op], max(0.0, ends[op] - covered))
+    return added
+
+
+def parts_of(log: RunLog) -> NDArray[np.int64]:
+    """`[N]` which part of an `Overlap` each operation is, by its index; 0 for all others."""
+    part = np.zeros(len(log.ops["kind"]), dtype=np.int64)
+    ran = log.steps["op"] >= 0
+    part[log.steps["op"][ran]] = log.steps["part"][ran]
+    return part
+
+
+# Of integers that do not take four bytes: small ones, and tokens fed to a batch.
+_CODES = {"kind": "b", "prefill": "b", "part": "b", "refused": "b", "level": "h", "own": "h", "new_tokens": "q"}
+
+
+class RunLedger:
+    """Packs one row per operation and per step; `finish` turns them into columns."""
+
+    def __init__(self) -> None:
+        # Packed rows: smaller than tuples, and quicker to append to than an array.array.
+        self._ops = bytearray()
+        self._steps = bytearray()
+        self._pack_op = _packer(OP_FIELDS).pack
+        self._pack_step = _packer(STEP_FIELDS).pack
+        self._last_op = -1
+        self._requests: list[tuple[Any, ...]] = []
+        self._indices: dict[str, int] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._preempted: Counter[str] = Counter()
+
+    def note_admitted(self, request_id: str, *, tag: str, num_prompt: int, arrived_at_s: float, now_s: float) -> None:
+        """A request starts; its index in `steps` is the order of admission."""
+        self._indices[request_id] = len(self._requests)
+        self._requests.append((request_id, tag, num_prompt, arrived_at_s, now_s))
+
+    def note_op(self, record: OpRecord) -> None:
+        """An operation finished."""
+        self._last_op += 1
+        self._ops += self._pack_op(*record)
+
+    def note_step(self, record: StepRecord) -> None:
+        """A step of one request finished; it belongs to the latest operation, unless it is a Commit."""
+        op = -1 if record.kind == COMMIT else self._last_op
+        self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
+
+    def note_block(self, ops: Columns, steps: Columns) -> None:
+        """Operations that finished one after another, and their steps.
+
+        Args:
+            ops: `[N]` by OP_FIELDS; what is left out is 0, as it is of `steps`.
+            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+        """
+        first = self._last_op + 1
+        self._last_op += len(ops["kind"])
+        self._ops += _packed(OP_FIELDS, ops)
+        self._steps += _packed(STEP_FIELDS, steps | {"op": np.where(steps["op"] < 0, -1, steps["op"] + first)})
+
+    def note_failed(self, request_id: str, error: str, end_s: float) -> None:
+        """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
+        if not error:
+            raise ValueError(f"request {request_id}: failed must give a reason, got ''")
+        self._failed[request_id] = (error, end_s)
+
+    def note_preempted(self, request_id: str) -> None:
+        """A step of a request was put off."""
+        self._preempted[request_id] += 1
+
+    def finish(
+        self,
+        meta: dict[str, Any],
+        *,
+        reanchored: Mapping[str, int],
+        divergent: Mapping[str, int],
+        times_plain: Mapping[str, float] | None = None,
+    ) -> RunLog:
+        """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
+
+        Its columns are views of what was written down: nothing more can be noted as long as they are held.
+
+        What is known of the texts' quality is added by `log.with_quality`.
+
+        Args:
+            meta: what was run.
+            reanchored: per request, times replay resumed on the trunk after leaving the record.
+            divergent: per request, committed tokens that differ from the target's own text at their position.
+            times_plain: per request, its seconds per token over those of plain decoding, where known.
+        """
+        steps = _unpacked(STEP_FIELDS, self._steps)
+        first, last = _first_and_last(steps, len(self._requests))
+        emitted = np.bincount(steps["request"], weights=steps["emitted"], minlength=len(self._requests))
+        rows = []
+        quality = astuple(TextQuality())
+        for index, (request_id, tag, num_prompt, arrived, admitted) in enumerate(self._requests):
+            failed, finished = self._failed.get(request_id, ("", float(last[index])))
+            row = (request_id, tag, num_prompt, int(emitted[index]), arrived, admitted, float(first[index]), finished)
+            counts = (reanchored.get(request_id, 0), divergent.get(request_id, 0))
+            ratio = nan if times_plain is None else times_plain.get(request_id, nan)
+            rows.append((*row, *counts, failed, self._preempted[request_id], ratio, *quality))
+        requests = to_columns(REQUEST_FIELDS, rows)
+        return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
+
+
+def _first_and_last(steps: Columns, num_requests: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each request's first and last step that emitted ended, seconds; NaN for one that never did."""
+    first = np.full(num_requests, np.nan)
+    last = np.full(num_requests, np.nan)
+    commits = np.flatnonzero(steps["emitted"] > 0)
+    # Steps are in order of time: writing backwards leaves each request's first commit.
+    first[steps["request"][commits][::-1]] = steps["end_s"][commits][::-1]
+    last[steps["request"][commits]] = steps["end_s"][commits]
+    return first, last
+
+
+def _codes(fields: tuple[str, ...]) -> list[str]:
+    """Of each field: a double for durations and instants, else an integer of as many bytes as it needs."""
+    return ["d" if field.endswith("_s") else _CODES.get(field, "i") for field in fields]
+
+
+def _packer(fields: tuple[str, ...]) -> Struct:
+    """Rows laid out as a compiler would, so that columns can be looked at where they lie."""
+    return Struct("@" + "".join(_codes(fields)) + "0d")
+
+
+def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
+    """The same layout to numpy."""
+    return np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True)
+
+
+def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
+    """Rows of columns, of which the first is there; others that are left out are 0."""
+    table = np.zeros(len(columns[fields[0]]), _row_type(fields))
+    for field in columns.keys() & set(fields):
+        table[field] = columns[field]
+    return table.tobytes()
+
+
+def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
+    """Columns of packed rows, not copied: a long run is not to be held twice."""
+    table = np.frombuffer(rows, dtype=_row_type(fields))
+    return {field: table[field] for field in fields}
+
+
+def seconds_per_token(log: RunLog) -> dict[str, float]:
+    """Seconds per token by request id, after each request's first commit: prefill is not speculation's fault.
+
+    Seconds are those of the operations that the request had a part in, whole, however many requests shared them; parts
+    of an `Overlap` that ran at the same time count once (`added_seconds`). An operation in which another request's
+    prompt was read counts as the median of its kind and member.
+    Requests that emitted nothing after their first commit are left out.
+    """
+    order = np.argsort(log.steps["request"], kind="stable")
+    steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}
+    ids = log.requests["request_id"]
+    before = np.cumsum(steps["emitted"]) - steps["emitted"]
+    starts = np.searchsorted(steps["request"], steps["request"], side="left")
+    later = before > before[starts]
+    request = steps["request"][later]
+    ops = steps["op"][later]
+    ran = ops >= 0  # a Commit is part of no operation
+    seconds = np.bincount(request[ran], weights=_without_prompts(log)[ops[ran]], minlength=len(ids))
+    tokens = np.bincount(request, weights=steps["emitted"][later], minlength=len(ids))
+    return {str(ids[index]): float(seconds[index] / tokens[index]) for index in np.flatnonzero(tokens)}
+
+
+def _without_prompts(log: RunLog) -> NDArray[np.float64]:
+    """Seconds of every operation, those that read a prompt as the median of the others of their kind and member."""
+    steps, ops = log.steps, log.ops
+    seconds = added_seconds(log)
+    ran = steps["op"] >= 0
+    members = steps["request"][ran] * len(log.meta["members"]) + steps["level"][ran]
+    _, first = np.unique(members, return_index=True)  # steps are in order of time
+    reads = np.zeros(len(seconds), dtype=bool)
+    reads[steps["op"][ran][first]] = True
+    columns = np.stack([ops["level"], ops["kind"], parts_of(log)])
+    kinds = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+    for kind in np.unique(kinds[reads]):
+        others = seconds[(kinds == kind) & ~reads]
+        if len(others):
+            seconds[(kinds == kind) & reads] = np.median(others)
+    return seconds

@@ -1,38 +1,359 @@
-"""Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`."""
+"""Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`.
 
+Refuses a batch whose caches cannot be held at all, before anything runs.
+
+Drives the loop offline: a list of requests, so many at a time, on the clock of this machine or by a price list.
+
+What a run on this machine is made of: a world, and all that drives it.
+
+The quality of a lossy policy's texts on real models, measured when they are written.
+
+The target continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says
+what it would have written at every place and how probable the text is to it.
+
+Letters: T tokens of an answer, V vocabulary.
+"""
+
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 import numpy as np
+import torch
 
-from ..arguments import check_least
-from ..decoding.policy import Policy
-from ..decoding.prefill import Start
-from ..decoding.request_tokens import FinishReason
-from ..decoding.rollouts.branching import Rollouts
-from ..decoding.rollouts.growth import Growth, growth_of
+from ..base.errors import ArgumentError, check_least, counted, raised_at
+from ..base.terminal import Progress
+from ..decoding.legal_steps import Policy
+from ..decoding.loop import Loop
+from ..decoding.request_text import Ending, FinishReason
+from ..decoding.results import Results
+from ..decoding.rollout_growth import Growth, growth_of
+from ..decoding.rollouts import Rollouts
+from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
-from ..foreign_code import raised_at
-from ..progress import Progress
-from ..runs.log import RunLog
-from ..runs.plain_pace import seconds_per_token
+from ..policies.about import Observable, StepWatch, about_of, observed_by
+from ..policies.fixed import Plain
+from ..runs.log import UNKNOWN_COUNT, RunLedger, RunLog, TextQuality, same_counts, seconds_per_token
+from ..traces.contexts.columns import LOG_PROBS
 from ..traces.meta import Sampling
-from .ahead.pace import AheadKind
-from .driver import INTERRUPTED, Driver, OnCommit
-from .fit import check_fit
-from .forward.forward_choice import ForwardKind
-from .memory import Memory
+from .ahead import AheadKind
+from .caches import total_bytes
+from .clock import PricedSeconds, Prices, TimedPolicy
+from .forward_choice import ForwardKind
+from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
-from .run import Run, sessions_of
-from .timing.plain_speed import plain_step_s
-from .timing.priced_seconds import Prices
-from .tokenizers.stop_strings import make_ending, text_before_stop
-from .tokenizers.text_stream import TextStream
+from .recording.branches import text_logits
+from .recording.views import scores
+from .rules import refuse_oracle
+from .sampling import noise_of, truncated
+from .tasks import Scorer
+from .threads import Memory
+from .timing import plain_step_s
+from .tokenizers import TextStream, make_ending, text_before_stop
 from .world import TorchWorld
+
+
+def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:
+    """Compare what the first requests may come to hold, and prefix caches do, with what the devices have in all.
+
+    On a device with a limit the runtime preempts instead, so a batch of any size is served.
+
+    Raises:
+        ArgumentError: some device has less memory than that.
+    """
+    if not sessions:
+        return
+    longest = max(session.num_prompt + session.budget for session in sessions)
+    of_prefixes = 0 if memory.prefixes is None else memory.prefixes.num_tokens
+    needed: dict[torch.device, int] = {}
+    for member in pool.members:
+        if member.model is not None:
+            device = member.model.device
+            held = (len(sessions) * longest + of_prefixes) * member.kv_bytes_per_token
+            needed[device] = needed.get(device, 0) + held
+    limits = memory.limits(needed)
+    for device, num_bytes in needed.items():
+        if device in limits:
+            continue
+        total = total_bytes(device)
+        if num_bytes > total:
+            prefixes = f" and prefix caches of {counted(of_prefixes, 'token')} each" if of_prefixes else ""
+            raise ArgumentError(
+                f"batch must fit into memory: {len(sessions)} requests of up to {longest} tokens{prefixes} take "
+                f"{num_bytes:,} bytes of keys and values on {device}, which has {total:,}; "
+                "give a KV limit to have requests preempted"
+            )
+
+
+OnCommit = Callable[[Session, list[int]], None]
+INTERRUPTED = "interrupted"
+
+
+class Driver:
+    """Admits requests as others end, and runs operations until none is left.
+
+    Args:
+        loop: decides.
+        world: carries out.
+        ledger: of the loop.
+        on_commit: told of every request's newly committed tokens, in order.
+        priced: tells the seconds instead of the clock; None measures.
+
+    Attributes:
+        failed: the errors of requests that failed, by id.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        world: TorchWorld,
+        ledger: RunLedger,
+        *,
+        on_commit: OnCommit | None = None,
+        priced: PricedSeconds | None = None,
+    ) -> None:
+        self.failed: dict[str, Exception] = {}
+        self._loop = loop
+        self._world = world
+        self._ledger = ledger
+        self._clock = priced or world.clock
+        self._priced = priced
+        self._on_commit = on_commit
+        self._told: dict[str, int] = {}
+        self._running: dict[str, Session] = {}
+        self._waiting: deque[Session] = deque()
+        self._batch = 0
+        self._growth: Growth | None = None
+
+    def run(self, sessions: Sequence[Session], batch: int, growth: Growth | None = None) -> Iterator[int]:
+        """Answer every request; yields, operation by operation, how many have ended.
+
+        Args:
+            sessions: in the order in which they are admitted.
+            batch: requests running at a time, >= 1.
+            growth: the paths that leave them; None for none. Those that may start come before what has not begun, as
+                their text was the last to be read. Paths that cannot start fail, and count as ended.
+        """
+        loop, clock = self._loop, self._clock
+        self._batch, self._growth = batch, growth
+        for session in sessions:
+            self._waiting.append(session)
+            if growth is not None:
+                self._waiting.extend(growth.ripe(session))
+        loop.load.num_waiting = len(self._waiting)
+        self._admit()
+        while True:
+            op = loop.next_op(clock.now_s())
+            if loop.finished:  # a Commit ends requests without an operation
+                yield self._refill()
+            elif op is None:
+                return
+            if op is None:
+                continue
+            start_s = clock.now_s()
+            results: Results = op.run(self._world)
+            if self._priced is not None:
+                results = self._priced.priced(op, results)
+            loop.finish(op, results, start_s=start_s, now_s=clock.now_s())
+            self._note_evicted()
+            yield self._refill()
+
+    def _refill(self) -> int:
+        """Pass on what was committed, and admit requests for those that ended; returns how many did."""
+        if self._on_commit is not None:
+            self._tell()
+        grown = self._growth is not None and self._branch(self._growth)
+        ended = self._take_ended()
+        if ended or grown:
+            self._admit()
+        return ended
+
+    def _branch(self, growth: Growth) -> bool:
+        """Let paths that may start wait for their turn, before all others; returns whether there are any."""
+        ripe = [child for session in self._running.values() for child in growth.ripe(session)]
+        self._waiting.extendleft(reversed(ripe))
+        self._loop.load.num_waiting += len(ripe)
+        return bool(ripe)
+
+    def give_up(self, reason: str) -> None:
+        """Note every request that has not ended as failed for `reason`."""
+        self._take_ended()
+        for request_id in self._running:
+            self._ledger.note_failed(request_id, reason, self._clock.now_s())
+
+    def raise_failure(self) -> None:
+        """Raise the error of the first request that failed, if one did.
+
+        It leaves the driver first. An error refers to the frames that it passes; if one of them referred back to it,
+        that cycle would keep all of the run in memory until Python's collector finds it.
+        """
+        for request_id in self.failed:
+            raise self.failed.pop(request_id).with_traceback(None)
+
+    def _admit(self) -> None:
+        """Let as many requests start as the batch has room for."""
+        now_s = self._clock.now_s()
+        while self._waiting and len(self._running) < self._batch:
+            session = self._waiting.popleft()
+            self._ledger.note_admitted(
+                session.request_id, tag=session.tag, num_prompt=session.num_prompt, arrived_at_s=now_s, now_s=now_s
+            )
+            self._loop.load.num_waiting -= 1
+            self._loop.admit(session)
+            self._running[session.request_id] = session
+
+    def _note_evicted(self) -> None:
+        """Requests that lost their memory while others ran; the loop notes those that could not run themselves."""
+        evicted = self._world.manager.evicted
+        for request_id in evicted:
+            self._ledger.note_preempted(request_id)
+        evicted.clear()
+
+    def _tell(self) -> None:
+        """Pass on what was committed since the last time."""
+        assert self._on_commit is not None
+        for request_id, session in self._running.items():
+            told = self._told.get(request_id, 0)
+            if len(session.emitted) > told:
+                self._told[request_id] = len(session.emitted)
+                self._on_commit(session, session.emitted[told:])
+
+    def _take_ended(self) -> int:
+        loop = self._loop
+        if not (loop.finished or loop.failed):
+            return 0
+        ended = len(loop.finished) + len(loop.failed)
+        for session in loop.finished:
+            del self._running[session.request_id]
+            ended += self._note_lost(session, None)
+        for session, error in loop.failed:
+            del self._running[session.request_id]
+            self.failed[session.request_id] = error
+            ended += self._note_lost(session, error)
+        loop.finished.clear()
+        loop.failed.clear()
+        return ended
+
+    def _note_lost(self, session: Session, error: Exception | None) -> int:
+        """Note the paths that cannot start since the one they leave has ended; returns how many there are."""
+        if self._growth is None:
+            return 0
+        lost, now_s = self._growth.ended(session, error), self._clock.now_s()
+        for fork, tag, num_prompt, reason in lost:
+            request_id = fork.request_id
+            self._ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=now_s, now_s=now_s)
+            self._ledger.note_failed(request_id, reason, now_s)
+        return len(lost)
+
+
+class Run:
+    """A world with a policy, the loop that asks it, the driver of the loop and the ledger of both.
+
+    Args:
+        world: of the models.
+        policy: built for `loaded_pool(world.pool)`; one object for all requests.
+        name: of the policy, for errors and the log.
+        on_commit: told of every request's newly committed tokens.
+        prices: what operations are said to take; None measures.
+
+    Attributes:
+        world: as given.
+        members: the pool as the policy sees it.
+        ledger: told of all that happens.
+        driver: answers the sessions of the run.
+        timed: the policy, and the seconds it has taken.
+
+    Raises:
+        ValueError: an oracle, or token trees under rejection sampling.
+    """
+
+    def __init__(
+        self,
+        world: TorchWorld,
+        policy: Policy,
+        *,
+        name: str,
+        on_commit: OnCommit | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        refuse_oracle(policy, name)
+        if world.sampling.mode == "rejection" and Observable.branches in observed_by(policy):
+            raise ArgumentError(f"policy {name} drafts token trees, under greedy and coupled sampling, got rejection")
+        self.world = world
+        self.members = loaded_pool(world.pool)
+        self.ledger = RunLedger()
+        self._name = name
+        self.timed = TimedPolicy(policy, StepWatch(self.members.target))
+        loop = Loop(pool=self.members, policy=self.timed, name=name, world=world, ledger=self.ledger)
+        priced = None if prices is None else PricedSeconds(prices, self.members.names)
+        self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
+
+    def meta(self, *, pool: str, max_new_tokens: int, batch: int) -> dict[str, Any]:
+        """What a run log says of the run so far; `pool` is the name of the models."""
+        return {
+            "world": "runtime",
+            "policy": self._name,
+            "pool": pool,
+            "sampling": self.world.sampling.model_dump(),
+            "max_new_tokens": max_new_tokens,
+            "batch": batch,
+            "cache": self.world.memory.cache,
+            "prefix_cache": None if (size := self.world.memory.prefixes) is None else asdict(size),
+            "forward": self.world.forward_names,
+            "members": list(self.members.names),
+            "lossless": about.lossless if (about := about_of(self.timed.wrapped)) else None,
+            "lossy_steps": self._lossy_steps(),
+            "policy_s": self.timed.seconds,
+            "phases": asdict(self.world.phases),
+            "overlap": asdict(self.world.ahead),
+            **self._sharing(),
+            "processes": 1 if (ranks := self.world.pool.ranks) is None else ranks.num_ranks,
+        }
+
+    def _sharing(self) -> dict[str, Any]:
+        """With prefix caches, how each member attends to what rows share: only fused forwards can do so once."""
+        memory = self.world.memory
+        if memory.prefixes is None:
+            return {}
+        how = memory.shared_attention
+        names = self.world.forward_names
+        each = {name: how if kind == "fused" else kind for name, kind in names.items()}
+        return {"shared_attention": each, "shared_attention_asked": how}
+
+    def _lossy_steps(self) -> bool:
+        """Whether steps may have changed the text, or under rejection sampling what it follows."""
+        watch = self.timed.watch
+        return watch.lossy_drawn if self.world.sampling.mode == "rejection" else watch.lossy
+
+
+def sessions_of(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    ending: Ending | None = None,
+    *,
+    start: Start = Start.prefill,
+) -> list[Session]:
+    """The requests that prompts are; raises as `pool.tokens_of`, and ValueError for a start that only a log holds."""
+    members = loaded_pool(pool)
+    return [
+        Session(
+            pool=members,
+            request_id=prompt.request_id,
+            tag=prompt.tag,
+            prompt=tokens,
+            budget=max_new_tokens,
+            eos=frozenset(pool.eos_token_ids),
+            ending=ending,
+            prefill_before=prefill_before(start, members, what="a run of models"),
+        )
+        for prompt, tokens in zip(prompts, pool.tokens_of(prompts, max_new_tokens), strict=True)
+    ]
+
 
 OnToken = Callable[[str, int, str], None]
 
@@ -257,3 +578,113 @@ def _output(
         finish_reason="error" if reason is None else reason,
         error="" if error is None else str(error),
     )
+
+
+class Alone(TypedDict, total=False):
+    """How the target is to write alone: arguments of `decode`, as of the run that it is compared with."""
+
+    sampling: Required[Sampling]
+    max_new_tokens: Required[int]
+    batch: int
+    memory: Memory | None
+    forward: ForwardKind
+    stop: Sequence[str]
+
+
+class Verdict(NamedTuple):
+    """What the target says of an answer.
+
+    Attributes:
+        log_prob: sum over its tokens, nats, <= 0, each rounded as recordings are.
+        divergences: tokens it would not have written in their contexts; -1 with rejection sampling, which draws.
+    """
+
+    log_prob: float
+    divergences: int
+
+
+def text_qualities(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    outputs: Sequence[Output],
+    alone: Alone,
+    scorer: Scorer | None = None,
+) -> dict[str, TextQuality]:
+    """Measure every answer that was finished.
+
+    With rejection sampling two texts of one prompt are two draws: where they part means nothing and stays unknown.
+    Rounding may turn a near tie, so that a token of the target's own counts as a divergence.
+
+    Args:
+        pool: that wrote them.
+        prompts: of the run.
+        outputs: of the run; failed ones are left out.
+        alone: how the target writes.
+        scorer: of answers; None runs no tests.
+
+    Raises:
+        KeyboardInterrupt: the user would not wait.
+    """
+    answered = {output.request_id: output for output in outputs if not output.error}
+    asked = [prompt for prompt in prompts if prompt.request_id in answered]
+    if not asked:
+        return {}
+    plain, scorer = Plain(loaded_pool(pool)), scorer or Scorer()
+    owns, _ = whole(decode(pool, plain, asked, name="plain", **alone))
+    return {
+        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone["sampling"], scorer)
+        for prompt, own in zip(asked, owns, strict=True)
+        if not own.error
+    }
+
+
+def _quality(
+    pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampling: Sampling, scorer: Scorer
+) -> TextQuality:
+    context = pool.encode(prompt.text)
+    tokens, trunk = list(output.tokens), list(own.tokens)
+    own_verdict = verdict_on(pool, prompt.request_id, context, trunk, sampling)
+    if tokens == trunk:
+        verdict = own_verdict._replace(divergences=min(own_verdict.divergences, 0))
+    else:
+        verdict = verdict_on(pool, prompt.request_id, context, tokens, sampling)
+    draws = sampling.mode == "rejection"
+    same = (UNKNOWN_COUNT, UNKNOWN_COUNT) if draws else same_counts(tokens, trunk)
+    return TextQuality(
+        divergences=verdict.divergences,
+        seen_tokens=len(tokens),
+        scored_tokens=len(tokens),
+        log_prob=verdict.log_prob,
+        trunk_tokens=len(trunk),
+        trunk_log_prob=own_verdict.log_prob,
+        same_tokens=same[0],
+        same_start=same[1],
+        exact_start=len(tokens),
+        right=_right(scorer, prompt, output),
+        trunk_right=_right(scorer, prompt, own),
+    )
+
+
+@torch.inference_mode()
+def verdict_on(
+    pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
+) -> Verdict:
+    """What the target says of `tokens` after `prompt`: one forward over both."""
+    model = pool.target.model
+    assert model is not None
+    count = len(tokens)
+    logits = text_logits(model, [*prompt, *tokens[:-1]], count)
+    log_probs = torch.log_softmax(truncated(logits, sampling), dim=-1)
+    written = torch.tensor(list(tokens), device=logits.device)
+    of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())
+    if sampling.mode == "rejection":
+        return Verdict(float(of_tokens.sum()), UNKNOWN_COUNT)
+    noise = noise_of(sampling, request_id, logits.shape[-1])
+    chosen = scores(logits, sampling, None if noise is None else noise.rows(range(count))).argmax(dim=-1).cpu().numpy()
+    return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
+
+
+def _right(scorer: Scorer, prompt: Prompt, output: Output) -> int:
+    """1 if the answer is the one expected, 0 if not, -1 where nobody knows."""
+    score = scorer.score(prompt, output.text)
+    return UNKNOWN_COUNT if score is None or score.right is None else int(score.right)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..arguments import ArgumentError
-from ..strict_json import decode_json
+from ..base.errors import ArgumentError
+from ..base.files import decode_json
 from ..traces.errors import TraceFormatError
-from ..traces.importers.reading.lines import bounded_lines, sound_lines
-from .answer_check import CHECKS, Check, last_number
-from .tasks.code_tests import CodeTests, read_tests
+from ..traces.importers.reading import bounded_lines, sound_lines
+from .rules import CHECKS, Check, last_number
+from .sandbox import CodeTests, read_tests
 
 UNTAGGED = "untagged"
 PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file

@@ -1,10 +1,91 @@
-"""How many threads torch uses: always stated, since more than there are free cores is far slower than one."""
+"""How many threads a run takes, and what memory it holds.
+
+How a run keeps keys and values, as whoever starts it asks for it.
+
+How many threads torch uses: always stated, since more than there are free cores is far slower than one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from ..arguments import ArgumentError, check_least
-from ..counted import counted
-from ..machine import num_processors
+from ..base.errors import ArgumentError, check_least, check_within, counted
+from ..base.files import num_processors
+from ..decoding.prefixes import PrefixCacheSize
+from .caches import SHARED_KINDS, MaskCache, MemberKV, SharedKind
+from .forward import ModelForward
+from .prefix_caches import PrefixedMaskCache, PrefixedSlotCache
+
+CacheKind = Literal["slots", "mask"]
+CACHES: tuple[CacheKind, ...] = ("slots", "mask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """How keys and values are kept.
+
+    Attributes:
+        cache: `slots` (a slot is a position) or `mask` (append-only with a validity mask).
+        limit_bytes: of all members' caches on a device together: one number for each device, or by the name of the
+            device, as `cuda:0`. None, and a device that is not named, is whatever the device has.
+        dead_share: of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1].
+        prefixes: of each member's prefix cache, whose memory is among `limit_bytes`; None for none.
+        shared_attention: whether fused forwards compute attention over a prefix that all their rows share once, which
+            is numerically the same but for rounding: `on`, `off`, or `auto` where it is quicker here.
+
+    Raises:
+        ArgumentError: an unknown kind of cache, no byte at all, or a share out of range.
+    """
+
+    cache: CacheKind = "slots"
+    limit_bytes: int | Mapping[str, int] | None = None
+    dead_share: float = 0.5
+    prefixes: PrefixCacheSize | None = None
+    shared_attention: SharedKind = "auto"
+
+    def __post_init__(self) -> None:
+        if self.cache not in CACHES:
+            raise ArgumentError(f"`cache` must be one of {', '.join(CACHES)}, got {self.cache!r}")
+        if self.shared_attention not in SHARED_KINDS:
+            known = ", ".join(SHARED_KINDS)
+            raise ArgumentError(f"`shared_attention` must be one of {known}, got {self.shared_attention!r}")
+        if self.shared_attention != "auto" and self.prefixes is None:
+            raise ArgumentError(f"`shared_attention` goes with `prefix_cache`, got {self.shared_attention} without one")
+        limits = self.limit_bytes
+        for limit in limits.values() if isinstance(limits, Mapping) else () if limits is None else (limits,):
+            check_least("`limit_bytes`", limit, 1)
+        check_within("`dead_share`", self.dead_share, "(0, 1]")
+
+    def limits(self, devices: Iterable[torch.device]) -> dict[torch.device, int]:
+        """Bytes by device, of the pool's devices that have a limit; raises ArgumentError for other devices."""
+        named = {str(device): device for device in devices}
+        if self.limit_bytes is None:
+            return {}
+        if not isinstance(self.limit_bytes, Mapping):
+            return dict.fromkeys(named.values(), self.limit_bytes)
+        for name in self.limit_bytes:
+            if name not in named:
+                raise ArgumentError(f"`limit_bytes` must name devices of the pool ({', '.join(named)}), got {name!r}")
+        return {named[name]: limit for name, limit in self.limit_bytes.items()}
+
+    def make_cache(self, forward: ModelForward, limit_bytes: int | None) -> MemberKV:
+        """An empty cache for a member that runs so; the limit is that of its device."""
+        if self.prefixes is not None:
+            return self._make_prefixed(forward, self.prefixes)
+        if self.cache == "mask":
+            return MaskCache(forward.kv_shape, dead_share=self.dead_share)
+        return forward.slot_cache(limit_bytes=limit_bytes)
+
+    def _make_prefixed(self, forward: ModelForward, size: PrefixCacheSize) -> MemberKV:
+        made = (
+            PrefixedMaskCache(forward.kv_shape, size, dead_share=self.dead_share)
+            if self.cache == "mask"
+            else PrefixedSlotCache(forward.kv_shape, size)
+        )
+        made.shared_attention = self.shared_attention
+        return made
 
 
 def use_threads(count: int) -> None:

@@ -6,40 +6,32 @@ from typing import Self, TypeVar
 
 import torch
 
-from ..arguments import ArgumentError
-from ..decoding.contract import Draft, Overlap, Step
-from ..decoding.overlap.world import OverlapItem
-from ..decoding.prefixes.counts import PrefixCounts
-from ..decoding.prefixes.pool_prefixes import PoolPrefixes
+from ..base.errors import ArgumentError
+from ..decoding.overlap_op import OverlapItem
+from ..decoding.pool_prefixes import PoolPrefixes
+from ..decoding.prefixes import PrefixCounts
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
-from ..decoding.rules.signal import Signal
+from ..decoding.rules import Signal
 from ..decoding.session import Session
-from ..decoding.trees.world import TreeItem
+from ..decoding.steps import Draft, Overlap, Step
+from ..decoding.tree_ops import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
-from .ahead.lanes import Lanes
-from .ahead.pace import AheadKind, AheadPace, Pace, why_no_threads
-from .executor.draft_processor import DraftProcessor
-from .executor.executor import Executor, Phases
-from .executor.foreign_drafter import ForeignDrafter
-from .executor.rollback_processor import RollbackProcessor
-from .executor.sampler import Sampler, make_sampler
-from .executor.verify_processor import Chunk, VerifyProcessor
-from .features.feature_reader import FeatureReader
-from .forward.forward_choice import ForwardKind
-from .forward.model_forward import ModelForward
-from .kv.member_kv import MemberKV
-from .memory import Memory
-from .pools.loaded_members import LoadedMembers
-from .sampling.chance import Chance, SeededChance
-from .sampling.coupled_noise import noise_of
-from .state.errors import CacheDesyncError
-from .state.prefix_sharing import PrefixSharing
-from .state.request_state import RequestState
-from .state.shareable import check_shareable
-from .state.state_manager import StateManager
-from .timing.clock import Clock, SharedClock
-from .trees.tree_processors import TreeProcessors
+from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
+from .caches import MemberKV
+from .clock import Clock, SharedClock
+from .draft import DraftProcessor, ForeignDrafter
+from .executor import Executor, Phases, RollbackProcessor
+from .feature_reader import FeatureReader
+from .forward import ModelForward
+from .forward_choice import ForwardKind
+from .pools.members import LoadedMembers
+from .sampler import Sampler, make_sampler
+from .sampling import Chance, SeededChance, noise_of
+from .state import CacheDesyncError, PrefixSharing, RequestState, StateManager, check_shareable
+from .threads import Memory
+from .trees import TreeProcessors
+from .verify import Chunk, VerifyProcessor
 
 Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
 

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from ..decoding.policy import Policy
+from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefill import Start
+from ..decoding.seen import Start
 from ..decoding.session import Session
 from ..decoding.world import World
 from ..policies.about import Observable, check_observes
-from ..policies.oracles.foresight import Foreseen
-from ..runs.text_quality import TextQuality
+from ..policies.oracles import Foreseen
+from ..runs.log import TextQuality
 from ..traces.forms import by_form
 from ..traces.recording import Recording
+from .contexts import TrieTables
 from .cost.base import CostModel
-from .recorded_answers import RecordedAnswers
-from .rounds.tables import RoundsTables
-from .tries.tables import TrieTables
+from .recorded import RecordedAnswers
+from .rounds import RoundsTables
 
 
 class RecordedWorld(World, Protocol):

@@ -1,32 +1,170 @@
-"""One simulated run: a policy over a recording, on one device, with B requests at a time."""
+"""one run in a closed loop: Scenario, simulate.
 
-from collections.abc import Callable
+The SimPy process of one device, which runs the loop's operations in turn, and the pause of the garbage collector.
+
+What a recording grants an oracle: its future, by trying rounds in a replay of its own.
+
+One simulated run: a policy over a recording, on one device, with B requests at a time.
+"""
+
+import gc
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import islice
+from math import inf
 from typing import Any
 
 import simpy
 
-from ..arguments import ArgumentError, check_within
+from ..base.errors import ArgumentError, check_within
+from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
-from ..decoding.observation import Observation
-from ..decoding.policy import Policy
-from ..decoding.prefill import Start
-from ..decoding.prefixes.size import PrefixCacheSize
+from ..decoding.pool import Pool
+from ..decoding.prefixes import PrefixCacheSize
+from ..decoding.seen import Observation, Start
+from ..decoding.session import READER
+from ..decoding.world import World
 from ..policies.about import about_of
-from ..runs.ledger import RunLedger
-from ..runs.log import RunLog, with_quality
+from ..policies.oracles import Foresight, ForwardSeconds
+from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
-from .cost.base import CostModel, OperationCost
-from .device import device_process, paused_collector
-from .fixed.batched_loop import BatchedLoop
-from .fixed.closed_loop import ClosedLoop, WalkedRun, why_looped
-from .fixed.pending_view import PendingView
-from .foresight import grant_foresight
-from .placement import Placement
+from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
+from .contexts import ReplayWorld, TrieTables
+from .cost.base import CostModel, CostRangeError, OperationCost
+from .played_round import PendingView
+from .recorded import Placement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
-from .tries.tables import TrieTables
-from .tries.world import ReplayWorld
+
+
+def device_process(
+    env: simpy.Environment,
+    loop: Loop,
+    world: World,
+    *,
+    on_finished: Callable[[float], None],
+) -> Generator[simpy.Event, None, None]:
+    """Run operations until the loop has no request left.
+
+    Args:
+        env: the clock; only `env.now` is read.
+        loop: decides what runs.
+        world: runs it.
+        on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
+            `loop.failed`, and are taken out here); may admit more.
+    """
+    now_s, next_event_s = env.now, env.peek()
+    while True:
+        op = loop.next_op(now_s)
+        now_s = loop.load.now_s  # deciding takes time, too
+        if loop.finished:  # a Commit finishes requests without an operation
+            on_finished(now_s)
+            next_event_s = env.peek()
+        elif op is None:
+            break
+        if op is None:
+            continue
+        start_s = now_s
+        results = op.run(world)
+        end_s = start_s + results.duration_s
+        # An event costs as much as the rest of a step. Nobody can look at the clock before the next scheduled event,
+        # so operations that end before it need none of their own.
+        if end_s >= next_event_s:
+            yield env.timeout(end_s - env.now)
+            next_event_s = env.peek()
+        loop.finish(op, results, start_s=start_s, now_s=end_s)
+        now_s = end_s
+        if loop.finished or loop.failed:
+            on_finished(now_s)
+            next_event_s = env.peek()
+    if now_s > env.now:
+        yield env.timeout(now_s - env.now)
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pause the cyclic garbage collector, if it runs, for the duration.
+
+    Replay makes no cycles but keeps tens of thousands of small tuples beside the recording's millions of list items;
+    walking those again and again takes a third of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def grant_foresight(
+    policy: Policy,
+    name: str,
+    recording: ReplayTables,
+    cost: CostModel,
+    prefill_before: tuple[bool, ...],
+    *,
+    seed: int = 0,
+    strict: bool = False,
+) -> None:
+    """Show a policy the future if it is an oracle; any other is left as it is.
+
+    Args:
+        policy: any.
+        name: for errors.
+        recording: holds the future.
+        cost: of the run.
+        prefill_before: of the run's sessions.
+        seed: of the run.
+        strict: whether the run refuses what is not recorded.
+
+    Raises:
+        ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
+            depend on what the target has judged.
+    """
+    about = about_of(policy)
+    if about is None or not about.oracle:
+        return
+    if recording.pool.feature_level is not None:
+        reader = recording.pool.names[recording.pool.feature_level]
+        raise ArgumentError(f"policy {name} sees ahead, which rounds beside {reader} do not allow, {READER}")
+    foresee = getattr(policy, "foresee", None)
+    if foresee is None:
+        raise ValueError(f"policy {name} says it is an oracle, but has no method foresee(foresight)")
+    with paused_collector():
+        foresee(foresight_of(recording, cost, prefill_before, seed=seed, strict=strict))
+
+
+def foresight_of(
+    recording: ReplayTables, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
+) -> Foresight:
+    """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
+    # A copy: what is only asked about must not appear among the notes of the run's own seconds.
+    cost = deepcopy(cost)
+    foreseen = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
+    return Foresight(recording.pool, foreseen, _forward_s(recording.pool, cost))
+
+
+def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
+    @cache
+    def forward_s(level: int, new_tokens: int, held_tokens: int) -> float:
+        return _asked_s(cost, pool.names[level], new_tokens, held_tokens)
+
+    return forward_s
+
+
+def _asked_s(cost: CostModel, name: str, new_tokens: int, held_tokens: int) -> float:
+    terms = cost.draft_terms(name)
+    if terms is not None and terms.per_token_s is not None:
+        return 0.0  # its drafts cost the same whatever its cache lacks, and it cannot judge
+    try:
+        return cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
+    except CostRangeError:
+        return inf  # a catch-up beyond what was measured is none that a plan may count on
+
 
 MOST_BATCH = 1_000_000
 

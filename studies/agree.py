@@ -1,38 +1,312 @@
-"""Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does."""
+"""Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does.
 
-from collections.abc import Callable, Mapping, Sequence
+The same policy on a recording and on the models that made it, as `agree` compares them.
+
+The recording that `agree` replays: one that is there, or one made now and as deep as the policies need.
+
+One that is there has to be of the very requests that are to be run.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..arguments import ArgumentError, check_least
-from ..counted import counted
-from ..decoding.policy import Policy
+from ..base.errors import ArgumentError, check_least, counted
+from ..base.terminal import Progress, quiet, tracked
+from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefill import Start, start_of
-from ..decoding.prefixes.size import prefix_cache_size
-from ..policies.about import check_tags
-from ..policies.default_policies import default_policies
-from ..progress import Progress, quiet, tracked
-from ..reports.tables.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
-from ..reports.tables.comparison import prefix_words, start_words
-from ..reports.tables.grid import Grid
-from ..reports.tables.printed import Printed, flat_rows
-from ..runs.agreement import Agreement
-from ..runtime.ahead.pace import AHEAD_KINDS, AheadKind, check_ahead, check_has_use
-from ..runtime.memory import CacheKind, Memory
-from ..runtime.no_oracles import refuse_oracle
-from ..runtime.pools.loaded_members import loaded_pool
+from ..decoding.prefixes import prefix_cache_size
+from ..decoding.seen import Start, start_of
+from ..policies.about import StepWatch, WatchedPolicy, check_tags
+from ..policies.chains import default_policies
+from ..reports.comparison import prefix_words, start_words
+from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.recordings import agreement_table, difference_text, prefix_line, record_exit_line, total_line
+from ..runs.log import RunLog
+from ..runs.same_steps import Agreement, compare_runs, joined
+from ..runtime.ahead import AHEAD_KINDS, AheadKind, check_ahead, check_has_use
+from ..runtime.decode import decode, whole
+from ..runtime.pools.members import LoadedMember, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
-from ..runtime.recording.near_ties import near_ties_along
-from ..traces.meta import Closure, Sampling
-from ..traces.tries.recording import TrieRecording
-from .both_worlds import BothWorlds
-from .named_policies import NamedPolicy, PoliciesGiven, named_policies
-from .pool import load_pool
-from .record import ClosureKind
-from .recording_to_agree import closure_for, matching_trace, recording_made_now
+from ..runtime.recording.finished import near_ties_along
+from ..runtime.recording.recorder import record
+from ..runtime.rules import refuse_oracle
+from ..runtime.threads import CacheKind, Memory
+from ..sim.contexts import TrieTables
+from ..sim.cost.files import CostLine, FileCost
+from ..sim.recorded import UnrecordedContextError, UnrecordedTreeError
+from ..sim.simulate import Scenario, simulate
+from ..traces.contexts.meta import TrieMeta
+from ..traces.contexts.recording import TrieRecording
+from ..traces.contexts.store import read_trace
+from ..traces.contexts.trie import TrieRequest
+from ..traces.errors import TraceFormatError
+from ..traces.meta import Closure, Sampling, TreeClosure
+from .decode import load_pool
+from .record import ClosureKind, closure_of
+from .setting import NamedPolicy, PoliciesGiven, named_policies
+
+PER_NEW_TOKEN = 2.0**-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay: its log, and the committed tokens by request."""
+
+    log: RunLog
+    tokens: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothWorlds:
+    """What a policy is run on in either world. Both tell it the same made-up seconds.
+
+    Attributes:
+        pool: the models.
+        recording: of the prompts, made from the pool.
+        prompts: in the order of the recording.
+        batch: requests running at a time.
+        memory: how the runtime keeps keys and values; its prefix caches are those of the replay, too.
+        start: how requests begin.
+        lossless: whether only lossless policies were asked for.
+        overlap: how members of the runtime work at the same time.
+    """
+
+    pool: ModelPool
+    recording: TrieRecording
+    prompts: Sequence[Prompt]
+    batch: int
+    memory: Memory
+    start: Start
+    lossless: bool
+    overlap: AheadKind = "auto"
+
+    def replay(self, policy: NamedPolicy) -> Replay | None:
+        """A replay that stays on record; None for a policy whose lossy steps take it out.
+
+        Raises:
+            ValueError: the policy took none such and left the record all the same.
+        """
+        try:
+            return self._replay(policy, strict=True)
+        except _LeftRecordError as left:
+            if left.watch.inexact:
+                return None
+            request_id, position, _ = left.cause.args
+            raise ArgumentError(
+                f"policy {policy.name} leaves the recording (request {request_id}, output position {position}), and "
+                f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left.cause)}"
+            ) from left.cause
+
+    def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
+        """How far the policy takes the same steps in both worlds.
+
+        One that leaves the record is run anew for each batch of requests: what it learns beyond the record's end must
+        not reach the next ones.
+
+        Args:
+            policy: to be built anew where it leaves the record.
+            decider: the same, built for the runtime.
+            replay: by `replay`.
+            progress: over policies; told which requests are run.
+        """
+        if replay is not None:
+            return self._compared(policy.name, decider, replay)
+        parts = []
+        for start in range(0, len(self.prompts), self.batch):
+            progress.note(f"{policy.name}, request {start + 1} of {len(self.prompts)}")
+            parts.append(self._part(start)._lossy_agreement(policy))
+        return joined(parts)
+
+    def _part(self, start: int) -> "BothWorlds":
+        part = slice(start, start + self.batch)
+        recording = replace(self.recording, requests=self.recording.requests[part])
+        return replace(self, recording=recording, prompts=self.prompts[part])
+
+    def _lossy_agreement(self, policy: NamedPolicy) -> Agreement:
+        decider = policy.build(loaded_pool(self.pool))
+        return self._compared(policy.name, decider, self._replay(policy, strict=False))
+
+    def _replay(self, policy: NamedPolicy, *, strict: bool) -> Replay:
+        tables = TrieTables(self.recording)
+        cost = made_up_cost(self.recording.meta.model_names)
+        scenario = Scenario(
+            tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.memory.prefixes
+        )
+        decider = policy.admitted(tables.pool, lossless=self.lossless)
+        watch = StepWatch(tables.pool.target)
+        tokens: dict[str, list[int]] = {}
+        try:
+            log = simulate(scenario, WatchedPolicy(decider, watch), policy.name, outputs=tokens)
+        except UnrecordedContextError as error:
+            raise _LeftRecordError(watch, error) from error
+        return Replay(log=log, tokens=tokens)
+
+    def _compared(self, name: str, policy: Policy, replay: Replay) -> Agreement:
+        found = decode(
+            self.pool,
+            policy,
+            self.prompts,
+            sampling=self.recording.meta.sampling,
+            max_new_tokens=self.recording.requests[0].max_new_tokens,
+            name=name,
+            batch=self.batch,
+            start=self.start,
+            memory=self.memory,
+            overlap=self.overlap,
+            prices=made_up_cost(self.recording.meta.model_names),
+        )
+        outputs, ran = whole(found)  # half a run proves nothing
+        ran_tokens = {output.request_id: output.tokens for output in outputs}
+        return compare_runs(replay.log, ran, replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
+
+
+class _LeftRecordError(Exception):
+    """A strict replay came to the end of its record."""
+
+    def __init__(self, watch: StepWatch, cause: UnrecordedContextError) -> None:
+        super().__init__(str(cause))
+        self.watch = watch
+        self.cause = cause
+
+
+def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) -> str:
+    """And what to do, as the end of a message."""
+    closure = recording.meta.closure
+    if isinstance(cause, UnrecordedTreeError):
+        return f"`trees` {closure.words}; record with trees as wide and as deep"
+    return f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}; record deeper"
+
+
+def made_up_cost(names: Sequence[str]) -> FileCost:
+    """One second for a forward of the target, half of the next larger one's for each smaller model.
+
+    Each further new token adds a 64th. All are binary fractions, so that sums are exact in whatever order they are
+    taken, and no time is spent on the context, which the runtime's prices do not know.
+
+    Args:
+        names: of the models, smallest first.
+    """
+    seconds = {name: 2.0**-below for below, name in enumerate(reversed(names))}
+    lines = {
+        name: CostLine(intercept_s=each * (1 - PER_NEW_TOKEN), per_new_token_s=each * PER_NEW_TOKEN)
+        for name, each in seconds.items()
+    }
+    return FileCost("made up", lines)
+
+
+LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
+
+
+def recording_made_now(
+    pool: ModelPool, prompts: Sequence[Prompt], sampling: Sampling, closure: Closure, max_new_tokens: int
+) -> TrieRecording:
+    """A recording that is not kept on disk, without seconds; raises as `record`."""
+    with TemporaryDirectory(prefix="paceline-agree-") as folder:
+        return record(
+            pool,
+            prompts,
+            sampling=sampling,
+            closure=closure,
+            max_new_tokens=max_new_tokens,
+            out=Path(folder) / "agree.trace",
+            name="made now",
+        )
+
+
+def closure_for(policies: Iterable[Policy], kind: ClosureKind | None, reach: int | None, run: int | None) -> Closure:
+    """The closure asked for; by default as deep as the most tokens that any policy says it may have pending.
+
+    The trees that policies say they draft are recorded in any case.
+    """
+    deciders = list(policies)
+    trees = dict.fromkeys(tree for policy in deciders for tree in getattr(policy, "trees", ()))
+    if reach is None:
+        reach = max([LEAST_REACH, *(_most_off_trunk(policy) for policy in deciders)])
+    closure = closure_of(kind, reach, reach if run is None else run)
+    recorded = tuple(TreeClosure(model=tree.model, shape=tree.shape.text) for tree in trees)
+    return closure.model_copy(update={"trees": recorded})
+
+
+def _most_off_trunk(policy: Policy) -> int:
+    """Tokens of a run that a policy may have pending; of a tree those of its longest path."""
+    most: int = getattr(policy, "most_off_trunk", getattr(policy, "most_pending", 0))
+    return most
+
+
+def matching_trace(
+    path: Path, pool: ModelPool, prompts: Sequence[Prompt], *, sampling: Sampling, max_new_tokens: int
+) -> TrieRecording:
+    """The recording at `path`, its requests cut down to `prompts` and in their order.
+
+    Raises:
+        TraceFormatError: not a recording of this pool with this sampling, or one that lacks a prompt or holds it with
+            other tokens or another budget; one line.
+    """
+    trace = read_trace(path)
+    _check_pool(path, trace.meta, pool)
+    if trace.meta.sampling != sampling:
+        wanted, found = (_named(one.model_dump(exclude_none=True)) for one in (sampling, trace.meta.sampling))
+        raise TraceFormatError(path, "sampling", f"must be the one asked for, {wanted}", found)
+    records = {one.request_id: one for one in trace.requests}
+    requests = tuple(_matching(path, records, prompt, pool, max_new_tokens) for prompt in prompts)
+    return replace(trace, requests=requests)
+
+
+def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
+    if meta.tokenizer_sha256 != pool.tokenizer_sha256:
+        rule = f"must be that of pool {pool.name}, {pool.tokenizer_sha256[:12]}"
+        raise TraceFormatError(path, "tokenizer_sha256", rule, meta.tokenizer_sha256[:12])
+    recorded: dict[str, Any] = {model.name: (model.parameters, model.layers, model.dtype) for model in meta.models}
+    if meta.ngram is not None:
+        ngram = meta.ngram
+        recorded = {ngram.name: _words(ngram.max_match, ngram.min_match, ngram.occurrence), **recorded}
+    loaded = {member.name: _recorded_as(member) for member in pool.members}
+    if list(recorded.items()) != list(loaded.items()):
+        raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
+    reader = "" if pool.feature_level is None else pool.members[pool.feature_level].name
+    recorded_reader = "" if meta.features is None else meta.features.model
+    if recorded_reader != reader:
+        raise TraceFormatError(path, "features.model", f"must be that of pool {pool.name}, {reader!r}", recorded_reader)
+    recorded_eos, eos = sorted(meta.eos_token_ids), sorted(pool.eos_token_ids)
+    if recorded_eos != eos:
+        raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)
+
+
+def _recorded_as(member: LoadedMember) -> object:
+    rule = member.lookup
+    if rule is None:
+        return (member.num_parameters, member.num_layers, member.dtype)
+    return _words(rule.max_match, rule.min_match, rule.occurrence)
+
+
+def _words(max_match: int, min_match: int, occurrence: str) -> str:
+    """A prompt lookup in words, the same for recordings and for pools."""
+    return f"matches of {min_match} to {max_match}, {occurrence}"
+
+
+def _named(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _matching(
+    path: Path, records: dict[str, TrieRequest], prompt: Prompt, pool: ModelPool, max_new_tokens: int
+) -> TrieRequest:
+    recorded = records.get(prompt.request_id)
+    field = f"requests, {prompt.request_id}"
+    if recorded is None:
+        raise TraceFormatError(path, field, "must be recorded for every prompt", None)
+    if list(recorded.prompt) != pool.encode(prompt.text):
+        put = "as it stands, without --chat" if pool.chat is None else "as the chat template puts it"
+        raise TraceFormatError(path, f"{field}, prompt", f"must be the tokens of the prompt {put}", recorded.prompt)
+    if recorded.max_new_tokens != max_new_tokens:
+        rule = f"must be the one asked for, {max_new_tokens}"
+        raise TraceFormatError(path, f"{field}, max_new_tokens", rule, recorded.max_new_tokens)
+    return recorded
+
 
 # Where worlds differ, near ties are looked for among so many choices: a step's drafts, and what a verifier adds.
 LOOKED_AT = 16

@@ -1,20 +1,319 @@
-"""The main job: policies side by side on one recording."""
+"""Runs of several policies on one recording, at every seed that says something new.
 
-from collections.abc import Mapping
-from dataclasses import replace
+Chains with every window of a range, at one or more batches.
+
+What a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
+
+The main job: policies side by side on one recording.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from pydantic import with_config
 
-from ..arguments import ArgumentError
-from ..policies.about import may_work_ahead
-from ..reports.comparison import Comparison
+from ..base.errors import ArgumentError
+from ..base.terminal import Progress
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..policies.about import about_of, check_tags, may_work_ahead
+from ..policies.chains import BASELINE, ChainSpec, chains_in
+from ..policies.fixed import Chain, Plain
+from ..policies.oracles import OracleChain, OracleWindow
+from ..reports.comparison import Comparison, DeviceRange, Sweep
+from ..reports.regret import REFERENCE, Regret, regret_of
+from ..reports.side_by_side import SideBySide
+from ..reports.summary import ByTag, Summary, TagShares, summarise_run, tag_shares
+from ..runs.log import RunLog, new_folder, write_run_log
+from ..sim.cost.base import CostModel, CostRangeError
+from ..sim.cost.what_if import Reading
+from ..sim.replay_tables import ReplayTables, check_observed
+from ..sim.simulate import Scenario, simulate
 from ..traces.recording import Recording
-from .comparing.policy_runs import run_policies
-from .comparing.setting import STRICT, SharingOptions, check_kinds, setting_of
-from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
-from .named_policies import PoliciesGiven, named_policies
+from .setting import (
+    STRICT,
+    NamedPolicy,
+    PoliciesGiven,
+    Scenarios,
+    Setting,
+    SettingOptions,
+    SharingOptions,
+    check_kinds,
+    named_policies,
+    named_policy,
+    remarks_on,
+    setting_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRuns:
+    """What came of the policies, by name.
+
+    Attributes:
+        asked: names of the policies, in the order asked.
+        summaries: at least one run, the first seed's first; without the policies that were refused.
+        shares: the run at the first seed by tag.
+        refused: policies whose seconds the cost does not know, and why.
+    """
+
+    asked: Sequence[str]
+    summaries: Mapping[str, Sequence[Summary]]
+    shares: Mapping[str, TagShares]
+    refused: Mapping[str, CostRangeError]
+
+    @property
+    def known(self) -> list[str]:
+        """Names of the policies asked for that were not refused; raises the first refusal if there is none."""
+        known = [name for name in self.asked if name in self.summaries]
+        if not known:
+            raise next(iter(self.refused.values()))
+        return known
+
+    def side_by_side(self, meta: Mapping[str, Any], cost: CostModel) -> SideBySide:
+        """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
+
+        Args:
+            meta: what is to be said of the scenario.
+            cost: they were run under, which has more to say after it.
+        """
+        left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
+        if BASELINE in self.refused and BASELINE not in self.asked:
+            left_out.append(f"no speed-up is known: {self.refused[BASELINE]}")
+        rows = [self.summaries[name] for name in self.known]
+        return SideBySide(
+            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+            baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
+            rows=tuple(row[0] for row in rows),
+            repeats={row[0].policy: tuple(row[1:]) for row in rows},
+        )
+
+
+def run_policies(
+    scenarios: Scenarios,
+    policies: Sequence[NamedPolicy],
+    *,
+    lossless: bool,
+    partial: bool = False,
+    log: Path | None = None,
+) -> PolicyRuns:
+    """Run every policy, and the target alone if it is not among them; that one may be refused then.
+
+    Args:
+        scenarios: by seed.
+        policies: a wrong one is told before any run.
+        lossless: whether only lossless policies were asked for.
+        partial: whether policies may be refused too.
+        log: new folder for run logs of `policies` at the first seed, or None.
+
+    Raises:
+        ValueError: a policy that may not run on the recording.
+        CostRangeError: seconds that the cost does not know, of a policy that may not be refused.
+    """
+    for policy in policies:
+        built(scenarios.first.tables, policy, lossless=lossless)
+    summaries: dict[str, list[Summary]] = {}
+    shares: dict[str, TagShares] = {}
+    refused: dict[str, CostRangeError] = {}
+    asked = [policy.name for policy in policies]
+    everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
+    progress = Progress("replaying", len(everyone), unit="policies")
+    with nullcontext() if log is None else new_folder(log) as folder, progress:
+        for index, policy in enumerate(everyone):
+            progress.advance_to(index, policy.name)
+            kept = None
+            if folder is not None and policy.name in asked:
+                kept = folder / f"{index:02d}-{_file_name(policy.name)}"
+            try:
+                summaries[policy.name], shares[policy.name] = _runs(
+                    scenarios, policy, progress, lossless=lossless, kept=kept
+                )
+            except CostRangeError as error:
+                if not partial and policy.name in asked:
+                    raise
+                refused[policy.name] = error
+    return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
+
+
+def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Policy:
+    """The policy, made for a run on a recording; raises ValueError if it may not run there."""
+    made = policy.admitted(tables.pool, lossless=lossless)
+    check_observed(made, policy.name, tables)
+    recording = tables.trace
+    tags = (request.tag for request in recording.requests)
+    check_tags(made, policy.name, tags, f"recording {recording.about.name}")
+    return made
+
+
+def _runs(
+    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool, kept: Path | None
+) -> tuple[list[Summary], TagShares]:
+    """Summaries, at further seeds too where chance has a part in the policy, and the run at the first seed by tag.
+
+    Its log is written to the folder `kept`, if one is given, and let go before another run begins: logs are long.
+    """
+    first, shares = _first_run(scenarios.at(0), policy, lossless=lossless, kept=kept)
+    summaries = [first]
+    drafts = any(level.drafted for level in first.levels)
+    if first.exact_share < 1 or (scenarios.shifted and drafts):
+        for index in range(1, scenarios.num_seeds):
+            progress.note(f"{policy.name}, seed {index + 1} of {scenarios.num_seeds}")
+            summaries.append(summarise_run(_run(scenarios.at(index), policy, lossless=lossless)))
+    return summaries, shares
+
+
+def _first_run(
+    scenario: Scenario, policy: NamedPolicy, *, lossless: bool, kept: Path | None
+) -> tuple[Summary, TagShares]:
+    log = _run(scenario, policy, lossless=lossless)
+    if kept is not None:
+        write_run_log(log, kept)
+    return summarise_run(log), tag_shares(log)
+
+
+def _run(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> RunLog:
+    """One run of a policy built for it: what a policy learns stays in its run."""
+    return simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+
+
+def _file_name(policy: str) -> str:
+    return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy)
+
+
+MOST_CELLS = 1000
+
+
+@with_config(STRICT)
+class Swept(SettingOptions):
+    """Further keywords of `sweep`."""
+
+    batches: Sequence[int]
+
+
+def sweep(
+    recording: Recording | str | Path,
+    chains: str | Sequence[str],
+    *,
+    batches: Sequence[int] = (1,),
+    **options: Unpack[SettingOptions],
+) -> Sweep:
+    """Compare chains with every window of a range.
+
+    Args:
+        recording: that is replayed, as `open_recording` returns it, or where it lies.
+        chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
+        batches: requests running at a time, each with every chain; at most 1,000 chains x batches.
+        options: as of `compare`, but for `on` and `measured_on`.
+
+    Raises:
+        ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
+        CostRangeError: the cost knows the seconds of no chain at one of the batches.
+    """
+    check_kinds({**options, "batches": batches}, Swept)
+    twice = [batch for batch, count in Counter(batches).items() if count > 1]
+    if twice or not batches:
+        raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
+    if options.get("on") is not None:
+        raise ArgumentError("`on` has no part in a sweep, which shows one speed-up a cell and not the range of three")
+    setting = setting_of(recording, batches[0], options)
+    scenarios = setting.scenarios()
+    texts = [chains] if isinstance(chains, str) else chains
+    found = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
+    policies = named_policies([str(chain) for chain in found])
+    meta = setting.meta(scenarios.first)
+    comparisons = {
+        batch: _compared(scenarios.with_batch(batch), policies, meta, lossless=setting.lossless) for batch in batches
+    }
+    told = {
+        "batch": list(batches),
+        "remarks": _once(remark for batch in batches for remark in remarks_on(setting.recording, batch=batch)),
+        "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
+        "left_out": [
+            f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]
+        ],
+    }
+    windows = {str(chain): _windows(chain) for chain in found}
+    return Sweep(meta={**meta, **told}, chains=windows, comparisons=comparisons)
+
+
+def _compared(
+    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool
+) -> SideBySide:
+    try:
+        runs = run_policies(scenarios, policies, lossless=lossless, partial=True)
+        return runs.side_by_side(meta, scenarios.first.cost)
+    except CostRangeError as error:
+        raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
+
+
+def _windows(chain: ChainSpec) -> dict[str, int]:
+    return dict(zip(chain.members, chain.windows, strict=False))
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+OUTER = (Reading.all, Reading.memory)
+
+
+def with_oracles(policies: Sequence[NamedPolicy], pool: Pool) -> list[NamedPolicy]:
+    """The policies to compare and the oracles that are not among them, whatever their options."""
+    built = [policy.build(pool) for policy in policies]
+    oracles = {"oracle-window": OracleWindow, REFERENCE: OracleChain}
+    missing = [name for name, kind in oracles.items() if not any(isinstance(policy, kind) for policy in built)]
+    return [*policies, *map(named_policy, missing)]
+
+
+def oracles_of(policies: Mapping[str, Policy]) -> tuple[str, ...]:
+    """Names of those that see ahead, so that nobody can run them."""
+    abouts = {name: about_of(policy) for name, policy in policies.items()}
+    return tuple(name for name, about in abouts.items() if about is not None and about.oracle)
+
+
+def tags_of(runs: PolicyRuns) -> ByTag:
+    """The runs at the first seed by tag."""
+    return ByTag(baseline=runs.shares.get(BASELINE), policies={name: runs.shares[name] for name in runs.known})
+
+
+def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
+    """What each policy loses; against the best of those, tag by tag, that do the same in every round.
+
+    Raises:
+        CostRangeError: the oracle was left out, since the cost does not know its seconds.
+    """
+    names = [row.policy for row in found.rows]
+    reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
+    if reference in runs.refused:
+        raise runs.refused[reference]
+    static = [name for name in names if isinstance(policies[name], Chain | Plain)]
+    return regret_of(found, tags_of(runs), static=static, reference=reference)
+
+
+def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[NamedPolicy]) -> DeviceRange:
+    """The policies under the outer readings of what was measured, at the seeds of the comparison.
+
+    Args:
+        setting: which asks for another device.
+        scenarios: of the comparison.
+        policies: that the comparison has figures of.
+    """
+    assert setting.on is not None
+    found: dict[str, SideBySide] = {}
+    left_out = []
+    for reading in OUTER:
+        cost = setting.priced(reading)
+        runs = run_policies(scenarios.with_cost(cost), policies, lossless=setting.lossless, partial=True)
+        found[reading.value] = runs.side_by_side({}, cost)
+        refused = [(name, error) for name, error in runs.refused.items() if name in runs.asked]
+        left_out += [f"{name} is left out, {reading.value} scales: {error}" for name, error in refused]
+    return DeviceRange(
+        measured_on=setting.device_measured_on, device=setting.on, readings=found, left_out=tuple(left_out)
+    )
 
 
 @with_config(STRICT)

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..counted import counted
-from ..progress import Progress
-from ..reports.tables.grid import Grid
-from ..reports.tables.printed import Printed, flat_rows
+from ..base.errors import counted
+from ..base.terminal import Progress
+from ..reports.grid import Grid, Printed, flat_rows
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
-from ..traces.rounds.meta import TRUST, DrafterInfo, RoundsMeta
-from ..traces.rounds.rounds import RoundsRequest
+from ..traces.rounds.rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -6,20 +6,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..arguments import ArgumentError, check_within
-from ..decoding.trees.shapes import tree_shape
-from ..profiles.profile import Profile
-from ..progress import tell
+from ..base.errors import ArgumentError, check_within
+from ..base.terminal import tell
+from ..decoding.trees import tree_shape
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
-from ..runtime.timing.forward_seconds import NEW_TOKENS, measure_costs
-from ..runtime.timing.profiled_tables import tables_of
-from ..sim.cost.profile_choice import HERE
+from ..runtime.timing import NEW_TOKENS, measure_costs, tables_of
+from ..sim.cost.measured import HERE
+from ..traces.contexts.recording import TrieRecording
 from ..traces.meta import MOST, NAME_PATTERN, Closure, ProfileTaken, Sampling, TreeClosure, check_title
-from ..traces.tries.recording import TrieRecording
-from .pool import load_pool
-from .seconds.freshness import fitting_profile, measure_freshness
+from ..traces.profile import Profile
+from .decode import load_pool
+from .freshness import fitting_profile, measure_freshness
 
 # It takes a minute, and those who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"

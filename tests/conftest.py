@@ -9,7 +9,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
-from paceline.machine import FOLDER_VARIABLE
+from paceline.base.files import FOLDER_VARIABLE
 
 # No test depends on how quick the machine is.
 for name, examples in {"few": 20, "many": 200}.items():

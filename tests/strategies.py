@@ -14,7 +14,7 @@ from paceline.traces import (
     TrieRequest,
     make_trace,
 )
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 
 MODEL_NAMES = ("tiny", "mid-0.5b", "large", "target")
 

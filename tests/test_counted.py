@@ -1,7 +1,7 @@
 """Counts and their nouns."""
 
 import pytest
-from paceline.counted import counted
+from paceline.base.errors import counted
 
 
 @pytest.mark.parametrize(

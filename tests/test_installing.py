@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline import installing
-from paceline.installing import install_hint
+from paceline.base import errors as installing
+from paceline.base.errors import install_hint
 
 EXTRAS = ("runtime", "figures", "search")
 INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"

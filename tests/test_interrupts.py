@@ -5,7 +5,7 @@ import signal
 from threading import Thread
 
 import pytest
-from paceline.interrupts import held_interrupts
+from paceline.base.terminal import held_interrupts
 
 
 def test_the_first_is_heard_and_the_second_raises():

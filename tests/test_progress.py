@@ -6,8 +6,8 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from paceline import progress as module
-from paceline.progress import Progress, in_words, quiet, tracked
+from paceline.base import terminal as module
+from paceline.base.terminal import Progress, in_words, quiet, tracked
 
 
 class Terminal(StringIO):

@@ -7,22 +7,21 @@ import json
 import tomllib
 
 import pytest
-from paceline import strict_json
-from paceline.arguments import repeated
-from paceline.policies.learned.acceptance_head import read_head
-from paceline.runs.observed.bench_result import read_run
-from paceline.runtime.heads.head_tokens import read_head_tokens
+from paceline.base import files as strict_json
+from paceline.base.errors import repeated
+from paceline.base.files import MOST_DEPTH, decode_json, nested_too_deep, read_json
+from paceline.base.toml import TomlFileError, decode_toml, read_toml
+from paceline.policies.learned import read_head
+from paceline.runs.observed import read_run
+from paceline.runtime.pools.parts import read_head_tokens
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tasks.forms import read_task
-from paceline.sim.cost.cost_file import read_cost_file
-from paceline.strict_json import MOST_DEPTH, decode_json, nested_too_deep, read_json
-from paceline.strict_toml import TomlFileError, decode_toml, read_toml
+from paceline.runtime.tasks import read_task
+from paceline.sim.cost.files import read_cost_file
 from paceline.traces import TraceFormatError
+from paceline.traces.contexts.meta import TrieMeta
 from paceline.traces.folder import read_meta
 from paceline.traces.importers import read_recording
-from paceline.traces.shapes.given import given_shapes
-from paceline.traces.shapes.hub_config import read_hub_config
-from paceline.traces.tries.meta import TrieMeta
+from paceline.traces.shapes_given import given_shapes, read_hub_config
 from paceline.traces.workloads import open_workload
 
 MANY = 200_000

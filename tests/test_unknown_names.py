@@ -6,30 +6,26 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from paceline.arguments import did_you_mean, known_are
+from paceline.base.errors import did_you_mean, known_are
+from paceline.base.files import recording_path, shipped_names
+from paceline.policies.chains import policy_options
 from paceline.policies.check import check_pool
-from paceline.policies.options import policy_options
-from paceline.policies.registry import own_policies
-from paceline.policies.spec import make_policy
-from paceline.runtime.forced.forced_pool import named_config
-from paceline.runtime.forced.presets import preset_names as forced_names
-from paceline.runtime.pools.fetching.published import FETCHED_BY_POOL, published_model
-from paceline.shipped import recording_path, shipped_names
-from paceline.sim.cost.devices import device_sheet
+from paceline.policies.spec import make_policy, own_policies
+from paceline.runtime.forced import named_config
+from paceline.runtime.forced import preset_names as forced_names
+from paceline.runtime.pools.published import FETCHED_BY_POOL, published_model
 from paceline.sim.cost.make import OnDevice, make_cost
-from paceline.sim.serving.cluster.make_cluster import open_cluster
-from paceline.sim.serving.routers.spec import RouterSpec, own_routers
+from paceline.sim.cost.roofline import device_sheet
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.routers import RouterSpec, own_routers
 from paceline.traces import open_recording
-from paceline.traces.importers.formats import format_named, format_names
-from paceline.traces.importers.import_files import choose_format
-from paceline.traces.quantised import WIDTHS
-from paceline.traces.shapes.given import given_shapes
-from paceline.traces.shapes.hub_config import read_hub_config
-from paceline.traces.shapes.named import preset_names
-from paceline.traces.shapes.weights import FORMATS, KV_WIDTHS
+from paceline.traces.importers.formats import choose_format, format_named, format_names
+from paceline.traces.meta import WIDTHS
+from paceline.traces.shapes import FORMATS, KV_WIDTHS, preset_names
+from paceline.traces.shapes_given import given_shapes, read_hub_config
 from paceline.traces.workloads import open_workload
-from paceline.traces.workloads.generated.spec import KINDS
-from paceline.traces.workloads.sharing.spec import SESSION_KINDS
+from paceline.traces.workloads.generated import KINDS
+from paceline.traces.workloads.sharing import SESSION_KINDS
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4,

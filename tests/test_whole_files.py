@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from paceline.whole_files import place_of, whole_file, whole_folder, write_whole
+from paceline.base.files import place_of, whole_file, whole_folder, write_whole
 
 STOPS = [KeyboardInterrupt(), ValueError("no"), OSError(errno.ENOSPC, "No space left on device")]
 

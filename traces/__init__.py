@@ -3,7 +3,7 @@
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """
 
-from ..lazy_names import imported_when_asked
+from ..base.names import imported_when_asked
 
 MODULES = {
     "Closure": ".meta",
@@ -11,18 +11,18 @@ MODULES = {
     "ModelInfo": ".meta",
     "NgramInfo": ".meta",
     "Sampling": ".meta",
-    "SyntheticSpec": ".synthetic.spec",
+    "SyntheticSpec": ".synthetic",
     "TraceFormatError": ".errors",
-    "Trie": ".tries.trie",
-    "TrieMeta": ".tries.meta",
-    "TrieRecording": ".tries.recording",
-    "TrieRequest": ".tries.trie",
-    "make_trace": ".synthetic.generator",
+    "Trie": ".contexts.trie",
+    "TrieMeta": ".contexts.meta",
+    "TrieRecording": ".contexts.recording",
+    "TrieRequest": ".contexts.trie",
+    "make_trace": ".synthetic",
     "open_recording": ".forms",
     "read_rounds": ".rounds.store",
-    "read_trace": ".tries.store",
+    "read_trace": ".contexts.store",
     "write_rounds": ".rounds.store",
-    "write_trace": ".tries.store",
+    "write_trace": ".contexts.store",
 }
 
 __all__ = [*MODULES]

@@ -1,5 +1,11 @@
 """Types of the names that `__init__.py` imports when they are asked for."""
 
+from .contexts.meta import TrieMeta as TrieMeta
+from .contexts.recording import TrieRecording as TrieRecording
+from .contexts.store import read_trace as read_trace
+from .contexts.store import write_trace as write_trace
+from .contexts.trie import Trie as Trie
+from .contexts.trie import TrieRequest as TrieRequest
 from .errors import TraceFormatError as TraceFormatError
 from .forms import open_recording as open_recording
 from .meta import Closure as Closure
@@ -9,11 +15,5 @@ from .meta import NgramInfo as NgramInfo
 from .meta import Sampling as Sampling
 from .rounds.store import read_rounds as read_rounds
 from .rounds.store import write_rounds as write_rounds
-from .synthetic.generator import make_trace as make_trace
-from .synthetic.spec import SyntheticSpec as SyntheticSpec
-from .tries.meta import TrieMeta as TrieMeta
-from .tries.recording import TrieRecording as TrieRecording
-from .tries.store import read_trace as read_trace
-from .tries.store import write_trace as write_trace
-from .tries.trie import Trie as Trie
-from .tries.trie import TrieRequest as TrieRequest
+from .synthetic import SyntheticSpec as SyntheticSpec
+from .synthetic import make_trace as make_trace

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from ..strict_json import checked_json
-from ..whole_files import place_of
+from ..base.files import checked_json, place_of
 from .errors import TraceFormatError
 
 META = "meta.json"

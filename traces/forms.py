@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from .contexts.recording import TrieRecording
+from .contexts.store import read_trace
 from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
 from .rounds.store import read_rounds
-from .tries.recording import TrieRecording
-from .tries.store import read_trace
 
 OfTries = TypeVar("OfTries")
 OfRounds = TypeVar("OfRounds")

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel
 
-from .shapes.named import Named
+from .shapes import Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

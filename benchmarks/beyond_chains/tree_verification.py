@@ -14,17 +14,16 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from paceline.decoding.contract import Draft, Verify
 from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.session import Session
-from paceline.decoding.trees.draft_tree import DraftTree
-from paceline.decoding.trees.shapes import tree_shape
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.runtime.memory import CACHES, CacheKind, Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.decoding.steps import Draft, Verify
+from paceline.decoding.trees import DraftTree, tree_shape
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.threads import CACHES, CacheKind, Memory
 from paceline.runtime.world import TorchWorld
-from paceline.studies.pool import load_pool
+from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from shared.report import show
 
@@ -89,12 +88,12 @@ def rows(pool: ModelPool, runs: int) -> Iterator[list[Cell]]:
             found = {name: median(each) for name, each in taken.items()}
             for shape in SHAPES:
                 yield [
-                    cell("cache", cache),
-                    cell("context", context),
-                    cell("tree", shape),
-                    cell("chain ms", 1e3 * found["chain"], digits=2),
-                    cell("tree ms", 1e3 * found[shape], digits=2),
-                    cell("tree / chain", found[shape] / found["chain"], digits=2),
+                    table_cell("cache", cache),
+                    table_cell("context", context),
+                    table_cell("tree", shape),
+                    table_cell("chain ms", 1e3 * found["chain"], digits=2),
+                    table_cell("tree ms", 1e3 * found[shape], digits=2),
+                    table_cell("tree / chain", found[shape] / found["chain"], digits=2),
                 ]
 
 

@@ -18,18 +18,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from paceline.decoding.ledger import VERIFY
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import in_turns
+from paceline.decoding.results import VERIFY
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import in_turns
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
-from paceline.runtime.ahead.pace import AheadKind
+from paceline.runtime.ahead import AheadKind
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import LoadedMember, loaded_pool
+from paceline.runtime.pools.members import LoadedMember, loaded_pool
+from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import Prompt
-from paceline.studies.pool import load_pool
+from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from shared.report import show
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -163,13 +163,13 @@ def rows(pools: Sequence[ModelPool], size: Size) -> Iterator[list[Cell]]:
         for (policy, way), pace in found.items():
             alone = found[policy, "turns"]
             yield [
-                cell("pool", pool.name),
-                cell("policy", policy),
-                cell("in", way if policy in AHEAD else "-"),
-                cell("ms a step", 1e3 * pace.step_s, digits=1),
-                cell("of turns", f"{alone.step_s / pace.step_s:.2f}x" if way == "threads" else "-"),
-                cell("tokens a step", pace.tokens_per_step, digits=2),
-                cell("tokens/s", size.batch * pace.tokens_per_step / pace.step_s, digits=1),
+                table_cell("pool", pool.name),
+                table_cell("policy", policy),
+                table_cell("in", way if policy in AHEAD else "-"),
+                table_cell("ms a step", 1e3 * pace.step_s, digits=1),
+                table_cell("of turns", f"{alone.step_s / pace.step_s:.2f}x" if way == "threads" else "-"),
+                table_cell("tokens a step", pace.tokens_per_step, digits=2),
+                table_cell("tokens/s", size.batch * pace.tokens_per_step / pace.step_s, digits=1),
             ]
 
 

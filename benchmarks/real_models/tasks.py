@@ -17,12 +17,12 @@ from statistics import fmean, median
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import paceline
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import in_turns
-from paceline.runtime.generation.prepared import Prepared
+from paceline.base.files import pool_path
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import in_turns
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.shipped import pool_path
 from shared.contenders import Answered, Job, Task, drop_in, generating, runtime
 from shared.report import parser_of, show, verdict
 
@@ -81,13 +81,13 @@ def mean_ratio(rates: Rates, ours: str, theirs: str) -> float:
 
 def show_rates(rates: Rates, title: str) -> None:
     def row(name: str) -> list[Cell]:
-        by_task = [cell(f"{task}, tokens/s", median(rates[name][task]), digits=1) for task in rates[name]]
-        over = [cell(task, f"{ratio(rates, name, PLAIN, task):.2f}x") for task in rates[name]]
+        by_task = [table_cell(f"{task}, tokens/s", median(rates[name][task]), digits=1) for task in rates[name]]
+        over = [table_cell(task, f"{ratio(rates, name, PLAIN, task):.2f}x") for task in rates[name]]
         means = [
-            cell("mean over plain", f"{mean_ratio(rates, name, PLAIN):.2f}x"),
-            cell(f"mean over {GENERATE}", f"{mean_ratio(rates, name, GENERATE):.2f}x"),
+            table_cell("mean over plain", f"{mean_ratio(rates, name, PLAIN):.2f}x"),
+            table_cell(f"mean over {GENERATE}", f"{mean_ratio(rates, name, GENERATE):.2f}x"),
         ]
-        return [cell("contender", name), *by_task, *over, *means]
+        return [table_cell("contender", name), *by_task, *over, *means]
 
     show(title, map(row, rates))
 

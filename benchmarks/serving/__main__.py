@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from jobs import JOBS, served, served_plainly, workload_of
-from paceline.laboratory.findings.table import Cell, cell, table
-from paceline.laboratory.timing import in_turns, peak_bytes
-from paceline.reports.tables.printed import console_of_output, print_tables
+from paceline.laboratory.findings import Cell, table, table_cell
+from paceline.laboratory.replays import in_turns, peak_bytes
+from paceline.reports.grid import console_of_output, print_tables
 
 PLAIN, DYNAMO = "azure, plain reference", "azure, Dynamo"
 # Run by Dynamo's interpreter: seconds of the replay alone, without the start and without reading the file's text.
@@ -70,13 +70,13 @@ def row_of(name: str, runs: list[dict[str, float]]) -> list[Cell]:
     goal = JOBS[name].goal if name in JOBS else None
     rate = found["tokens"] / found["seconds"]
     return [
-        cell("workload, path", name),
-        cell("output tokens", int(found["tokens"])),
-        cell("seconds", found["seconds"], digits=2),
-        cell("million tokens", rate / 1e6, "1/s", digits=2),
-        cell("goal", None if goal is None else goal / 1e6, "1/s", digits=1),
-        cell("start-up", found.get("ready"), "s", digits=2),
-        cell("peak", found["peak"] / 1e6 if "peak" in found else None, "MB", digits=0),
+        table_cell("workload, path", name),
+        table_cell("output tokens", int(found["tokens"])),
+        table_cell("seconds", found["seconds"], digits=2),
+        table_cell("million tokens", rate / 1e6, "1/s", digits=2),
+        table_cell("goal", None if goal is None else goal / 1e6, "1/s", digits=1),
+        table_cell("start-up", found.get("ready"), "s", digits=2),
+        table_cell("peak", found["peak"] / 1e6 if "peak" in found else None, "MB", digits=0),
     ]
 
 

@@ -12,27 +12,22 @@ from pathlib import Path
 
 from paceline.decoding.pool import Pool
 from paceline.policies.spec import make_policy
-from paceline.reports.serving.metrics import metrics_of
-from paceline.reports.serving.slo.promises import Promises
-from paceline.reports.serving.slo.service_levels import ServiceLevels
-from paceline.runs.serving.meta import ServingAbout
-from paceline.runs.serving.recorder import ServingRecorder
+from paceline.reports.serving import Promises, ServiceLevels, metrics_of
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.replay_tables import ReplayTables, tables_of
-from paceline.sim.serving.engine.replica_spec import ReplicaSpec
-from paceline.sim.serving.forward_ps import ForwardLines
+from paceline.sim.serving.charges import ForwardLines
 from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
-from paceline.sim.serving.simulate import serve
+from paceline.sim.serving.serve import serve
 from paceline.traces.forms import open_recording
-from paceline.traces.rounds.meta import RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import RoundsRequest
-from paceline.traces.shapes.named import shape_called
+from paceline.traces.rounds.rounds import RoundsMeta, RoundsRequest
+from paceline.traces.shapes import shape_called
 from paceline.traces.workloads.arrival import Workload
 from paceline.traces.workloads.sources import open_workload
 

@@ -15,11 +15,11 @@ from array import array
 from collections.abc import Callable
 
 from jobs import PICO, Job, served_workload
-from paceline.laboratory.findings.table import Cell, cell, table
-from paceline.laboratory.timing import peak_bytes
-from paceline.reports.tables.printed import console_of_output, print_tables
-from paceline.sim.serving.kv.member_kv import MemberKv
+from paceline.laboratory.findings import Cell, table, table_cell
+from paceline.laboratory.replays import peak_bytes
+from paceline.reports.grid import console_of_output, print_tables
 from paceline.sim.serving.limits import KvLimits
+from paceline.sim.serving.memory import MemberKv
 from paceline.traces.workloads.sources import open_workload
 
 SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
@@ -82,12 +82,12 @@ def row_of(name: str, sessions: int, turns: int) -> list[Cell]:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "TQDM_DISABLE": "1"})
     found = json.loads(done.stdout.splitlines()[-1])
     return [
-        cell("policy, replicas", name),
-        cell("sessions", sessions),
-        cell("requests", sessions * turns),
-        cell("seconds", found["seconds"], digits=2),
-        cell("requests", sessions * turns / found["seconds"], "1/s", digits=0),
-        cell("peak", found["peak"] / 1e6, "MB", digits=0),
+        table_cell("policy, replicas", name),
+        table_cell("sessions", sessions),
+        table_cell("requests", sessions * turns),
+        table_cell("seconds", found["seconds"], digits=2),
+        table_cell("requests", sessions * turns / found["seconds"], "1/s", digits=0),
+        table_cell("peak", found["peak"] / 1e6, "MB", digits=0),
     ]
 
 
@@ -105,9 +105,9 @@ def main() -> None:
         found_us, put_us = microseconds_a_block(num_blocks, 8192 // num_blocks)
         blocks.append(
             [
-                cell("blocks of a text", num_blocks),
-                cell("look-up", found_us, "us", digits=3),
-                cell("insert", put_us, "us", digits=3),
+                table_cell("blocks of a text", num_blocks),
+                table_cell("look-up", found_us, "us", digits=3),
+                table_cell("insert", put_us, "us", digits=3),
             ]
         )
     rows = [row_of(name, sessions, asked.turns) for sessions in asked.sessions for name in JOBS]

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from paceline.laboratory.findings.table import cell
-
-from .report import show
+from paceline.benchmarks.shared.report import show
+from paceline.laboratory.findings import table_cell
 
 RATE = "tokens/CPU s"  # the column that is compared
 RUNS = 3  # of every case in a turn, besides one that warms up
@@ -29,10 +28,10 @@ def show_against(other: Path, *, requests: int, tokens: int, turns: int) -> None
         f"{requests} requests of {tokens} tokens; medians of {turns} turns",
         [
             [
-                cell("case", case),
-                cell(f"other {RATE}", theirs, digits=0),
-                cell(RATE, ours, digits=0),
-                cell("times", ours / theirs, digits=2),
+                table_cell("case", case),
+                table_cell(f"other {RATE}", theirs, digits=0),
+                table_cell(RATE, ours, digits=0),
+                table_cell("times", ours / theirs, digits=2),
             ]
             for case, (theirs, ours) in medians.items()
         ],
@@ -43,7 +42,7 @@ def _measured(checkout: Path, requests: int, tokens: int) -> dict[str, float]:
     """Tokens per CPU second by case, from the table that the checkout's own benchmark prints."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "paceline").symlink_to(checkout)
-        command = [sys.executable, checkout / "benchmarks" / "replay.py", "--runs", str(RUNS)]
+        command = [sys.executable, checkout / "benchmarks" / "calibrate.py", "--runs", str(RUNS)]
         command += ["--requests", str(requests), "--tokens", str(tokens)]
         environment = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "160"}
         printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from paceline.policies.speed import Floats, gathered, kept_of, round_tokens
+from paceline.policies.about import Floats, gathered, kept_of, round_tokens
 
 
 class RoundSpeed(NamedTuple):

@@ -6,9 +6,8 @@ from math import erfc
 
 import numpy as np
 from paceline.runs.log import RunLog
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
 

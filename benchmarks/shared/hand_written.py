@@ -5,7 +5,7 @@ target for the prompt and the first draft together.
 """
 
 import torch
-from paceline.runtime.forward.module_forward import cache_argument
+from paceline.runtime.forward import cache_argument
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 

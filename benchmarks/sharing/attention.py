@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from statistics import median
 
 import torch
-from paceline.decoding.prefixes.member_prefixes import Hit
-from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.laboratory.findings.table import Cell, cell, table
-from paceline.reports.tables.printed import console_of_output, print_tables
-from paceline.runtime.forward.model_forward import ModelForward
-from paceline.runtime.kv.member_kv import MemberKV
-from paceline.runtime.kv.placement import SharedKind
-from paceline.runtime.kv.prefixed_kv import PrefixedSlotCache
-from paceline.runtime.kv.slot_cache import SlotCache
-from paceline.studies.pool import load_pool
+from paceline.decoding.prefixes import Hit, PrefixCacheSize
+from paceline.laboratory.findings import Cell, table, table_cell
+from paceline.reports.grid import console_of_output, print_tables
+from paceline.runtime.caches import MemberKV, SharedKind, SlotCache
+from paceline.runtime.forward import ModelForward
+from paceline.runtime.prefix_caches import PrefixedSlotCache
+from paceline.studies.decode import load_pool
 
 ROWS, LENGTHS, NEW_TOKENS = (4, 16, 64), (64, 256), (1, 5)
 BLOCK = 16
@@ -75,10 +72,10 @@ def rows(forward: ModelForward, repeats: int) -> Iterator[list[Cell]]:
                         taken[name].append(milliseconds(forward, cache, names, count))
                 found = {name: median(each[1:]) for name, each in taken.items()}
                 yield [
-                    cell("rows", num_rows),
-                    cell("prefix", length),
-                    cell("new tokens each", count),
-                    *(cell(name, value, digits=1) for name, value in found.items()),
+                    table_cell("rows", num_rows),
+                    table_cell("prefix", length),
+                    table_cell("new tokens each", count),
+                    *(table_cell(name, value, digits=1) for name, value in found.items()),
                 ]
 
 

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from paceline.decoding.contract import Verify
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.decoding.session import Session
+from paceline.decoding.steps import Verify
 from paceline.decoding.world import VerifyItem
-from paceline.laboratory.findings.table import Cell, cell
-from paceline.laboratory.timing import in_turns
-from paceline.runtime.kv.placement import SharedKind
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.laboratory.findings import Cell, table_cell
+from paceline.laboratory.replays import in_turns
+from paceline.runtime.caches import SharedKind
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
-from paceline.studies.pool import load_pool
+from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from shared.report import show
 
@@ -99,15 +99,15 @@ def prefill(pool: ModelPool, prompts: Sequence[Prompt], kind: Kind) -> Prefill:
 def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
     apart_s = found.taken_s - found.last_s
     return [
-        cell("requests", kind.count),
-        cell("prefix cache", "off" if kind.shared is None else "on"),
-        cell("attention", {"on": "once", "off": "row by row"}.get(kind.shared or "", "-")),
-        cell("tokens fed", int(found.num_fed)),
-        cell("ms", found.taken_s * 1e3, digits=1),
-        cell("times one", found.taken_s / one_s, digits=2),
-        cell("last tokens ms", found.last_s * 1e3, digits=1),
-        cell("rest, times one", apart_s / one_s, digits=2),
-        cell("MB held", found.held_bytes / 1e6, digits=1),
+        table_cell("requests", kind.count),
+        table_cell("prefix cache", "off" if kind.shared is None else "on"),
+        table_cell("attention", {"on": "once", "off": "row by row"}.get(kind.shared or "", "-")),
+        table_cell("tokens fed", int(found.num_fed)),
+        table_cell("ms", found.taken_s * 1e3, digits=1),
+        table_cell("times one", found.taken_s / one_s, digits=2),
+        table_cell("last tokens ms", found.last_s * 1e3, digits=1),
+        table_cell("rest, times one", apart_s / one_s, digits=2),
+        table_cell("MB held", found.held_bytes / 1e6, digits=1),
     ]
 
 

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from ...arguments import ArgumentError
-from ...shipped import shipped
+from ...base.errors import ArgumentError
+from ...base.files import shipped
 from ...sim.cost.base import LOOKUP_S, CostModel, DraftTerms
-from ...sim.cost.cost_file import Figures, FileCost
-from ...sim.cost.figures import CostLine, DrafterFigures
-from ...sim.cost.what_if.other_model import Price, PricedAsCost
+from ...sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
+from ...sim.cost.what_if import Price, PricedAsCost
+from ...traces.contexts.store import read_trace
 from ...traces.recording import Recording
-from ...traces.tries.store import read_trace
-from ..model_families import Family, families, submodel
+from ..replays import Family, families, submodel
 
 UNIT_S = 1e-3  # of a price in the ladders of ratios
 # A token more in a forward, of whichever row, takes this part of what a forward of one token takes: about what devices

@@ -7,28 +7,24 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from ...arguments import ArgumentError, check_least
-from ...policies.chain_notation import ChainSpec
+from ...base.errors import ArgumentError, check_least
+from ...base.terminal import Progress, quiet
+from ...policies.chains import ChainSpec
 from ...policies.spec import PolicySpec
-from ...progress import Progress, quiet
+from ...reports.grid import Grid, Printed, table
+from ...reports.seconds import total_s
 from ...reports.summary import summarise_run
-from ...reports.tables.grid import Grid, table
-from ...reports.tables.printed import Printed
-from ...reports.validation import total_s
 from ...runs.log import RunLog
 from ...runtime.prompts import PROMPTS_FILE
+from ...sim.contexts import TrieTables
 from ...sim.cost.base import CostModel
 from ...sim.simulate import Scenario, simulate
-from ...sim.tries.tables import TrieTables
-from ...studies.named_policies import NamedPolicy, named_policies
-from ...studies.seconds.checked_cost import checked_cost
-from ...studies.seconds.measured_runs import MeasuredRuns, measured_runs
-from ...traces.tries.recording import TrieRecording
-from .played import BEST_STATIC
-from .recordings.shelf import RecordingShelf
-from .recordings.trained_source import TrainedSource
-from .statics.at_batch_one import sampled, seek
-from .statics.family import Family
+from ...studies.setting import NamedPolicy, named_policies
+from ...studies.validate import MeasuredRuns, checked_cost, measured_runs
+from ...traces.contexts.recording import TrieRecording
+from .recordings import RecordingShelf, TrainedSource
+from .statics import Family, sampled, seek
+from .store import BEST_STATIC
 
 POLICIES = ("specrouter", "two-level", "plain")
 

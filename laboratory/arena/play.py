@@ -1,23 +1,282 @@
-"""One policy in one cell at one seed."""
+"""A policy in the serving engine: every request of a recording comes once, to one replica.
 
-from dataclasses import dataclass
+Other orders of a recording's requests.
+
+A recording as one process of the arena keeps it: tables and costs are made once, for all that is played on it.
+
+How long a policy thinks, on this host, while it is played.
+
+One policy in one cell at one seed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from statistics import median
+from time import perf_counter_ns
 
 import numpy as np
 
-from ...decoding.policy import Policy
+from ...decoding.legal_steps import Policy
+from ...decoding.pool import Pool
+from ...decoding.seen import Observation
+from ...decoding.steps import Outcome, Step
 from ...policies.about import About, about_of, decides_by_pending, runs_target_alone
+from ...policies.fixed import Plain
 from ...policies.spec import PolicySpec
 from ...reports.summary import summarise_run
-from ...runs.log import RunLog
-from ...runs.text_quality import UNKNOWN_COUNT
-from ...sim.replay_tables import check_observed
+from ...runs.log import UNKNOWN_COUNT, RunLog
+from ...runs.recorder import ServingRecorder
+from ...runs.serving import ServingAbout, ServingLog
+from ...sim.context_tables import RequestTables
+from ...sim.contexts import TrieTables
+from ...sim.cost.base import CostModel, CostRangeError
+from ...sim.replay_tables import ReplayTables, check_observed, tables_of
+from ...sim.serving.limits import EngineLimits, KvLimits
+from ...sim.serving.replica import ReplicaSpec
+from ...sim.serving.requests import DrawnRequests
+from ...sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
+from ...sim.serving.running import ServedReplica
+from ...sim.serving.serve import serve
 from ...sim.simulate import Scenario, simulate
-from .cell import ArenaCell
-from .loads import Load, load
-from .played import MARKS, Played
-from .stage.recording_stage import RecordingStage
-from .stage.served import served
-from .stage.thinking import ThinkingTimed
+from ...traces.contexts.recording import TrieRecording
+from ...traces.forms import by_form
+from ...traces.recording import Recording
+from ...traces.rounds.rounds import TARGET_ALONE
+from ...traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
+from .cells import MOST_RUNNING, ArenaCell, Load, load
+from .ladders import ladder
+from .store import MARKS, Played
+
+PARTS = 4
+
+
+def reordered(recording: Recording, seed: int) -> Recording:
+    """The same requests in another order; at seed 0 in the recorded one.
+
+    Requests change places within a quarter of the recording: what changes in mid-run still does.
+
+    Args:
+        recording: of either form.
+        seed: >= 0.
+    """
+    if seed == 0:
+        return recording
+    rng = np.random.default_rng(seed)
+    parts = np.array_split(np.arange(len(recording.requests)), PARTS)
+    places = [int(place) for part in parts for place in rng.permutation(part)]
+    return by_form(
+        recording,
+        tries=lambda tries: replace(tries, requests=[tries.requests[place] for place in places]),
+        rounds=lambda rounds: replace(rounds, requests=tuple(rounds.requests[place] for place in places)),
+    )
+
+
+PLAIN = "plain"
+
+
+class RecordingStage:
+    """Everything that runs on a recording share. Final.
+
+    Args:
+        recording: as it was read.
+
+    Attributes:
+        recording: in its recorded order.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._tables = {0: tables_of(recording)}
+        # Held, so that they are built once for all runs, whatever their order.
+        self._held = by_form(recording, tries=self._all_requests, rounds=lambda _: ())
+        self._costs: dict[str, CostModel] = {}
+        self._capacities: dict[str, float] = {}
+
+    def tables(self, seed: int) -> ReplayTables:
+        """Ready for replay, in the order of a seed."""
+        if seed not in self._tables:
+            other = reordered(self.recording, seed)
+            self._tables[seed] = by_form(other, tries=self._reordered, rounds=tables_of)
+        return self._tables[seed]
+
+    def _all_requests(self, tries: TrieRecording) -> Sequence[RequestTables]:
+        tables = self._of_tries()
+        return tuple(tables.of(request.request_id) for request in tries.requests)
+
+    def _reordered(self, tries: TrieRecording) -> ReplayTables:
+        return self._of_tries().reordered(tries)
+
+    def _of_tries(self) -> TrieTables:
+        tables = self._tables[0]
+        assert isinstance(tables, TrieTables)
+        return tables
+
+    def cost(self, name: str) -> CostModel:
+        """Seconds of a ladder; raises ArgumentError for a name that is none."""
+        if name not in self._costs:
+            self._costs[name] = ladder(name).cost(self.recording)
+        return self._costs[name]
+
+    def capacity_per_s(self, name: str) -> float:
+        """Output tokens a second of the target alone at a ladder, with `MOST_RUNNING` requests at a time."""
+        if name not in self._capacities:
+            tables = self.tables(0)
+            target_alone: Policy = Plain(tables.pool)
+            log = simulate(Scenario(tables=tables, cost=self.cost(name), batch=MOST_RUNNING), target_alone, PLAIN)
+            seconds = float(log.requests["finished_at_s"].max())
+            self._capacities[name] = int(log.requests["emitted_tokens"].sum()) / seconds
+        return self._capacities[name]
+
+
+TOKEN_BUDGET = 8192  # tokens of a step
+BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
+
+
+class PoissonArrivals:
+    """The requests of a recording, in their order, at times that are drawn.
+
+    The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
+    it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
+
+    Args:
+        recording: whose requests they are.
+        tokens_per_s: of output that are asked for, in the mean.
+        seed: of the times, and of the engine.
+
+    Attributes:
+        about: see `Workload`.
+    """
+
+    def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
+        self._lengths = by_form(
+            recording,
+            tries=lambda tries: [
+                (one.request_id, one.tag, len(one.prompt), len(one.trie.trunk) - 1) for one in tries.requests
+            ],
+            rounds=lambda rounds: [
+                (one.request_id, one.tag, max(1, one.prompt_tokens), one.length(TARGET_ALONE))
+                for one in rounds.requests
+            ],
+        )
+        self._drawn = DrawnRequests(recording.requests, seed=seed)
+        mean_tokens = sum(tokens for *_, tokens in self._lengths) / len(self._lengths)
+        gaps_s = np.random.default_rng(seed).exponential(mean_tokens / tokens_per_s, len(self._lengths))
+        self._arrives_ps: list[int] = np.rint(np.cumsum(gaps_s) * PS_PER_S).astype(np.int64).tolist()
+        name = recording.about.name
+        self.about = WorkloadAbout(
+            name=name, files=(), format="", unit_tokens=0, num_requests=len(self._lengths), notes=(), drawn=True
+        )
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """From the first to the last."""
+        for (request_id, tag, prompt, tokens), at_ps in zip(self._lengths, self._arrives_ps, strict=True):
+            yield Arrival(self._name(request_id, tag), at_ps, prompt, tokens, tag)
+
+    def _name(self, recorded_id: str, tag: str) -> str:
+        names = (f"{recorded_id}#{number}" for number in count())
+        return next(name for name in names if self._drawn.of(name, tag) == recorded_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFigures:
+    """What came of it.
+
+    Attributes:
+        tokens: of output.
+        busy_s: seconds in which the device ran a member.
+        mean_e2e_s: from a request's arrival to its last token, in the mean.
+    """
+
+    tokens: int
+    busy_s: float
+    mean_e2e_s: float
+
+
+def served(
+    tables: ReplayTables, cost: CostModel, policy: Policy, name: str, *, tokens_per_s: float, seed: int
+) -> ServedFigures:
+    """Serve all requests of a recording to the end.
+
+    Args:
+        tables: the recording.
+        cost: seconds.
+        policy: built for its pool, and new.
+        name: of the policy, for errors.
+        tokens_per_s: of output that arrivals ask for.
+        seed: of arrivals, and of what is modelled.
+
+    Raises:
+        PolicyError: the policy broke the contract.
+        ArgumentError: what the cost does not know, a policy that needs what the recording does not hold, or one that
+            sees ahead.
+    """
+    workload = PoissonArrivals(tables.trace, tokens_per_s, seed=seed)
+    blocks = [None if member.model_free else BLOCKS for member in tables.pool.members]
+    recorder = ServingRecorder(tables.pool.names, {"replica": blocks})
+    spec = ReplicaSpec(policy=policy, policy_name=name, cost=cost, limits=_limits(tables.pool))
+    try:
+        serve(workload, tables, [spec], dispatch=_dispatch, recorder=recorder, seed=seed)
+    except CostRangeError as error:
+        raise error.loaded() from None
+    return _figures(recorder.log(ServingAbout(policy="policy", workload="arena", cluster="arena", seed=seed)))
+
+
+def _figures(log: ServingLog) -> ServedFigures:
+    busy_ps = sum(member.busy_ps for replica in log.meta.replicas for member in replica.members)
+    e2e_ps = log.requests["ended_at_ps"] - log.requests["arrived_at_ps"]
+    return ServedFigures(
+        tokens=int(log.requests["emitted_tokens"].sum()),
+        busy_s=busy_ps / PS_PER_S,
+        mean_e2e_s=float(e2e_ps.mean()) / PS_PER_S,
+    )
+
+
+def _limits(pool: Pool) -> EngineLimits:
+    kept = [member.name for member in pool.members if not member.model_free]
+    memory = KvLimits(num_blocks=BLOCKS, prefix_cache=False)
+    return EngineLimits(max_num_seqs=MOST_RUNNING, token_budget=TOKEN_BUDGET, kv=dict.fromkeys(kept, memory))
+
+
+def _dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
+    return Dispatcher(RoundRobin(RouterSetting(num_replicas=1, seed=0)), "round-robin", replicas, 0)
+
+
+class ThinkingTimed:
+    """Passes on to a policy and keeps how long it takes for each step, `decide` and `learn` together.
+
+    Args:
+        policy: any.
+
+    Attributes:
+        about: what the policy says of itself.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.about: About | None = about_of(policy)
+        self._policy = policy
+        self._decided_ns: dict[str, int] = {}
+        self._steps_ns: list[int] = []
+
+    def decide(self, seen: Observation) -> Step:
+        """What the policy says."""
+        start_ns = perf_counter_ns()
+        step = self._policy.decide(seen)
+        self._decided_ns[seen.request_id] = perf_counter_ns() - start_ns
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Tell the policy."""
+        start_ns = perf_counter_ns()
+        self._policy.learn(outcome)
+        taken_ns = perf_counter_ns() - start_ns
+        self._steps_ns.append(taken_ns + self._decided_ns.pop(outcome.request_id, 0))
+
+    @property
+    def think_us(self) -> float | None:
+        """Microseconds of a step in the median; None before the first."""
+        return median(self._steps_ns) / 1e3 if self._steps_ns else None
+
 
 WALKED, STEPPED, SERVED = "walked", "stepped", "served"
 

@@ -1,29 +1,244 @@
-"""A run of the arena: what was played before is taken from the store, the rest is played and kept there."""
+"""A run of the arena: what was played before is taken from the store, the rest is played and kept there.
 
+Plays what an arena asks for, run by run, and tells what lacks something from what fails.
+
+Processes that play: runs go there, and what came of them comes back, as lines of JSON.
+"""
+
+import json
+import subprocess
+import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from ...arguments import ArgumentError, check_least, check_within
-from ...interrupts import Interrupts, held_interrupts
+from ...base.errors import ArgumentError, check_least, check_within
+from ...base.terminal import Interrupts, Progress, held_interrupts, tell
+from ...decoding.steps import UnavailableStepError
 from ...policies.spec import PolicySpec
-from ...progress import Progress, tell
+from ...traces.errors import TraceFormatError
 from ...traces.forms import open_recording
-from .asked.buildable import check_buildable
-from .asked.fitted import given_to, needs_head, with_heads
-from .asked.made_of import Versions, ladder_version, made_of, recording_version
-from .board.regret import oracle_cells, oracles
-from .board.runs import TARGET_ALONE
-from .cell import ArenaCell
-from .played import BEST_STATIC, LeftOut, Played
-from .recordings.shelf import RecordingShelf
-from .recordings.source import RecordingUnavailableError
-from .stage.player import Failed, RunOf
-from .stage.workers import played_by, played_here
-from .store import ArenaStore, AskedRun, anew
+from .board import TARGET_ALONE, oracle_cells, oracles
+from .cells import ArenaCell, check_buildable, given_to, needs_head, with_heads
+from .play import RecordingStage, play
+from .recordings import RecordingShelf, RecordingUnavailableError
+from .statics import CellStatics
+from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played, anew, outcome_from_json, outcome_to_json
+from .versions import Versions, ladder_version, made_of, recording_version
 
-STATICS = "paceline.laboratory.arena.statics.of_cells"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOf:
+    """A run to be played.
+
+    Attributes:
+        trace: folder of the recording.
+        cell, policy, seed: as of `Played`.
+        given: options of the policy besides those that its name says, by name.
+    """
+
+    trace: Path
+    cell: ArenaCell
+    policy: str
+    seed: int
+    given: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy with all its options; raises PolicySpecError for a name that is none."""
+        named = PolicySpec.parse(self.policy)
+        return replace(named, options={**named.options, **dict(self.given)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A run that ended in an error which is nobody's input.
+
+    Attributes:
+        cell, policy, seed: as of `Played`.
+        error: in one line.
+    """
+
+    cell: ArenaCell
+    policy: str
+    seed: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"failed: {self.policy} in {self.cell}, seed {self.seed}: {self.error}"
+
+
+Came: TypeAlias = Outcome | Failed
+
+
+class Player:
+    """Plays runs, and keeps the recording of the latest for the next. Final."""
+
+    def __init__(self) -> None:
+        self._trace: Path | None = None
+        self._kept: tuple[RecordingStage, CellStatics] | None = None
+
+    def outcome(self, run: RunOf) -> Came:
+        """What came of a run; nothing is raised, so that one run does not lose the others."""
+        try:
+            return self._play(run)
+        except TraceFormatError as error:
+            said = _line(error)
+        except UnavailableStepError as error:
+            why = f"not applicable: {_line(error.reason)}"
+            return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=why)
+        except ValueError as error:  # of a policy's own errors the loop makes a PolicyError
+            return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=_line(error))
+        except Exception as error:  # noqa: BLE001 - a policy may raise anything, and is told with its run
+            said = f"{type(error).__name__}: {_line(error)}"
+        return Failed(cell=run.cell, policy=run.policy, seed=run.seed, error=said)
+
+    def _play(self, run: RunOf) -> Played:
+        stage, statics = self._on(run.trace)
+        if run.policy == BEST_STATIC:
+            return statics.best(run.cell, run.seed)
+        return play(stage, run.cell, run.spec, run.seed)
+
+    def _on(self, trace: Path) -> tuple[RecordingStage, CellStatics]:
+        if self._kept is None or trace != self._trace:
+            self._kept = None  # two are not to be held at once
+            stage = RecordingStage(open_recording(trace))
+            self._trace, self._kept = trace, (stage, CellStatics(stage))
+        return self._kept
+
+
+def _line(error: BaseException | str) -> str:
+    return " ".join(str(error).split())
+
+
+LOOK_S = 0.2  # between two looks for an interrupt
+WORKER = f"{__package__}.worker"
+AHEAD = 2  # runs that a process has before it is done with one: it never waits, and a pipe is never full
+
+
+class LostWorkerError(RuntimeError):
+    """A process ended by itself in the midst of its runs, as one that was killed for memory does."""
+
+
+def played_here(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts) -> Iterator[tuple[RunOf, Came]]:
+    """Play groups of runs one after another in this process, up to an interrupt."""
+    player = Player()
+    for group in groups:
+        for run in group:
+            if interrupts.heard():
+                return
+            yield run, player.outcome(run)
+
+
+def played_by(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts, *, jobs: int) -> Iterator[tuple[RunOf, Came]]:
+    """Play groups of runs in processes, up to an interrupt: runs in the midst are then lost.
+
+    Args:
+        groups: of runs that one process is to play, as of one recording, those that take long first.
+        interrupts: end it.
+        jobs: processes, >= 1.
+
+    Raises:
+        LostWorkerError: a process ended by itself.
+        TraceFormatError: a recording breaks its format.
+    """
+    waiting = deque(groups)
+    workers = [_Worker() for _ in range(min(jobs, len(waiting)))]
+    try:
+        for worker in workers:
+            worker.give(waiting.popleft())
+        while any(worker.left for worker in workers) and not interrupts.heard():
+            busy = {worker.line: worker for worker in workers if worker.left}
+            for line in wait(list(busy), LOOK_S):
+                worker = next(one for one in workers if one.line is line)
+                yield worker.taken()
+                if not worker.left and waiting:
+                    worker.give(waiting.popleft())
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """One process and what it was given to play. Final."""
+
+    def __init__(self) -> None:
+        self._group: deque[RunOf] = deque()
+        self._sent: deque[RunOf] = deque()
+        self.line, theirs = Pipe()
+        fd = theirs.fileno()
+        # In a session of its own: Ctrl-C is for whoever asked, who ends it.
+        command = [sys.executable, "-P", "-m", WORKER, str(fd)]
+        self._process = subprocess.Popen(command, pass_fds=[fd], start_new_session=True)
+        theirs.close()
+
+    @property
+    def left(self) -> bool:
+        """Whether anything is still to come."""
+        return bool(self._sent)
+
+    def give(self, group: Sequence[RunOf]) -> None:
+        """Have a group played."""
+        self._group.extend(group)
+        for _ in range(AHEAD):
+            self._send()
+
+    def taken(self) -> tuple[RunOf, Came]:
+        """What came of its next run; waits for it."""
+        run = self._sent[0]
+        try:
+            content = json.loads(self.line.recv_bytes())
+        except (EOFError, OSError):
+            self._process.wait()
+            code = self._process.returncode
+            raise LostWorkerError(
+                f"the process that played {run.policy} in {run.cell} ended with code {code}"
+            ) from None
+        self._sent.popleft()
+        self._send()
+        return run, came_from_json(content)
+
+    def _send(self) -> None:
+        if self._group:
+            run = self._group.popleft()
+            self._sent.append(run)
+            self.line.send_bytes(json.dumps(run_to_json(run)).encode())
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self.line.close()
+
+
+def run_to_json(run: RunOf) -> dict[str, Any]:
+    """Plain values for `json.dumps`."""
+    return asdict(run) | {"trace": str(run.trace), "cell": str(run.cell)}
+
+
+def run_from_json(content: Mapping[str, Any]) -> RunOf:
+    """What `run_to_json` made values of."""
+    given = tuple((name, value) for name, value in content["given"])
+    cell, trace = ArenaCell.parse(content["cell"]), Path(content["trace"])
+    return RunOf(**dict(content) | {"trace": trace, "cell": cell, "given": given})
+
+
+def came_to_json(came: Came) -> dict[str, Any]:
+    """Plain values for `json.dumps`."""
+    return asdict(came) | {"cell": str(came.cell)} if isinstance(came, Failed) else outcome_to_json(came)
+
+
+def came_from_json(content: Mapping[str, Any]) -> Came:
+    """What `came_to_json` made values of."""
+    if "error" in content:
+        return Failed(**dict(content) | {"cell": ArenaCell.parse(content["cell"])})
+    return outcome_from_json(content)
+
+
+STATICS = "paceline.laboratory.arena.statics"
 MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
 
 

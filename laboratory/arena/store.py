@@ -1,5 +1,7 @@
 """Finished runs, kept in lines of JSON: a run of the arena that is cut short goes on from them.
 
+What a policy did in a cell, or why it did nothing there; also as values that JSON can hold.
+
 One file for each recording, which is only ever added to. A line says what its run was made of (the recording, the
 ladder's seconds, the code of the policy and of the simulator, as hashes): a result is that of a run which is asked for
 only where all of these are the same.
@@ -8,12 +10,116 @@ only where all of these are the same.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from ...progress import tell
-from .cell import ArenaCell
-from .played import Outcome, outcome_from_json, outcome_to_json
+from ...base.errors import ArgumentError, check_least, check_within
+from ...base.terminal import tell
+from .cells import ArenaCell
+
+# Output tokens after which seconds are read for learning curves.
+MARKS = (100, 1_000, 10_000)
+# The policy's name under which the best static chain of a cell in hindsight is kept.
+BEST_STATIC = "best-static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A finished run of one policy in one cell.
+
+    All but `think_us`, a measurement, is the same whenever and wherever the run is repeated, and counts for equality.
+
+    Attributes:
+        cell: where.
+        policy: as it was named, options with it; `best-static` is the best static chain in hindsight.
+        seed: 0 is the recorded order of requests, each other another order; >= 0.
+        tokens: of output, >= 1.
+        seconds: simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy.
+        seconds_at: of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter, and under
+            arrivals, where they say little.
+        mean_e2e_s: simulated, from a request's arrival to its last token, in the mean, > 0.
+        exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals.
+        chain: of `best-static`, the chain; "" of others.
+        lossy: whether the policy may write other text than the target's; one that says nothing of itself may not, as
+            long as no token differs.
+        path: how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine.
+        same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of
+            others, where the recording does not know the text, and under arrivals.
+        divergences: of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None
+            of others, and under arrivals.
+        think_us: microseconds of this host that the policy thought for a step, in the median; None where nobody asked
+            it step by step.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    cell: ArenaCell
+    policy: str
+    seed: int
+    tokens: int
+    seconds: float
+    seconds_at: tuple[float | None, ...]
+    mean_e2e_s: float
+    exact_share: float | None
+    path: str
+    chain: str = ""
+    lossy: bool = False
+    same_share: float | None = None
+    divergences: int | None = None
+    think_us: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_least("`seed`", self.seed, 0)
+        check_least("`tokens`", self.tokens, 1)
+        check_within("`seconds`", self.seconds, "(0, inf)")
+        check_within("`mean_e2e_s`", self.mean_e2e_s, "(0, inf)")
+        if self.exact_share is not None:
+            check_within("`exact_share`", self.exact_share, "[0, 1]")
+        if len(self.seconds_at) != len(MARKS):
+            raise ArgumentError(f"`seconds_at` must have {len(MARKS)} entries, got {len(self.seconds_at)}")
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed: output tokens over seconds."""
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A policy that a cell has no run of.
+
+    Attributes:
+        cell, policy, seed: as of `Played`.
+        why: what it lacks, or that it is not applicable and why, in one line.
+    """
+
+    cell: ArenaCell
+    policy: str
+    seed: int
+    why: str
+
+
+Outcome: TypeAlias = Played | LeftOut
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Plain values for `json.dumps`."""
+    return asdict(outcome) | {"cell": str(outcome.cell)}
+
+
+def outcome_from_json(content: Mapping[str, Any]) -> Outcome:
+    """What `outcome_to_json` made values of.
+
+    Raises:
+        KeyError, TypeError, ValueError: other values.
+    """
+    values = dict(content) | {"cell": ArenaCell.parse(content["cell"])}
+    if "why" in values:
+        return LeftOut(**values)
+    return Played(**values | {"seconds_at": tuple(content["seconds_at"])})
+
 
 RESULTS = "results"
 PARTS = ("recording", "ladder", "simulator", "policy")

@@ -13,16 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decoding.ledger import VERIFY
+from ...decoding.results import VERIFY
 from ...runs.log import RunLog
 from ...sim.simulate import Scenario
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, by_category
-from ..findings.table import Cell, cell, table
-from ..recording_replays import (
+from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from ..replays import (
     ALL,
     TARGET_ALONE,
+    chain,
     drafters_of,
     recording_of,
     replayed,
@@ -150,35 +148,39 @@ def _level(one: Ran, member: str) -> list[Cell]:
     found = one.judged(member)
     early = found.dropped / int(one.log.steps["drafted"].sum()) * 100 if member != one.members[-1] else None
     return [
-        cell("chain", one.name if member == one.judges[0] else ""),
-        cell("judge", member),
-        cell("judged", found.judged),
-        cell("accepted", found.accepted),
-        cell("acceptance", found.kept_share * 100, "%", 1),
-        cell("dropped", found.dropped),
-        cell("dropped early, of all drafted", early, "%", 1),
+        table_cell("chain", one.name if member == one.judges[0] else ""),
+        table_cell("judge", member),
+        table_cell("judged", found.judged),
+        table_cell("accepted", found.accepted),
+        table_cell("acceptance", found.kept_share * 100, "%", 1),
+        table_cell("dropped", found.dropped),
+        table_cell("dropped early, of all drafted", early, "%", 1),
     ]
 
 
 def _calls(one: Ran, two: Ran) -> list[Cell]:
     calls = one.calls_per_token()
     return [
-        cell("chain", one.name),
-        cell("rejected early", one.early_share() * 100, "%", 1),
-        cell("calls per token", calls, digits=3),
-        cell("saved against the target alone", (1 - calls) * 100, "%", 1),
-        cell("saved against two levels", (1 - calls / two.calls_per_token()) * 100, "%", 1),
-        cell("the two levels", two.name),
-        cell("speed-up", one.speed_up, "x", 2),
-        cell("speed-up of two levels", two.speed_up, "x", 2),
+        table_cell("chain", one.name),
+        table_cell("rejected early", one.early_share() * 100, "%", 1),
+        table_cell("calls per token", calls, digits=3),
+        table_cell("saved against the target alone", (1 - calls) * 100, "%", 1),
+        table_cell("saved against two levels", (1 - calls / two.calls_per_token()) * 100, "%", 1),
+        table_cell("the two levels", two.name),
+        table_cell("speed-up", one.speed_up, "x", 2),
+        table_cell("speed-up of two levels", two.speed_up, "x", 2),
     ]
 
 
 def _by_tag(one: Ran, tags: Sequence[str]) -> Iterator[list[Cell]]:
     early, saved = "rejected early, %", "target calls saved, %"
-    yield [cell("chain", one.name), cell("figure", early), *(cell(t, one.early_share(t) * 100, digits=1) for t in tags)]
-    calls = (cell(tag, (1 - one.calls_per_token(tag)) * 100, digits=1) for tag in tags)
-    yield [cell("chain", ""), cell("figure", saved), *calls]
+    yield [
+        table_cell("chain", one.name),
+        table_cell("figure", early),
+        *(table_cell(t, one.early_share(t) * 100, digits=1) for t in tags),
+    ]
+    calls = (table_cell(tag, (1 - one.calls_per_token(tag)) * 100, digits=1) for tag in tags)
+    yield [table_cell("chain", ""), table_cell("figure", saved), *calls]
 
 
 def _panels(deep: Sequence[Ran], tags: Sequence[str]) -> tuple[Panel, ...]:

@@ -6,19 +6,16 @@ every longer chain and every policy has to beat.
 
 from collections.abc import Mapping, Sequence
 
-from ...counted import counted
+from ...base.errors import counted
 from ...runs.log import RunLog
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ...traces.tries.recording import TrieRecording
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, by_category, series_of
-from ..findings.table import Cell, Rows, cell, table
-from ..model_runs import models_of, ran_in_turns
-from ..recording_replays import (
+from ...traces.contexts.recording import TrieRecording
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, series_of, table, table_cell
+from ..replays import (
     ALL,
     TARGET_ALONE,
+    chain,
     drafters_of,
     recording_of,
     replayed,
@@ -27,6 +24,7 @@ from ..recording_replays import (
     speed_up_of,
     tags_of,
 )
+from ..shared import models_of, ran_in_turns
 
 WINDOWS = tuple(range(1, 9))
 MEASURED_PROMPTS = 12
@@ -60,7 +58,10 @@ def run(setting: ExperimentSetting) -> Finding:
     windows = table(
         "simulated speed-up over the target alone, by drafter and window",
         [
-            [cell("window", window), *(cell(drafter, speed_ups[drafter, window, ALL], "x", 2) for drafter in drafters)]
+            [
+                table_cell("window", window),
+                *(table_cell(drafter, speed_ups[drafter, window, ALL], "x", 2) for drafter in drafters),
+            ]
             for window in WINDOWS
         ],
     )
@@ -98,11 +99,11 @@ def _measured(
 
     def row(name: str, log: RunLog) -> list[Cell]:
         return [
-            cell("chain", name),
-            cell(SIMULATED, speed_up_of(log, plain, among=among), "x", 2),
-            cell(MEASURED, rates[name] / rates[TARGET_ALONE], "x", 2),
-            cell("simulated", speed_of(log, among=among), "tokens/s", 1),
-            cell("measured", rates[name], "tokens/s", 1),
+            table_cell("chain", name),
+            table_cell(SIMULATED, speed_up_of(log, plain, among=among), "x", 2),
+            table_cell(MEASURED, rates[name] / rates[TARGET_ALONE], "x", 2),
+            table_cell("simulated", speed_of(log, among=among), "tokens/s", 1),
+            table_cell("measured", rates[name], "tokens/s", 1),
         ]
 
     asked = counted(len(prompts), "prompt")
@@ -112,12 +113,16 @@ def _measured(
 
 def _best_windows(speed_ups: SpeedUps, drafters: Sequence[str], tag: str) -> list[Cell]:
     """Each drafter's best window on a tag, and the best of all."""
-    cells = [cell("tag", tag)]
+    cells = [table_cell("tag", tag)]
     for one in drafters:
         window = _best_window(speed_ups, one, tag)
-        cells += [cell(f"{one}: window", window), cell(one, speed_ups[one, window, tag], "x", 2)]
+        cells += [table_cell(f"{one}: window", window), table_cell(one, speed_ups[one, window, tag], "x", 2)]
     drafter, window = _best(speed_ups, drafters, tag)
-    return [*cells, cell("best", f"{drafter}:{window}"), cell("speed-up", speed_ups[drafter, window, tag], "x", 2)]
+    return [
+        *cells,
+        table_cell("best", f"{drafter}:{window}"),
+        table_cell("speed-up", speed_ups[drafter, window, tag], "x", 2),
+    ]
 
 
 def _panels(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...installing import needs_torch
-from ..findings.finding import ExperimentSetting, Finding
+from ...base.errors import needs_torch
+from ..findings import ExperimentSetting, Finding
 
 Use = Literal["pool", "trace", "seed", "threads"]
 MODELS: frozenset[Use] = frozenset(("pool", "threads"))

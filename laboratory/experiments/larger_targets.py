@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 from ...reports.summary import summarise_run
 from ...runs.log import RunLog
 from ...sim.cost.base import CostModel
-from ...sim.cost.cost_file import FileCost
-from ...sim.cost.figures import CostLine
-from ...sim.cost.what_if.other_model import PricedAsCost
+from ...sim.cost.files import CostLine, FileCost
+from ...sim.cost.what_if import PricedAsCost
 from ...sim.simulate import Scenario
+from ...traces.contexts.meta import TrieMeta
+from ...traces.contexts.recording import TrieRecording
 from ...traces.meta import ModelInfo
-from ...traces.tries.meta import TrieMeta
-from ...traces.tries.recording import TrieRecording
-from ..chains import three_levels, two_levels
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, by_category
-from ..findings.table import Cell, Rows, cell, table
-from ..model_families import Family, families, submodel
-from ..recording_replays import (
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, table, table_cell
+from ..replays import (
     ALL,
     TARGET_ALONE,
+    Family,
     drafters_of,
+    families,
     recording_of,
     replayed,
     scenario_of,
     speed_of,
     speed_up_of,
+    submodel,
     tags_of,
+    three_levels,
+    two_levels,
 )
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 11)
@@ -167,23 +167,25 @@ def _gain(two: Mapping[str, RunLog], three: Mapping[str, RunLog], tag: str) -> f
 
 def _speeds(best: Best) -> list[Cell]:
     return [
-        cell("target (drafter, middle)", best.world.name),
-        cell("devices", best.world.devices),
-        cell("seconds of a token, relative", " : ".join(f"{each / best.token_s[0]:.3g}" for each in best.token_s)),
-        cell("target's token", best.token_s[-1] * 1e3, "ms", 2),
-        cell("best two levels", best.two[0]),
-        cell("speed-up", best.two[1], "x", 2),
-        cell("best three levels", best.three[0]),
-        cell("speed-up", best.three[1], "x", 2),
-        cell("gain", (best.three[1] / best.two[1] - 1) * 100, "%", 1),
-        cell(ADAPTIVE, best.adaptive, "x", 2),
-        cell("replayed, least of the three", best.exact_share * 100, "%", 1),
+        table_cell("target (drafter, middle)", best.world.name),
+        table_cell("devices", best.world.devices),
+        table_cell(
+            "seconds of a token, relative", " : ".join(f"{each / best.token_s[0]:.3g}" for each in best.token_s)
+        ),
+        table_cell("target's token", best.token_s[-1] * 1e3, "ms", 2),
+        table_cell("best two levels", best.two[0]),
+        table_cell("speed-up", best.two[1], "x", 2),
+        table_cell("best three levels", best.three[0]),
+        table_cell("speed-up", best.three[1], "x", 2),
+        table_cell("gain", (best.three[1] / best.two[1] - 1) * 100, "%", 1),
+        table_cell(ADAPTIVE, best.adaptive, "x", 2),
+        table_cell("replayed, least of the three", best.exact_share * 100, "%", 1),
     ]
 
 
 def _gains(best: Best, tags: Sequence[str]) -> list[Cell]:
-    gains = [cell(tag, (best.gains[tag] - 1) * 100, "%", 1) for tag in tags]
-    return [cell("target (drafter, middle)", best.world.name), *gains]
+    gains = [table_cell(tag, (best.gains[tag] - 1) * 100, "%", 1) for tag in tags]
+    return [table_cell("target (drafter, middle)", best.world.name), *gains]
 
 
 def _panels(found: Sequence[Best], gains: Rows, tags: Sequence[str]) -> tuple[Panel, ...]:

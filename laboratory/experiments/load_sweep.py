@@ -15,13 +15,11 @@ from statistics import mean
 
 import numpy as np
 
-from ...studies.serving.simulate import simulate
-from ...traces.tries.recording import TrieRecording
-from ...traces.tries.store import read_trace
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, series_of
-from ..findings.table import Cell, cell, table
-from ..recording_replays import TARGET_ALONE
+from ...studies.serving import simulate
+from ...traces.contexts.recording import TrieRecording
+from ...traces.contexts.store import read_trace
+from ..findings import Cell, ExperimentSetting, Finding, Panel, series_of, table, table_cell
+from ..replays import TARGET_ALONE
 
 # Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s.
 COST = {
@@ -149,13 +147,13 @@ def _lines(units: int, requests: int, rate: float, seed: int) -> Iterator[str]:
 
 
 def _row(one: AtRate) -> list[Cell]:
-    aware = [cell(name, 100 * one.behind(name), "%", 1) for name in one.seconds if name not in FIXED]
+    aware = [table_cell(name, 100 * one.behind(name), "%", 1) for name in one.seconds if name not in FIXED]
     return [
-        cell("arrivals", one.rate, "1/s", 0),
-        cell("running", one.running, digits=1),
-        cell(TARGET_ALONE, one.seconds[TARGET_ALONE], "s", 3),
-        cell("best fixed choice", one.best),
-        cell("its time", one.seconds[one.best], "s", 3),
+        table_cell("arrivals", one.rate, "1/s", 0),
+        table_cell("running", one.running, digits=1),
+        table_cell(TARGET_ALONE, one.seconds[TARGET_ALONE], "s", 3),
+        table_cell("best fixed choice", one.best),
+        table_cell("its time", one.seconds[one.best], "s", 3),
         *aware,
     ]
 

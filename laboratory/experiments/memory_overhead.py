@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...counted import counted
-from ...runtime.memory import CacheKind
+from ...base.errors import counted
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ..cache_watch import Held, watch_caches
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, Series, by_category
-from ..findings.table import Cell, cell, table
-from ..model_runs import pool_of, prompts_of
+from ...runtime.threads import CacheKind
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, table, table_cell
+from ..replays import chain
+from ..shared import Held, pool_of, prompts_of, watch_caches
 
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 BATCH, PROMPTS, NEW_TOKENS = 8, 16, 48
@@ -99,15 +96,15 @@ def _watched(pool: ModelPool, prompts: Sequence[Prompt], depth: int, cache: Cach
 def _row(one: Watched) -> list[Cell]:
     kib = 1024
     return [
-        cell("members", one.depth),
-        cell("chain", one.chain),
-        cell("cache", one.cache),
-        cell("a token", one.token_bytes, "bytes"),
-        cell("held at most", one.peak_bytes / kib, "KiB", 0),
-        cell("held in the mean", one.mean_held_bytes / kib, "KiB", 0),
-        cell("live in the mean", one.mean_live_bytes / kib, "KiB", 0),
-        cell("dead", one.dead_share * 100, "%", 1),
-        cell("truncations", one.num_truncations if one.cache == "mask" else None),
+        table_cell("members", one.depth),
+        table_cell("chain", one.chain),
+        table_cell("cache", one.cache),
+        table_cell("a token", one.token_bytes, "bytes"),
+        table_cell("held at most", one.peak_bytes / kib, "KiB", 0),
+        table_cell("held in the mean", one.mean_held_bytes / kib, "KiB", 0),
+        table_cell("live in the mean", one.mean_live_bytes / kib, "KiB", 0),
+        table_cell("dead", one.dead_share * 100, "%", 1),
+        table_cell("truncations", one.num_truncations if one.cache == "mask" else None),
     ]
 
 

@@ -8,20 +8,16 @@ figure of speed stands beside what it cost: divergences, and the target's own vi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...counted import counted
-from ...decoding.ledger import VERIFY
-from ...reports.quality import Quality, quality_of
-from ...reports.summary import rejection_rate
+from ...base.errors import counted
+from ...decoding.results import VERIFY
+from ...reports.summary import Quality, quality_of, rejection_rate
 from ...runs.log import RunLog, with_quality
+from ...runtime.decode import Alone, text_qualities
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ...runtime.quality import Alone, text_qualities
-from ...traces.tries.recording import TrieRecording
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, Series, by_category
-from ..findings.table import Cell, Value, cell, table
-from ..model_runs import GREEDY, models_of, ran_in_turns
-from ..recording_replays import (
+from ...traces.contexts.recording import TrieRecording
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, Value, by_category, table, table_cell
+from ..replays import (
     ALL,
     TARGET_ALONE,
     drafters_of,
@@ -33,6 +29,7 @@ from ..recording_replays import (
     steps_of,
     tags_of,
 )
+from ..shared import GREEDY, models_of, ran_in_turns
 
 BLOCK = 5
 MEASURED_PROMPTS = 12
@@ -147,15 +144,15 @@ def _overall(name: str, one: PolicyFigures) -> list[Cell]:
         return None if one.quality is None else read(one.quality)
 
     return [
-        cell("policy", name),
-        cell("rejection rate", one.rejected, "%", 1),
-        cell("target calls per token", one.calls_per_token, digits=3),
-        cell("speed-up", one.speed_up, "x", 2),
-        cell("divergences per 1,000 tokens", known(lambda its: its.divergences_per_1000), digits=1),
-        cell("same text", known(_same_text), "%", 1),
-        cell("log-likelihood per token", known(lambda its: its.log_prob_per_token), "nats", 3),
-        cell("of the target's own text", known(lambda its: its.own_log_prob_per_token), "nats", 3),
-        cell("answers right (own)", known(_answers)),
+        table_cell("policy", name),
+        table_cell("rejection rate", one.rejected, "%", 1),
+        table_cell("target calls per token", one.calls_per_token, digits=3),
+        table_cell("speed-up", one.speed_up, "x", 2),
+        table_cell("divergences per 1,000 tokens", known(lambda its: its.divergences_per_1000), digits=1),
+        table_cell("same text", known(_same_text), "%", 1),
+        table_cell("log-likelihood per token", known(lambda its: its.log_prob_per_token), "nats", 3),
+        table_cell("of the target's own text", known(lambda its: its.own_log_prob_per_token), "nats", 3),
+        table_cell("answers right (own)", known(_answers)),
     ]
 
 
@@ -177,8 +174,8 @@ def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Ce
         "divergences per 1,000 tokens": lambda one: one.divergences,
     }
     for place, (figure, read) in enumerate(figures.items()):
-        cells = [cell(tag, read(found[name, tag]), digits=2) for tag in tags]
-        yield [cell("policy", "" if place else name), cell("figure", figure), *cells]
+        cells = [table_cell(tag, read(found[name, tag]), digits=2) for tag in tags]
+        yield [table_cell("policy", "" if place else name), table_cell("figure", figure), *cells]
 
 
 def _panels(simulated: ByPolicy, measured: ByPolicy, tags: Sequence[str]) -> tuple[Panel, ...]:

@@ -8,18 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...counted import counted
-from ...decoding.policy import Policy
+from ...base.errors import counted
+from ...decoding.legal_steps import Policy
 from ...policies.spec import make_policy
 from ...policies.specrouter.policy import SpecRouter
 from ...reports.summary import summarise_run
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
-from ..chains import three_levels, two_levels
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, series_of
-from ..findings.table import Cell, Rows, cell, table
-from ..recording_replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of, three_levels, two_levels
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 WINDOWS = (1, 2, 4, 8)
@@ -114,23 +111,23 @@ def _members(chain: str) -> str:
 
 def _speeds(one: Loaded, first: Loaded) -> list[Cell]:
     return [
-        cell("batch", one.batch),
-        cell("target alone", one.plain, "tokens/s", 1),
-        cell("best fixed chain", one.static[0]),
-        cell("its speed-up", one.static[1] / one.plain, "x", 2),
-        cell(f"of {first.static[0]}", one.alone[1] / one.plain, "x", 2),
-        cell(CHOSEN, one.routed / one.plain, "x", 2),
-        cell(PER_TAG, one.per_tag / one.plain, "x", 2),
-        cell(SHARED, one.shared / one.plain, "x", 2),
+        table_cell("batch", one.batch),
+        table_cell("target alone", one.plain, "tokens/s", 1),
+        table_cell("best fixed chain", one.static[0]),
+        table_cell("its speed-up", one.static[1] / one.plain, "x", 2),
+        table_cell(f"of {first.static[0]}", one.alone[1] / one.plain, "x", 2),
+        table_cell(CHOSEN, one.routed / one.plain, "x", 2),
+        table_cell(PER_TAG, one.per_tag / one.plain, "x", 2),
+        table_cell(SHARED, one.shared / one.plain, "x", 2),
     ]
 
 
 def _chosen(one: Loaded) -> list[Cell]:
     return [
-        cell("batch", one.batch),
-        cell("members for most tags", one.own_chain or "-"),
-        cell("members for all, in step", one.shared_chain or "-"),
-        cell("changes of members", one.switches),
+        table_cell("batch", one.batch),
+        table_cell("members for most tags", one.own_chain or "-"),
+        table_cell("members for all, in step", one.shared_chain or "-"),
+        table_cell("changes of members", one.switches),
     ]
 
 

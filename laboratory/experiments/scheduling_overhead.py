@@ -13,16 +13,13 @@ from time import thread_time
 
 import numpy as np
 
-from ...counted import counted
+from ...base.errors import counted
 from ...decoding.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
 from ...policies.specrouter.search import Figures, best_chain
 from ...sim.simulate import simulate
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, series_of
-from ..findings.table import Cell, Rows, cell, table
-from ..recording_replays import TARGET_ALONE, recording_of, replayed, scenario_of
-from ..timed_steps import TimedSteps
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from ..replays import TARGET_ALONE, TimedSteps, recording_of, replayed, scenario_of
 
 SIZES = (2, 4, 8, 16, 32, 64)
 WINDOW = 16
@@ -144,13 +141,13 @@ def _steps(setting: ExperimentSetting) -> tuple[Rows, float]:
     decoding_s = float(simulate(scenario, timed, "specrouter").requests["finished_at_s"].max())
     thinking_s = timed.deciding_s + timed.learning_s
     row = [
-        cell("steps", len(timed.steps_s)),
-        cell("selections", policy.counters.selections),
-        cell("deciding, selections included", timed.deciding_s, "s", 3),
-        cell("learning", timed.learning_s, "s", 3),
-        cell("decoding", decoding_s, "s", 2),
-        cell("saved against the target alone", plain_s - decoding_s, "s", 2),
-        cell("thinking over decoding", thinking_s / decoding_s * 100, "%", 2),
+        table_cell("steps", len(timed.steps_s)),
+        table_cell("selections", policy.counters.selections),
+        table_cell("deciding, selections included", timed.deciding_s, "s", 3),
+        table_cell("learning", timed.learning_s, "s", 3),
+        table_cell("decoding", decoding_s, "s", 2),
+        table_cell("saved against the target alone", plain_s - decoding_s, "s", 2),
+        table_cell("thinking over decoding", thinking_s / decoding_s * 100, "%", 2),
     ]
     members = counted(len(scenario.tables.pool.names), "member")
     title = f"{counted(len(trace.requests), 'request')} of {trace.meta.name}, {members}, batch 1"
@@ -159,13 +156,13 @@ def _steps(setting: ExperimentSetting) -> tuple[Rows, float]:
 
 def _selection(one: Overhead) -> list[Cell]:
     return [
-        cell("members", one.members),
-        cell("profiling", one.profiling_s * 1e6, "us", 0),
-        cell("search", one.search_s * 1e6, "us", 0),
-        cell("planning", one.planning_s * 1e6, "us", 0),
-        cell(f"a round of {EVERY}", one.round_s * 1e6, "us", 0),
-        cell("saved in a round", one.saved_s * 1e3, "ms", 1),
-        cell("spent over saved", one.round_s / one.saved_s * 100, "%", 3),
+        table_cell("members", one.members),
+        table_cell("profiling", one.profiling_s * 1e6, "us", 0),
+        table_cell("search", one.search_s * 1e6, "us", 0),
+        table_cell("planning", one.planning_s * 1e6, "us", 0),
+        table_cell(f"a round of {EVERY}", one.round_s * 1e6, "us", 0),
+        table_cell("saved in a round", one.saved_s * 1e3, "ms", 1),
+        table_cell("spent over saved", one.round_s / one.saved_s * 100, "%", 3),
     ]
 
 

@@ -1,23 +1,775 @@
 """Sharing of prefixes meets speculation: what each makes the other worth, by workload, chain and kind of sharing.
 
+What sharing and speculation make each other worth: the interaction term, with an interval over seeds.
+
+The workloads of the experiment: generators' texts, at sizes that a replica serves in some minutes.
+
+One cell: a workload served under a chain, with what its requests have in common shared or not.
+
+Prompts are *read* and answers *written*, often in the same forward: a step of the target takes chunks of prompts beside
+the rows that decode. The split of seconds is therefore by the terms of the cost, which is linear: **reading** is
+what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's prefix cache did not hold;
+**writing** is all else that forwards take, attention to what caches hold included. Letter: L members.
+
+The same on models: prompts that share text, run and simulated side by side, with and without prefix caches.
+
+The crowd at other batches and in less memory: where sharing changes how many requests run side by side.
+
+Every load under every chain and kind of sharing, at several seeds, and the tables of it.
+
+A fault of real engines: members below the target that keep no prefix cache, and read every prompt anew.
+
+The experiment's panels, and its answer in sentences.
+
 Rollouts that branch, agents that send a growing context, workers on one context, and tool calls with and without the
 model between them; forwards as long as those of models of 1, 3 and 8 billion parameters on an A100. What drafts and
 verifications come out as is what was recorded. At one seed every chain and every kind of sharing meets the same
 requests and the same recorded answers, so their ratios are free of what chance does to all of them.
 """
 
+import json
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 
-from ...traces.tries.store import read_trace
-from ..findings.finding import ExperimentSetting, Finding
-from ..model_runs import models_of
-from ..sharing.grid import cells_table, interaction_table, served_load
-from ..sharing.loads import LOADS
-from ..sharing.on_models import in_both_worlds, models_table, shared_prompts
-from ..sharing.sizes import at_batches, at_memories, batch_table, memory_table
-from ..sharing.uncached import uncached, uncached_table
-from ..sharing.words import answer, panels
+from ...base.terminal import Progress
+from ...decoding.prefixes import PrefixCacheSize
+from ...decoding.seen import Start
+from ...policies.spec import make_policy
+from ...reports.serving import ServingMetrics
+from ...reports.summary import Interval, mean_interval
+from ...runs.log import RunLog
+from ...runs.same_steps import Agreement
+from ...runs.serving import ServingLog
+from ...runtime.pools.members import loaded_pool
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.threads import Memory
+from ...sim.contexts import TrieTables
+from ...sim.cost.make import default_cost, make_cost
+from ...sim.simulate import Scenario
+from ...sim.simulate import simulate as simulate_policy
+from ...studies.agree import BothWorlds, closure_for, recording_made_now
+from ...studies.serving import simulate
+from ...studies.setting import named_policy
+from ...traces.contexts.recording import TrieRecording
+from ...traces.contexts.store import read_trace
+from ..findings import Cell as TableCell
+from ..findings import ExperimentSetting, Finding, Panel, Rows, Series, table, table_cell
+from ..findings import table_cell as cell
+from ..replays import in_turns
+from ..shared import GREEDY, models_of, prompts_of, ran
+
+MORE, LESS, OPEN = "more", "less", "as much, or chance hides it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interaction:
+    """Two changes, alone and together, of the same requests.
+
+    Attributes:
+        without: speed-up by speculation without sharing.
+        together: the same with it.
+        gain: by sharing, without speculation.
+        term: `together / without`, which equals what sharing gains with speculation over what it gains without. Above
+            1 each makes the other worth more.
+    """
+
+    without: Interval
+    together: Interval
+    gain: Interval
+    term: Interval
+
+    @property
+    def words(self) -> str:
+        """Whether speculation is worth more or less beside sharing, if the 95% interval says so."""
+        low, high = self.term.bounds
+        return MORE if low > 1.0 else LESS if high < 1.0 else OPEN
+
+
+def interaction(
+    neither: Sequence[float], speculation: Sequence[float], sharing: Sequence[float], both: Sequence[float]
+) -> Interaction:
+    """The term of durations, each by seed in the same order, of runs that met the same requests.
+
+    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them.
+
+    Args:
+        neither: seconds without speculation and sharing.
+        speculation: with speculation alone.
+        sharing: with sharing alone.
+        both: with both.
+
+    Raises:
+        ValueError: fewer than two seeds.
+    """
+    without = [a / b for a, b in zip(neither, speculation, strict=True)]
+    together = [a / b for a, b in zip(sharing, both, strict=True)]
+    gain = [a / b for a, b in zip(neither, sharing, strict=True)]
+    terms = [a / b for a, b in zip(together, without, strict=True)]
+    each = {"without": without, "together": together, "gain": gain, "term": terms}
+    return Interaction(**{name: mean_interval(values) for name, values in each.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A workload.
+
+    Attributes:
+        name: of its generator.
+        text: as `open_workload` takes it, `{sessions}` in place of their number.
+        sessions: of a run.
+    """
+
+    name: str
+    text: str
+    sessions: int
+
+    def workload(self, limit: int | None) -> str:
+        """The generator's text, of so many sessions at most."""
+        return self.text.format(sessions=self.sessions if limit is None else min(self.sessions, limit))
+
+
+_TOOLS = "steps=6,system=1024,prompt=200,output=geometric:60,observation=lognormal:250:0.5,wait=exponential:0.5"
+LOADS = (
+    Load(
+        name="tree-rollouts",
+        text="tree-rollouts:branch=4@0/2@32/2@64,prompt=lognormal:1000:0.5,output=128,sessions={sessions}",
+        sessions=8,
+    ),
+    Load(
+        name="persistent-agent",
+        text=(
+            "persistent-agent:turns=10,system=1024,prompt=lognormal:250:0.5,output=geometric:60,wait=exponential:0.5,"
+            "sessions={sessions}"
+        ),
+        sessions=16,
+    ),
+    Load(
+        name="shared-workers",
+        text="shared-workers:workers=4,rounds=6,prompt=lognormal:1000:0.5,output=64,sessions={sessions}",
+        sessions=6,
+    ),
+    Load(name="react", text=f"react:{_TOOLS},sessions={{sessions}}", sessions=20),
+    Load(name="rewoo", text=f"rewoo:{_TOOLS},sessions={{sessions}}", sessions=20),
+)
+# Groups of answers to long prompts, as many at a time as memory lets in.
+CROWD = Load(
+    name="groups of 16 rollouts",
+    text="tree-rollouts:branch=16@0,prompt=lognormal:4000:0.2,output=96,sessions={sessions}",
+    sessions=6,
+)
+
+
+# Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s: models
+# of 1, 3 and 8 billion parameters (Llama 3) on an A100.
+COST = {
+    "draft": {"intercept_s": 0.00121, "per_new_token_s": 7.9e-6, "per_kv_token_s": 1.61e-8},
+    "mid": {"intercept_s": 0.00315, "per_new_token_s": 2.06e-5, "per_kv_token_s": 5.62e-8},
+    "target": {"intercept_s": 0.00788, "per_new_token_s": 5.15e-5, "per_kv_token_s": 6.43e-8},
+}
+KV_BYTES = {"draft": 32_768, "mid": 114_688, "target": 131_072}  # of a token: 16, 28 and 32 layers
+BLOCK_TOKENS = 16
+AMPLE_BLOCKS = 100_000
+
+PLAIN, TWO, THREE = "plain", "draft:4/target", "draft:3/mid:6/target"
+CHAINS = (PLAIN, TWO, THREE)
+
+# Rows of a cluster file's replica.
+OFF, CACHE, ATTENTION = "off", "prefix cache", "cache and attention"
+SHARINGS = {
+    OFF: "prefix_cache = false",
+    CACHE: "prefix_cache = true",
+    ATTENTION: "prefix_cache = true\nshared_prefix = { groups = true, least_rows = 2 }",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What serves a workload.
+
+    Attributes:
+        sharing: a key of `SHARINGS`.
+        max_num_seqs: requests in a batch at most.
+        blocks: of each member, >= 1.
+        uncached: members that keep no prefix cache of their own, whatever `sharing` says.
+    """
+
+    sharing: str = CACHE
+    max_num_seqs: int = 16
+    blocks: int = AMPLE_BLOCKS
+    uncached: tuple[str, ...] = ()
+
+    def toml(self) -> str:
+        """The cluster file."""
+        lines = [
+            "[[replicas]]",
+            "device = 'a100'",
+            f"max_num_seqs = {self.max_num_seqs}",
+            "token_budget = 8192",
+            f"block_tokens = {BLOCK_TOKENS}",
+            f"kv_blocks = {self.blocks}",
+            SHARINGS[self.sharing],
+            *(f"members.{name} = {{ prefix_cache = false }}" for name in self.uncached),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What one run came to.
+
+    Attributes:
+        duration_s: until the last request ended.
+        tokens_per_s: output tokens over that.
+        ttft_s, tpot_s: means over requests.
+        reading_s, writing_s: by member that ran; see the module.
+        hit_shares: by member that ran, of the tokens of prompts.
+        acceptance_length: tokens that a verification by the target leaves, its own among them.
+        running: requests in the batch, over time.
+        preemptions: of all requests.
+    """
+
+    duration_s: float
+    tokens_per_s: float
+    ttft_s: float
+    tpot_s: float
+    reading_s: Mapping[str, float]
+    writing_s: Mapping[str, float]
+    hit_shares: Mapping[str, float]
+    acceptance_length: float
+    running: float
+    preemptions: int
+
+
+def served(workload: str | Path, chain: str, server: Server, *, trace: TrieRecording, seed: int, folder: Path) -> Cell:
+    """Serve a workload once, in a folder for its files.
+
+    Args:
+        workload: a generator's text, or a file.
+        chain: of the replica.
+        server: see above.
+        trace: that acceptance is drawn from.
+        seed: of all that is drawn: with one seed, all chains and servers meet the same requests.
+        folder: for cost and cluster.
+    """
+    cost, cluster = folder / "cost.json", folder / "cluster.toml"
+    cost.write_text(json.dumps({member.name: COST.get(member.name, COST["target"]) for member in trace.meta.models}))
+    cluster.write_text(server.toml())
+    run = simulate(workload, chain, trace, cluster=cluster, cost=str(cost), seed=seed)
+    return _cell(run.report.rows[0].runs[0].metrics, run.log)
+
+
+def _cell(metrics: ServingMetrics, log: ServingLog) -> Cell:
+    """Figures of a run in which every request finished."""
+    assert metrics.finished == metrics.requests, "a request of an experiment that was not served"
+    assert metrics.ttft_s is not None
+    assert metrics.tpot_s is not None
+    ran = [(level, one) for level, one in enumerate(metrics.members) if one.forwards]
+    prompts, cached = log.requests["prompt_tokens"], log.requests["cached_tokens"]
+    reading = {one.name: _reading_s(one.name, int((prompts - cached[:, level]).sum())) for level, one in ran}
+    return Cell(
+        duration_s=metrics.duration_s,
+        tokens_per_s=metrics.output_tokens / metrics.duration_s,
+        ttft_s=metrics.ttft_s.mean,
+        tpot_s=metrics.tpot_s.mean,
+        reading_s=reading,
+        writing_s={one.name: one.busy_s - reading[one.name] for _, one in ran},
+        hit_shares={one.name: one.cached_prompt_share or 0.0 for _, one in ran},
+        acceptance_length=metrics.members[-1].acceptance_length or 0.0,
+        running=metrics.running_mean or 0.0,
+        preemptions=metrics.preemptions,
+    )
+
+
+def _reading_s(member: str, tokens: int) -> float:
+    return COST[member]["per_new_token_s"] * tokens
+
+
+GROUPS, PROMPTS_OF_GROUP, TEXTS_OF_HEAD = 3, 4, 3
+MAX_NEW_TOKENS, BATCH, RUNS = 32, 4, 5
+REACH = 10  # tokens that one of the chains has pending at most, and one more
+CACHES = {OFF: None, CACHE: PrefixCacheSize(num_blocks=256)}
+Key = tuple[str, str]  # chain and sharing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBothWorlds:
+    """One chain with one kind of sharing.
+
+    Attributes:
+        agreement: of its steps and hits in both worlds, at made-up seconds.
+        simulated_s, measured_s: until the last request ended; measured, of the quickest of interleaved runs.
+        simulated_hits, measured_hits: tokens that prefix caches held, all members together, in the timed runs.
+        tokens: of all answers.
+    """
+
+    agreement: Agreement
+    simulated_s: float
+    measured_s: float
+    simulated_hits: int
+    measured_hits: int
+    tokens: int
+
+
+def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecording) -> dict[Key, InBothWorlds]:
+    """Every chain on these prompts, with prefix caches and without, by chain and sharing; seconds are the trace's."""
+    closure = closure_for((), None, REACH, None)
+    recording = recording_made_now(pool, prompts, GREEDY, closure, MAX_NEW_TOKENS)
+    keys = [(chain, sharing) for sharing in CACHES for chain in CHAINS]
+    jobs = {
+        key: partial(
+            ran, pool, key[0], prompts, max_new_tokens=MAX_NEW_TOKENS, batch=BATCH,
+            memory=Memory(prefixes=CACHES[key[1]]),
+        )
+        for key in keys
+    }  # fmt: skip
+    logs = {key: [log for _, log in runs] for key, runs in in_turns(jobs, runs=RUNS).items()}
+    agreements = _agreements(pool, recording, prompts, keys)
+    cost = make_cost(default_cost(trace), trace)
+    found = {}
+    for chain, sharing in keys:
+        tables = TrieTables(recording)
+        scenario = Scenario(tables=tables, cost=cost, batch=BATCH, prefixes=CACHES[sharing])
+        simulated = simulate_policy(scenario, make_policy(chain, tables.pool), chain)
+        quickest = min(logs[chain, sharing], key=_seconds)
+        found[chain, sharing] = InBothWorlds(
+            agreement=agreements[chain, sharing],
+            simulated_s=_seconds(simulated),
+            measured_s=_seconds(quickest),
+            simulated_hits=int(simulated.ops["hit_tokens"].sum()),
+            measured_hits=int(quickest.ops["hit_tokens"].sum()),
+            tokens=int(quickest.requests["emitted_tokens"].sum()),
+        )
+    return found
+
+
+def shared_prompts(setting: ExperimentSetting) -> tuple[Prompt, ...]:
+    """Groups of prompts that begin with the same texts, several of the pool's own one after another.
+
+    Raises:
+        ValueError: a pool with too few prompts.
+    """
+    num_head, num_all = GROUPS * TEXTS_OF_HEAD, GROUPS * PROMPTS_OF_GROUP
+    own = prompts_of(replace(setting, limit=None), num_head + num_all)
+    if len(own) < num_head + num_all:
+        raise ValueError(f"--pool {setting.pool}: must have {num_head + num_all} prompts or more, got {len(own)}")
+    heads = [" ".join(one.text for one in own[at : at + TEXTS_OF_HEAD]) for at in range(0, num_head, TEXTS_OF_HEAD)]
+    ends = enumerate(own[num_head:])
+    prompts = [
+        Prompt(request_id=f"shared-{number}", text=f"{heads[number // PROMPTS_OF_GROUP]} {one.text}", tag=one.tag)
+        for number, one in ends
+    ]
+    return tuple(prompts[: setting.limit])
+
+
+def _agreements(
+    pool: ModelPool, recording: TrieRecording, prompts: Sequence[Prompt], keys: Sequence[Key]
+) -> dict[Key, Agreement]:
+    found = {}
+    with Progress("both worlds", len(keys), unit="runs") as progress:
+        for chain, sharing in keys:
+            worlds = BothWorlds(
+                pool=pool,
+                recording=recording,
+                prompts=prompts,
+                batch=BATCH,
+                start=Start.prefill,
+                lossless=True,
+                memory=Memory(prefixes=CACHES[sharing]),
+            )
+            policy = named_policy(chain)
+            replay = worlds.replay(policy)
+            found[chain, sharing] = worlds.agreement(policy, policy.build(loaded_pool(pool)), replay, progress)
+            progress.advance()
+    return found
+
+
+def _seconds(log: RunLog) -> float:
+    return float(log.requests["finished_at_s"].max())
+
+
+def speed_up(found: Mapping[Key, InBothWorlds], chain: str, sharing: str, world: str) -> float:
+    """Over the target alone with the same sharing; `world` is "simulated" or "measured"."""
+    plain, one = (getattr(found[name, sharing], f"{world}_s") for name in (PLAIN, chain))
+    return float(plain / one)
+
+
+def term(found: Mapping[Key, InBothWorlds], chain: str, world: str) -> float:
+    """The interaction term of a chain and the prefix cache."""
+    return speed_up(found, chain, CACHE, world) / speed_up(found, chain, OFF, world)
+
+
+def models_table(found: Mapping[Key, InBothWorlds]) -> Rows:
+    """A row for each chain and sharing."""
+    title = (
+        f"on the models: {GROUPS} groups of {PROMPTS_OF_GROUP} prompts, batch {BATCH}, the quickest of {RUNS} "
+        "interleaved runs, beside their replay"
+    )
+    return table(title, [_row_of_both_worlds(found, *key) for key in found])
+
+
+def _row_of_both_worlds(found: Mapping[Key, InBothWorlds], chain: str, sharing: str) -> list[TableCell]:
+    one = found[chain, sharing]
+    worlds, has_term = ("simulated", "measured"), sharing == CACHE and chain != PLAIN
+    return [
+        table_cell("chain", chain),
+        table_cell("sharing", sharing),
+        table_cell("equal steps", one.agreement.num_steps),
+        table_cell("differences", 0 if one.agreement.difference is None else 1),
+        table_cell("hit tokens, simulated", one.simulated_hits),
+        table_cell("measured", one.measured_hits),
+        *(table_cell(f"{world} tokens/s", one.tokens / getattr(one, f"{world}_s"), digits=0) for world in worlds),
+        *(table_cell(f"{world} speed-up", speed_up(found, chain, sharing, world), "x", 2) for world in worlds),
+        *(
+            table_cell(f"{world} interaction", term(found, chain, world) if has_term else None, digits=2)
+            for world in worlds
+        ),
+    ]
+
+
+BATCHES = (1, 4, 16, 64)
+MEMORIES_GB = (2, 4, 8, 16)
+CROWDED = 64  # requests in a batch at most, where it is memory that bounds it
+MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtSize:
+    """The crowd on a server of one size.
+
+    Attributes:
+        size: requests in a batch at most, or gigabytes for keys and values of all members of a chain.
+        cells: by chain and sharing, one run for each seed.
+    """
+
+    size: int
+    cells: Mapping[tuple[str, str], Sequence[Cell]]
+
+    @property
+    def interaction(self) -> Interaction:
+        """Of `TWO` and the prefix cache."""
+        keys = ((PLAIN, OFF), (TWO, OFF), (PLAIN, CACHE), (TWO, CACHE))
+        return interaction(*([one.duration_s for one in self.cells[key]] for key in keys))
+
+    def mean(self, chain: str, sharing: str, figure: str) -> float:
+        """Over seeds, of a number of `Cell`."""
+        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
+
+
+def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
+    """Serve the crowd in larger and larger batches, memory ample."""
+
+    def server(chain: str, sharing: str, size: int) -> Server:
+        return Server(sharing=sharing, max_num_seqs=size)
+
+    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in BATCHES]
+
+
+def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
+    """Serve it with more and more memory; blocks are shared out so that each member of a chain holds as many."""
+
+    def server(chain: str, sharing: str, size: int) -> Server:
+        token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
+        return Server(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
+
+    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in MEMORIES_GB]
+
+
+def _at_size(
+    size: int,
+    server: Callable[[str, str, int], Server],
+    workload: str,
+    trace: TrieRecording,
+    seeds: Sequence[int],
+    folder: Path,
+) -> AtSize:
+    cells = {
+        (chain, sharing): [
+            served(workload, chain, server(chain, sharing, size), trace=trace, seed=seed, folder=folder)
+            for seed in seeds
+        ]
+        for sharing in (OFF, CACHE)
+        for chain in MEMBERS
+    }
+    return AtSize(size=size, cells=cells)
+
+
+def batch_table(found: Sequence[AtSize]) -> Rows:
+    """A row for each batch."""
+    title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
+    return table(title, [[cell("batch", one.size), *_common(one)] for one in found])
+
+
+def memory_table(found: Sequence[AtSize]) -> Rows:
+    """A row for each memory."""
+    title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
+    return table(title, [[cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
+
+
+def _put_back(one: AtSize) -> list[TableCell]:
+    return [
+        cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
+        cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
+    ]
+
+
+def _common(one: AtSize) -> list[TableCell]:
+    term = one.interaction
+    return [
+        cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
+        cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
+        cell("cache gains plain", term.gain.mean, "x", 2),
+        cell("speed-up without", term.without.mean, "x", 2),
+        cell("speed-up with", term.together.mean, "x", 2),
+        cell("interaction", term.term.mean, digits=3),
+        cell("±", term.term.half_width, digits=3),
+        cell("speculation is worth", term.words),
+    ]
+
+
+SPECULATING = tuple(chain for chain in CHAINS if chain != PLAIN)
+STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One load.
+
+    Attributes:
+        load: which.
+        cells: by chain and sharing, one for each seed, in the same order.
+    """
+
+    load: Load
+    cells: Mapping[Key, Sequence[Cell]]
+
+    def durations(self, chain: str, sharing: str) -> list[float]:
+        """Seconds until the last request ended, by seed."""
+        return [one.duration_s for one in self.cells[chain, sharing]]
+
+    def interaction(self, chain: str, sharing: str, over: str) -> Interaction:
+        """Of a chain over the target alone, and of a kind of sharing over another."""
+        keys = ((PLAIN, over), (chain, over), (PLAIN, sharing), (chain, sharing))
+        return interaction(*(self.durations(*key) for key in keys))
+
+    def mean(self, chain: str, sharing: str, figure: str) -> float:
+        """Over seeds, of a number of `Cell`."""
+        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
+
+    def seconds(self, chain: str, sharing: str, what: str) -> float:
+        """Reading or writing, of all members together, mean over seeds."""
+        return fmean(sum(getattr(one, f"{what}_s").values()) for one in self.cells[chain, sharing])
+
+
+def served_load(load: Load, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> Served:
+    """Serve a load in every cell; at one seed all meet the same requests, and the same recorded answers."""
+    workload = load.workload(limit)
+    cells = {
+        (chain, sharing): [
+            served(workload, chain, Server(sharing=sharing), trace=trace, seed=seed, folder=folder) for seed in seeds
+        ]
+        for sharing in SHARINGS
+        for chain in CHAINS
+    }
+    return Served(load=load, cells=cells)
+
+
+def cells_table(found: Served) -> Rows:
+    """One load: a row for each chain and kind of sharing."""
+    return table(found.load.name, [_row_of_served(found, *key) for key in found.cells])
+
+
+def _row_of_served(found: Served, chain: str, sharing: str) -> list[TableCell]:
+    def mean(figure: str) -> float:
+        return found.mean(chain, sharing, figure)
+
+    hits = found.cells[chain, sharing]
+    members = {name: 100 * fmean(one.hit_shares[name] for one in hits) for name in hits[0].hit_shares}
+    return [
+        cell("chain", chain),
+        cell("sharing", sharing),
+        cell("tokens/s", mean("tokens_per_s"), digits=0),
+        cell("TTFT", 1e3 * mean("ttft_s"), "ms", 0),
+        cell("TPOT", 1e3 * mean("tpot_s"), "ms", 2),
+        cell("prompts", found.seconds(chain, sharing, "reading"), "s", 1),
+        cell("answers", found.seconds(chain, sharing, "writing"), "s", 1),
+        *(cell(f"hits of {name}", members.get(name), "%", 1) for name in ("draft", "mid", "target")),
+        cell("accept. length", mean("acceptance_length"), digits=2),
+    ]
+
+
+def interaction_table(found: Sequence[Served]) -> Rows:
+    """A row for each load, chain and kind of sharing."""
+    keys = [(one, chain, *step) for one in found for chain in SPECULATING for step in STEPS]
+    return table("what sharing makes speculation worth", [_interaction(*key) for key in keys])
+
+
+def _interaction(found: Served, chain: str, sharing: str, over: str) -> list[TableCell]:
+    one = found.interaction(chain, sharing, over)
+    return [
+        cell("workload", found.load.name),
+        cell("chain", chain),
+        cell("sharing", sharing),
+        cell("over", over),
+        cell("it gains plain", one.gain.mean, "x", 2),
+        cell("speed-up without", one.without.mean, "x", 2),
+        cell("speed-up with", one.together.mean, "x", 2),
+        cell("interaction", one.term.mean, digits=3),
+        cell("±", one.term.half_width, digits=3),
+        cell("speculation is worth", one.words),
+    ]
+
+
+BELOW = {TWO: ("draft",), THREE: ("draft", "mid")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncached:
+    """A chain whose members below the target read every prompt anew.
+
+    Attributes:
+        load: by name.
+        chain: which.
+        cached, uncached: one run for each seed, with prefix caches in all members, and in the target alone.
+    """
+
+    load: str
+    chain: str
+    cached: Sequence[Cell]
+    uncached: Sequence[Cell]
+
+    @property
+    def slowdown(self) -> Interval:
+        """Its time over that with caches in all members."""
+        return mean_interval([a.duration_s / b.duration_s for a, b in zip(self.uncached, self.cached, strict=True)])
+
+
+def uncached(
+    found: Sequence[Served], trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
+) -> list[Uncached]:
+    """Serve every load again under each chain, its drafts without prefix caches."""
+    rows = []
+    for one in found:
+        for chain, below in BELOW.items():
+            server = Server(sharing=CACHE, uncached=below)
+            work = one.load.workload(limit)
+            cells = [served(work, chain, server, trace=trace, seed=seed, folder=folder) for seed in seeds]
+            cached = one.cells[chain, CACHE]
+            rows.append(Uncached(load=one.load.name, chain=chain, cached=cached, uncached=cells))
+    return rows
+
+
+def uncached_table(found: Sequence[Uncached]) -> Rows:
+    """A row for each load and chain."""
+    return table("members below the target without a prefix cache of their own", map(_uncached, found))
+
+
+def _uncached(one: Uncached) -> list[TableCell]:
+    def below(cells: Sequence[Cell]) -> float:
+        return sum(cell.reading_s[name] for cell in cells for name in BELOW[one.chain]) / len(cells)
+
+    def tpot(cells: Sequence[Cell]) -> float:
+        return 1e3 * sum(cell.tpot_s for cell in cells) / len(cells)
+
+    return [
+        cell("workload", one.load),
+        cell("chain", one.chain),
+        cell("drafts read prompts, with", below(one.cached), "s", 2),
+        cell("without", below(one.uncached), "s", 2),
+        cell("TPOT with", tpot(one.cached), "ms", 2),
+        cell("TPOT without", tpot(one.uncached), "ms", 2),
+        cell("takes longer by", 100 * (one.slowdown.mean - 1.0), "%", 1),
+        cell("±", 100 * one.slowdown.half_width, "%", 1),
+    ]
+
+
+def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[AtSize]) -> tuple[Panel, ...]:
+    """Terms and speed-ups by workload, speed-ups by batch, and what drafts without prefix caches cost."""
+    names = tuple(one.load.name for one in found)
+    speed_ups = {
+        "no sharing": [one.interaction(TWO, CACHE, OFF).without for one in found],
+        CACHE: [one.interaction(TWO, CACHE, OFF).together for one in found],
+        ATTENTION: [one.interaction(TWO, ATTENTION, OFF).together for one in found],
+    }
+    sizes = tuple(map(str, (one.size for one in batches)))
+    by_batch = {
+        "no sharing": [one.interaction.without for one in batches],
+        CACHE: [one.interaction.together for one in batches],
+    }
+    terms = {chain: [one.interaction(chain, CACHE, OFF).term for one in found] for chain in SPECULATING}
+    slower = {chain: [one.slowdown for one in without if one.chain == chain] for chain in SPECULATING}
+    return (
+        _panel("speculation beside a prefix cache over without", "interaction term", names, terms),
+        _panel(f"{TWO} over the target alone", "speed-up", names, speed_ups),
+        _panel(f"{TWO}, rollouts, at most so many at a time", "speed-up", sizes, by_batch, x_label="batch"),
+        _panel("drafts without prefix caches over with", "time", names, slower),
+    )
+
+
+def _panel(
+    title: str, y_label: str, names: tuple[str, ...], lines: Mapping[str, Sequence[Interval]], *, x_label: str = ""
+) -> Panel:
+    """Bars with intervals."""
+    series = tuple(
+        Series(
+            name=name,
+            x=tuple(map(float, range(len(names)))),
+            y=tuple(one.mean for one in intervals),
+            error=tuple(one.half_width for one in intervals),
+        )
+        for name, intervals in lines.items()
+    )
+    return Panel(title=title, x_label=x_label, y_label=y_label, series=series, kind="bar", categories=names)
+
+
+def answer(
+    found: Sequence[Served],
+    without: Sequence[Uncached],
+    batches: Sequence[AtSize],
+    models: Mapping[tuple[str, str], InBothWorlds],
+) -> str:
+    """What was found, in sentences."""
+    pairs = [(one, chain) for one in found for chain in SPECULATING]
+    cache, attention = ([one.interaction(chain, *step) for one, chain in pairs] for step in STEPS)
+    dear = max(without, key=lambda one: one.slowdown.mean)
+    cost = f"{100 * (dear.slowdown.mean - 1):.0f}% ({dear.load}, {dear.chain})"
+    smallest, largest = batches[0], batches[-1]
+    return (
+        f"A prefix cache makes speculation worth {_counted(cache)}, of {len(pairs)} pairs of workload and chain; the "
+        f"interaction term is {_range(cache)}. Attention that reads common texts once makes it worth "
+        f"{_counted(attention)}, {_range(attention)} over the cache alone. Rollouts served at most "
+        f"{smallest.size} at a time have a term of {smallest.interaction.term.mean:.2f} under {TWO}, at most "
+        f"{largest.size} {largest.interaction.term.mean:.2f}. Members below the target that keep no prefix cache of "
+        f"their own cost up to {cost}. {_on_models(models)}"
+    )
+
+
+def _on_models(models: Mapping[tuple[str, str], InBothWorlds]) -> str:
+    alike = [one for one in models.values() if one.agreement.difference is None]
+    steps = sum(one.agreement.num_steps for one in models.values())
+    terms = [
+        f"{chain} {term(models, chain, 'measured'):.2f}, simulated {term(models, chain, 'simulated'):.2f}"
+        for chain in SPECULATING
+    ]
+    return (
+        f"On the models {len(alike)} of {len(models)} runs took the same {steps:,} steps and found the same tokens as "
+        f"their replay; measured terms of the cache are: {'; '.join(terms)}."
+    )
+
+
+def _counted(terms: Sequence[Interaction]) -> str:
+    more, less = (sum(term.words == words for term in terms) for words in (MORE, LESS))
+    return f"more in {more}, less in {less}, and chance leaves {len(terms) - more - less} open"
+
+
+def _range(terms: Sequence[Interaction]) -> str:
+    means = [term.term.mean for term in terms]
+    return f"{min(means):.2f} to {max(means):.2f}"
+
 
 SEEDS, FEW_SEEDS = 5, 2
 

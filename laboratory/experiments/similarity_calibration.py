@@ -16,21 +16,16 @@ from statistics import fmean
 import numpy as np
 from transformers import PreTrainedModel
 
-from ...decoding.ledger import VERIFY
-from ...runtime.pools.loaded_members import describe_model
+from ...decoding.results import VERIFY
+from ...runtime.pools.members import describe_model
+from ...runtime.pools.parts import make_submodel
 from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.submodel import make_submodel
 from ...runtime.prompts import Prompt
-from ...runtime.slim.calibration import Calibration, calibrate
-from ...runtime.slim.distance import measure_distance
-from ...runtime.slim.find_slims import target_with_layers
+from ...runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
 from ...traces.meta import Sampling
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, Series, by_category, series_of
-from ..findings.table import Cell, cell, table
-from ..model_runs import GREEDY, pool_of, prompts_of, ran
-from ..slim_models import measure_agreement, perturbed
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, series_of, table, table_cell
+from ..replays import chain
+from ..shared import GREEDY, measure_agreement, perturbed, pool_of, prompts_of, ran
 
 LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
 NOISE = (0.1, 0.2, 0.3, 0.4)
@@ -152,9 +147,9 @@ def _bias(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
 
 
 def _errors(pairs: Sequence[Pair], mode: str) -> list[Cell]:
-    errors = (cell(f"error: {one}", _calibration_error(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
-    biases = (cell(f"bias: {one}", _bias(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
-    return [cell("sampling", mode), *errors, *biases, cell("best", _best(pairs, mode))]
+    errors = (table_cell(f"error: {one}", _calibration_error(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
+    biases = (table_cell(f"bias: {one}", _bias(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
+    return [table_cell("sampling", mode), *errors, *biases, table_cell("best", _best(pairs, mode))]
 
 
 def _best(pairs: Sequence[Pair], mode: str) -> str:
@@ -163,11 +158,11 @@ def _best(pairs: Sequence[Pair], mode: str) -> str:
 
 def _row(pair: Pair) -> list[Cell]:
     return [
-        cell("drafter", pair.drafter),
-        cell("sampling", pair.mode),
-        *(cell(statistic, pair.predicted[statistic] * 100, "%", 1) for statistic in STATISTICS),
-        cell("accepted", pair.observed * 100, "%", 1),
-        cell("tokens looked at", pair.tokens),
+        table_cell("drafter", pair.drafter),
+        table_cell("sampling", pair.mode),
+        *(table_cell(statistic, pair.predicted[statistic] * 100, "%", 1) for statistic in STATISTICS),
+        table_cell("accepted", pair.observed * 100, "%", 1),
+        table_cell("tokens looked at", pair.tokens),
     ]
 
 

@@ -8,25 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...counted import counted
+from ...base.errors import counted
 from ...runs.log import RunLog
-from ...runtime.pools.loaded_members import LoadedMember
+from ...runtime.pools.members import LoadedMember
 from ...runtime.pools.pool import ModelPool
 from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import Prompt
-from ...runtime.slim.calibration import calibrate
-from ...runtime.slim.distance import Distance, measure_distance
-from ...runtime.slim.find_slims import find_slims
-from ...runtime.slim.frontier import Frontier, SlimFound
-from ...runtime.slim.mask_search import Budget
-from ...runtime.slim.pool_text import masks_of
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, Series, series_of
-from ..findings.table import Cell, cell, table
-from ..model_runs import pool_of, prompts_of, ran_in_turns
-from ..recording_replays import TARGET_ALONE
-from ..slim_models import with_slims
+from ...runtime.slim import Budget, Distance, Frontier, SlimFound, calibrate, find_slims, masks_of, measure_distance
+from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, series_of, table, table_cell
+from ..replays import TARGET_ALONE, chain
+from ..shared import pool_of, prompts_of, ran_in_turns, with_slims
 
 SHARES = (0.1, 0.2, 0.35, 0.45, 0.6, 0.75)
 TRIALS, RANDOM_TRIALS = 24, 8
@@ -141,18 +132,18 @@ def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]
 def _row(point: Point) -> list[Cell]:
     found, distance, speed_up = point.found, point.distance, point.speed_up
     return [
-        cell("member", found.name),
-        cell("left out", len(found.skip_layers), "layers"),
-        cell("which", " ".join(map(str, found.skip_layers))),
-        cell("found by", found.how),
-        cell("TVD, searched on", found.tvd, digits=4),
-        cell("TVD, other", distance.tvd, digits=4),
-        cell("unequal, other", distance.disagreement * 100, "%", 1),
-        cell("seconds", found.seconds_share * 100, "%", 0),
-        cell("dominated", "yes" if found.dominated else "no"),
-        cell("speed-up", speed_up.typical, "x", 2),
-        cell("lowest", speed_up.low, digits=2),
-        cell("highest", speed_up.high, digits=2),
+        table_cell("member", found.name),
+        table_cell("left out", len(found.skip_layers), "layers"),
+        table_cell("which", " ".join(map(str, found.skip_layers))),
+        table_cell("found by", found.how),
+        table_cell("TVD, searched on", found.tvd, digits=4),
+        table_cell("TVD, other", distance.tvd, digits=4),
+        table_cell("unequal, other", distance.disagreement * 100, "%", 1),
+        table_cell("seconds", found.seconds_share * 100, "%", 0),
+        table_cell("dominated", "yes" if found.dominated else "no"),
+        table_cell("speed-up", speed_up.typical, "x", 2),
+        table_cell("lowest", speed_up.low, digits=2),
+        table_cell("highest", speed_up.high, digits=2),
     ]
 
 

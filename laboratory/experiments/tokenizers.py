@@ -7,19 +7,14 @@ that what differs is the vocabulary. All of them draft for the pool's target.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...counted import counted
+from ...base.errors import counted
 from ...reports.summary import Summary, summarise_run
 from ...runtime.decode import Output
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ..chains import chain
-from ..findings.finding import ExperimentSetting, Finding
-from ..findings.panel import Panel, by_category
-from ..findings.table import Cell, cell, table
-from ..model_runs import pool_of, prompts_of, ran_in_turns
-from ..perfect_drafts import Tally, add_drafts
-from ..recording_replays import TARGET_ALONE
-from ..trained_drafters import DrafterTraining
+from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from ..replays import TARGET_ALONE, chain
+from ..shared import DrafterTraining, Tally, add_drafts, pool_of, prompts_of, ran_in_turns
 
 SAME = "same"
 VOCABULARIES = {"coarse": 2400, "fine": 600}  # foreign ones, by the drafter's name
@@ -126,28 +121,28 @@ def _speed_row(one: DrafterSpeed, sizes: dict[str, int], plain_s: float) -> list
     """The target alone has neither a vocabulary of its own nor drafts."""
     drafts = one.window > 0
     return [
-        cell("drafter", one.drafter),
-        cell("vocabulary", sizes.get(one.drafter)),
-        cell("window", one.window if drafts else None),
-        cell("acceptance length", one.summary.acceptance_length if drafts else 1.0, digits=2),
-        cell("target tokens judged a round", one.judged_a_round if drafts else None, digits=2),
-        cell("acceptance", one.acceptance * 100 if drafts else None, "%", 1),
-        cell("a token", one.token_s * 1e3, "ms", 2),
-        cell("speed-up", plain_s / one.token_s, "x", 2),
+        table_cell("drafter", one.drafter),
+        table_cell("vocabulary", sizes.get(one.drafter)),
+        table_cell("window", one.window if drafts else None),
+        table_cell("acceptance length", one.summary.acceptance_length if drafts else 1.0, digits=2),
+        table_cell("target tokens judged a round", one.judged_a_round if drafts else None, digits=2),
+        table_cell("acceptance", one.acceptance * 100 if drafts else None, "%", 1),
+        table_cell("a token", one.token_s * 1e3, "ms", 2),
+        table_cell("speed-up", plain_s / one.token_s, "x", 2),
     ]
 
 
 def _carried_row(name: str, one: Tally, size: int, round_s: float) -> list[Cell]:
     reading_s, spelling_s = one.typical_s
     return [
-        cell("drafter", name),
-        cell("vocabulary", size),
-        cell("drafts", len(one.counted)),
-        cell("target tokens a draft", one.counted_a_draft, digits=2),
-        cell("spelled as the target spells", one.spelled_share * 100, "%", 1),
-        cell("reading the context", reading_s * 1e6, "µs", 0),
-        cell("spelling the draft", spelling_s * 1e6, "µs", 0),
-        cell("of a round's seconds", (reading_s + spelling_s) / round_s * 100, "%", 1),
+        table_cell("drafter", name),
+        table_cell("vocabulary", size),
+        table_cell("drafts", len(one.counted)),
+        table_cell("target tokens a draft", one.counted_a_draft, digits=2),
+        table_cell("spelled as the target spells", one.spelled_share * 100, "%", 1),
+        table_cell("reading the context", reading_s * 1e6, "µs", 0),
+        table_cell("spelling the draft", spelling_s * 1e6, "µs", 0),
+        table_cell("of a round's seconds", (reading_s + spelling_s) / round_s * 100, "%", 1),
     ]
 
 

@@ -16,15 +16,12 @@ at the beginning of a round. In step it is the only judge, and a copy has to gai
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...decoding.contract import Draft, Outcome, Verify
-from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ..suffix.answers import Place
-from ..suffix.automaton import ROOT
-from ..suffix.request_texts import RequestText, RequestTexts
-from .constants import RouterConstants
-from .estimates.copied import EARLIER, OWN, CopiedTokens, cell_of
-from .options import RouterOptions
+from ...decoding.seen import Observation
+from ...decoding.steps import Draft, Outcome, Verify
+from ..suffix import ROOT, Place, RequestText, RequestTexts
+from .estimates import EARLIER, OWN, CopiedTokens, cell_of
+from .options import RouterConstants, RouterOptions
 from .plan import CopyWorth
 
 

@@ -24,13 +24,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ...decoding.pool import Pool
-from ..parts.acceptance_rate import RunningRatio
-from .constants import RouterConstants
-from .knowledge import Knowledge
-from .options import RouterOptions
-from .plan import CopyWorth, Plan, Planner
+from ..blocks import RunningRatio
+from .estimates import Knowledge
+from .options import RouterConstants, RouterOptions
+from .plan import Choice, CopyWorth, Counters, Plan, Planner, Selector
 from .search import Figures, FoundChain, best_windows
-from .selector import Choice, Counters, Selector
 
 
 class _Share(NamedTuple):

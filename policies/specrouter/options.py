@@ -1,9 +1,114 @@
-"""The options of `specrouter`: one record, checked once and passed whole."""
+"""The options of `specrouter`: one record, checked once and passed whole.
+
+The numbers that SpecRouter was tuned by, in one record that is passed down.
+"""
 
 from dataclasses import dataclass
 
-from ...arguments import check_within
-from ...decoding.contract import MOST_TOKENS, ONE_STEP
+from ...base.errors import check_within
+from ...decoding.steps import MOST_TOKENS, ONE_STEP
+
+SHARES = (
+    "least_missed",
+    "first_rate",
+    "fewer_misses",
+    "copy_risk",
+    "copy_chance",
+    "early",
+    "early_in_step",
+    "trial_share",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConstants:
+    """What the options leave open; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
+
+    Attributes:
+        optimism: standard errors by which rates are raised before chains of a tag are compared, for every root of the
+            logarithm of the tokens that the tag's best known pair counts for.
+        pair_memory: tokens that the agreement of a pair reaches back.
+        simscore_tokens: tokens of which both are known, before `similarity=auto` believes that SimScore says how many
+            are accepted.
+        least_variance: of a verdict where rates are raised: a few may all be alike.
+        least_missed: share of its tokens that a member is hoped to miss at least.
+        tag_tokens: tokens that what all tags know of a pair counts for in one of them.
+        ease_tokens: evidence, in variances of a verdict, that a tag being as hard as all together counts for.
+        most_ease: of a tag, log-odds either way.
+        guess_tokens: tokens that a guess counts for before a pair met.
+        first_rate: agreement of the smallest member, the one that copies where there is one, with the target, before
+            anything was seen.
+        fewer_misses: what a member is guessed to miss of the tokens that the next smaller one misses.
+        hazard: of any drafted token before anything was seen, -ln of its survival.
+        hazard_of_doubt: the same for every nat of -ln of its drafter's probability.
+        hazard_weight: curvature that these two starts count for.
+        hazard_step: of the logarithm of either at one verdict, at most.
+        hazard_memory: judged tokens that a hazard reaches back.
+        copy_risk: of a copied token after a match of one token, the chance to be wrong before anything was seen; half
+            of that for every doubling of the match.
+        copy_memory: tokens that the rate of copied ones reaches back.
+        copy_tokens: tokens that what all tags know of that, or its start, counts for.
+        copy_chance: that all of a candidate's tokens are right, from which on it is not followed.
+        ladder_tokens: that the smallest member drafts in the warm-up.
+        together: requests that run, from which on `select=auto` has them share a chain.
+        patience: rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own.
+        early: of the rounds that a tag has seen, the share that a selection holds for.
+        tag_hysteresis: of the option `hysteresis`, the share that holds for a tag's own chain, where what is little
+            known has the benefit of its doubt already.
+        early_in_step: of the rounds that every request in step has seen, the share that a selection holds for.
+        rows_changed: of the requests that run, the share by which they change for a selection not to wait.
+        rounds_memory: rounds of requests that what copies bring in step reaches back.
+        trial_share: of the seconds of decoding so far, what trials in step may have taken, beside those of one token.
+        trial_doubt: standard errors by which rates are raised to see what a trial in step may find.
+        trial_rows: requests that play a trial.
+        seconds_memory: forwards of a width that the mean of their seconds reaches back.
+        seconds_moved: share by which such a mean moves before seconds are read anew.
+
+    Raises:
+        ValueError: a share or a chance that is not above 0 and at most 1.
+    """
+
+    optimism: float = 0.5
+    pair_memory: float = 512.0
+    simscore_tokens: int = 64
+    least_variance: float = 0.02
+    least_missed: float = 0.005
+    tag_tokens: float = 16.0
+    ease_tokens: float = 4.0
+    most_ease: float = 4.0
+    guess_tokens: float = 8.0
+    first_rate: float = 0.5
+    fewer_misses: float = 0.5
+    hazard: float = 0.05
+    hazard_of_doubt: float = 0.25
+    hazard_weight: float = 2.0
+    hazard_step: float = 0.5
+    hazard_memory: float = 512.0
+    copy_risk: float = 0.75
+    copy_memory: float = 256.0
+    copy_tokens: float = 6.0
+    copy_chance: float = 0.05
+    ladder_tokens: int = 4
+    together: int = 4
+    patience: int = 32
+    early: float = 1 / 3
+    tag_hysteresis: float = 0.125
+    early_in_step: float = 0.125
+    rows_changed: float = 0.25
+    rounds_memory: int = 128
+    trial_share: float = 0.0025
+    trial_doubt: float = 1.0
+    trial_rows: int = 4
+    seconds_memory: int = 16
+    seconds_moved: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in SHARES:
+            check_within(name, getattr(self, name), "(0, 1]")
+
+
+CONSTANTS = RouterConstants()
+
 
 CHOICES = {
     "form": ("nested", "filter"),

@@ -1,5 +1,28 @@
 """SpecRouter: the chain and its windows follow what members cost and how far they agree, while requests run.
 
+Tells the profiler what the forwards of whole operations took.
+
+The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
+seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until they
+are whole. Not so those of the target: beside them it reads prompts, whole ones or chunks, of which nobody learns. What
+its latest operation was fed in all, the load says to whoever decides next.
+
+A chain for the requests of each tag: what few requests do.
+
+Chains are compared by predicted seconds per token, and every pair of members is given the benefit of its doubt: rates
+are raised by their standard errors (`Knowledge.optimistic`), and the chain that is best by these is played. So what is
+little known is played while it may be the best, and no longer; nothing else is played to learn. The errors count for
+more the more of the tag was seen, up to `pair_memory` tokens: until then a pair that looked bad in a few tokens is
+looked at again once they are few beside those of the others. A selection holds for a third of the rounds that the tag
+has seen, for `every` at most.
+
+Which plan a request follows in its next round: the warm-up, a chain of its tag, or one in step with all that run.
+
+SpecRouter (arXiv:2505.07680) has a scheduler pick the chain of least predicted time per token from running profiles.
+How a member gets its first profile is not described. Here the warm-up is one *ladder* for all: a round in which the
+smallest member drafts and every other one judges in turn. It times every member and, by `evidence`, scores every pair.
+One plain step of the target follows.
+
 SpecRouter (arXiv:2505.07680): SimScore between members, a scheduler that picks the chain of least predicted seconds per
 token, and verification level by level in which a cheap level refuses early. The published description leaves open
 the closed form of the prediction, the search, windows, warm-up and when to re-select; what is chosen for each stands
@@ -15,19 +38,258 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
-from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
+from ...decoding.seen import Load, Observation, PendingToken
+from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ..about import About, Observable
-from .constants import CONSTANTS
+from ..estimates import PerformanceProfiler
 from .copies import Copies
-from .estimates.confidence import doubt
-from .estimates.evidence import RoundEvidence
-from .operation_timer import OperationTimer, tokens_fed
-from .options import RouterOptions
-from .plan import Plan
-from .scheduler import ModelChainScheduler
-from .selector import Counters
+from .estimates import Knowledge, RoundEvidence, doubt
+from .in_step import InStep
+from .options import CONSTANTS, RouterConstants, RouterOptions
+from .plan import Choice, CopyWorth, Counters, Plan, Planner, Selector
+from .search import Figures, FoundChain, best_windows
+
+PROMPT = 16  # tokens a row that a first forward is fed, from which on the others are not like it
+NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
+
+
+def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> int:
+    """Tokens that the first forward of a step by `model` is fed for this request.
+
+    Args:
+        seen: the request, when the step is decided.
+        model: drafts or verifies.
+        judged: pending tokens that it judges, all of which it reads; None of a draft.
+    """
+    context, cached = seen.context_tokens, seen.cached(model)
+    return context - (cached if judged is None else min(cached, context - judged - 1))
+
+
+class OperationTimer:
+    """Feeds a profiler with whole operations. Mutated by `note` and `settle`.
+
+    Args:
+        profiler: is told.
+        target: level of the target.
+    """
+
+    def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
+        self._profiler = profiler
+        self._target = target
+        self._key: tuple[int, bool, int, float] = NOTHING
+        self._settled = False
+        self._target_ran = False
+        self._told: tuple[int, int, float] | None = None
+        self._rows = 0
+        self._fed = 0
+        self._longest = 0
+
+    def settle(self, load: Load, *, begins: bool) -> None:
+        """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
+
+        Args:
+            load: as it is seen.
+            begins: whether it is the first decision of a request, so that an operation of the target has read the end
+                of its prompt. Nobody may have learnt of that one.
+        """
+        self._settled = True
+        if not (self._target_ran or begins):
+            return
+        level = self._target
+        ran = load.batch[level], load.new_tokens[level], load.duration_s[level]
+        if ran[1] and (self._target_ran or ran != self._told):
+            self._profiler.note(level, new_tokens=ran[1], seconds=ran[2])
+            self._told = ran
+        self._target_ran = False
+
+    def note(self, level: int, fed: int, outcome: Outcome) -> None:
+        """Take in a row that was fed `fed` tokens first."""
+        verify = outcome.step.__class__ is Verify
+        if verify and level == self._target:
+            self._target_ran = True
+            return
+        key = (level, verify, outcome.num_rows, outcome.duration_s)
+        if key != self._key or self._settled:
+            self._begin(key)
+        self._rows += 1
+        self._fed += fed
+        self._longest = max(self._longest, outcome.num_drafted)
+        if verify:
+            self._verified()
+        elif self._rows == outcome.num_rows:
+            if self._longest:
+                self._draft(level, self._width(), outcome.duration_s)
+            self._key = NOTHING
+
+    def _width(self) -> int:
+        return max(1, round(self._fed / self._rows))
+
+    def _begin(self, key: tuple[int, bool, int, float]) -> None:
+        self._key = key
+        self._settled = False
+        self._rows = self._fed = self._longest = 0
+
+    def _verified(self) -> None:
+        """One row more of a verification; the last one tells what it took."""
+        level, _, num_rows, seconds = self._key
+        if self._rows == num_rows:
+            self._profiler.note(level, new_tokens=self._fed, seconds=seconds)
+            self._key = NOTHING
+
+    def _draft(self, level: int, width: int, seconds: float) -> None:
+        """The first forward is fed what the caches lack, the others one token a row."""
+        rows, count = self._rows, self._longest
+        if level < self._profiler.num_lookups:  # one takes what it takes, however much it reads or copies, row by row
+            self._profiler.note(level, new_tokens=1, seconds=seconds / rows)
+            return
+        narrow_s = self._profiler.narrowest_s(level, rows)
+        if narrow_s is None and width > PROMPT:
+            narrow_s = self._profiler.guessed_s(level, rows)
+        first_s = seconds if count == 1 else seconds - (count - 1) * (inf if narrow_s is None else narrow_s)
+        if width > 2 and first_s > 0.0:
+            self._profiler.note(level, new_tokens=rows * width, seconds=first_s)
+        elif width <= 2 or narrow_s is None:
+            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
+
+
+class PerTag(Selector):
+    """A choice for every tag; see the module and `Selector`."""
+
+    shared: ClassVar[bool] = False
+
+    def has(self, tag: str) -> bool:
+        """Whether a tag has a chain of its own."""
+        return tag in self._choices
+
+    def chains(self) -> dict[str, str]:
+        """By tag, the chain in use in notation."""
+        chains = {str(tag): choice.chain for tag, choice in self._choices.items()}
+        return {tag: self._planner.notation(chain) for tag, chain in chains.items() if chain is not None}
+
+    def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
+        if self._knowledge.profiler.known(self._pool.target_level):
+            return None
+        return self._planner.alone()  # the warm-up of another request of the batch is under way
+
+    def _is_due(self, choice: Choice, num_rows: int) -> bool:
+        return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
+
+    def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
+        """Search anew."""
+        knowledge = self._knowledge
+        knowledge.digest()
+        self._counters.selections += 1
+        figures = knowledge.figures(tag, num_rows)
+        best = self._best(choice, tag, figures)
+        self._counters.switches += choice.chain is not None and best.levels != choice.chain.levels
+        choice.chain, choice.figures = best, figures
+        choice.num_rows, choice.rounds = num_rows, 0
+        choice.plans.clear()
+        return None
+
+    def _best(self, choice: Choice, tag: str, figures: Figures) -> FoundChain:
+        """The members that may be the best, with the windows of the rates as they are."""
+        hoped = self._knowledge.optimistic(tag, figures) if self._options.takes("optimism") else figures
+        best = self._search(hoped).levels
+        if choice.chain is not None:
+            stays = choice.chain.levels
+            gain = self._constants.tag_hysteresis * self._options.hysteresis
+            least_s = best_windows(stays, hoped).token_s * (1.0 - gain)
+            best = stays if least_s <= best_windows(best, hoped).token_s else best
+        return best_windows(best, figures)
+
+    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
+        return self._planner.plan(tag, chain, figures, copies=self._copies(tag, chain, figures))
+
+    def _copies(self, tag: str, chain: FoundChain, figures: Figures) -> tuple[CopyWorth, ...]:
+        """A copy is worth to a level what the chain up to it would take for as many tokens."""
+        if self._front < 0:
+            return ()
+        worth_s = dict(zip(chain.levels, chain.level_s, strict=True)) if self._options.stop == "confidence" else {}
+        worth_s[self._pool.target_level] = chain.token_s
+        lookup_s = self._lookup_s(self._choices[tag])
+        return tuple(
+            self._planner.worth(level, token_s, figures.seconds[level, 1:] + lookup_s - token_s)
+            for level, token_s in worth_s.items()
+            if self._judges[level]
+        )
+
+
+class ModelChainScheduler:
+    """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
+
+    Args:
+        pool: the members.
+        options: of the policy.
+        constants: of the policy.
+
+    Attributes:
+        counters: what was done.
+        knowledge: what selections go by; takes verdicts.
+        planner: makes the steps.
+
+    Raises:
+        ValueError: costs that are none of this pool.
+    """
+
+    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+        self.counters = Counters()
+        self.knowledge = Knowledge(pool, options, constants)
+        self.planner = Planner(pool, options, self.knowledge.survival, constants)
+        parts = (pool, options, self.knowledge, self.planner, self.counters, constants)
+        self._per_tag, self._in_step = PerTag(*parts), InStep(*parts)
+        self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
+        self._patience = constants.patience
+        self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
+        self._num_running = 1
+        self._warm_up = _warm_up(pool, self.planner)
+
+    def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
+        """What a request of this tag does in the round that begins now.
+
+        Args:
+            tag: of the request.
+            num_rows: requests that the target met last.
+            num_running: requests that run.
+        """
+        self._num_running = num_running
+        if self._warm_up:
+            self.counters.trials += 1
+            return self._warm_up.pop(0)
+        together = num_running >= self._together
+        if together or (not self._per_tag.has(tag) and self._left.get(tag, 0)):
+            self._left[tag] = self._patience if together else self._left[tag] - 1
+            return self._in_step.plan(tag, num_running)
+        return self._per_tag.plan(tag, num_rows)
+
+    def note_round(self, tag: str, plan: Plan, *, num_tokens: int, copied: bool) -> None:
+        """The target committed so many tokens for a request of this tag, after a copy or a round of its plan."""
+        self.counters.rounds += 1
+        if self._together < inf:
+            self._in_step.note_round(tag)
+            self._in_step.note_commit(num_tokens, self._num_running, copied=copied)
+        if not plan.in_step:
+            self._per_tag.note_round(tag)
+
+    def chains(self) -> dict[str, str]:
+        """By tag, the chain in use in notation."""
+        return self._per_tag.chains()
+
+    @property
+    def shared_chain(self) -> str | None:
+        """The chain of all that run, in notation; None as long as there was none."""
+        chain = self._in_step.chain
+        return None if chain is None else self.planner.notation(chain)
+
+
+def _warm_up(pool: Pool, planner: Planner) -> list[Plan]:
+    lowest, *above = [level for level, member in enumerate(pool.members) if not member.model_free]
+    judges = [level for level in above if pool.members[level].verifies]
+    plans = [planner.ladder((lowest, *judges)), planner.alone()] if judges else []
+    # A member that cannot judge is known by drafting for the target.
+    return plans + [planner.ladder((level, pool.target_level)) for level in above if level not in judges]
+
 
 CERTAIN = (0.0, 0.0)  # hazard of a token whose drafter is none of the chain's
 

@@ -44,9 +44,9 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from ..parts.round_seconds import RoundSeconds
-from ..parts.whole_rounds import Below, WholeRounds
-from ..speed import Floats
+from ..about import Floats
+from ..blocks import Below, WholeRounds
+from ..estimates import RoundSeconds
 
 FORMS = ("nested", "filter", "in step")
 

@@ -8,30 +8,27 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ...arguments import ArgumentError, check_least
-from ...counted import counted
-from ..broken_rule import BrokenRuleError
+from ...base.errors import ArgumentError, check_least, counted
 from ..prompts import Prompt
-from ..ranks.ranks import Ranks
+from ..ranks import Ranks, ranks_of
+from ..rules import BrokenRuleError
 from ..threads import use_threads
-from .configs.member_config import MemberConfig, read_member_configs
-from .configs.pool_rules import (
+from .configs import (
+    MemberConfig,
     check_configs,
     check_order,
     check_own_tokenizer,
     end_tokens_of_target,
     give_head,
     left_off_of_target,
+    read_member_configs,
     submodel_of,
 )
-from .devices import on_devices
-from .fetching.fetched import fetched_origin
-from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
-from .loading.chat_template import ChatTemplate, read_chat_template
-from .loading.model_loading import load_model
-from .loading.split_members import ranks_of
-from .loading.tokenizer_loading import load_member_tokenizers, load_tokenizer
+from .loading import load_model
+from .members import LoadedMember, LoadedMembers, describe_lookup, describe_model, on_devices
+from .parts import ChatTemplate, load_member_tokenizers, load_tokenizer, read_chat_template
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .published import fetched_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

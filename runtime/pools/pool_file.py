@@ -1,4 +1,7 @@
-"""The pool file: which models a chain may be built from, as TOML."""
+"""The pool file: which models a chain may be built from, as TOML.
+
+What a pool file says of prompt lookup.
+"""
 
 import hashlib
 import re
@@ -8,9 +11,37 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ...strict_toml import TomlFileError, checked_toml, read_toml
-from .fetching.fetched import TOKENIZER, fetched
-from .ngram_entry import NgramEntry
+from ...base.toml import TomlFileError, checked_toml, read_toml
+from ...decoding.request_text import LookupRule, Occurrence
+from .published import TOKENIZER, fetched
+
+
+class NgramEntry(BaseModel):
+    """Model-free lookup of the latest tokens in the context itself.
+
+    Attributes:
+        max_match: longest run of newest tokens that is looked up.
+        min_match: shortest one, 1 to `max_match`.
+        occurrence: which earlier occurrence is copied from (see `decoding.prompt_lookup`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_match: Annotated[int, Field(ge=1, strict=True)]
+    min_match: Annotated[int, Field(ge=1, strict=True)] = 1
+    occurrence: Occurrence = "last"
+
+    @model_validator(mode="after")
+    def _check_matches(self) -> Self:
+        if self.min_match > self.max_match:
+            raise ValueError(f"must have a min_match of at most max_match, {self.max_match}, not {self.min_match}")
+        return self
+
+    @property
+    def rule(self) -> LookupRule:
+        """How the lookup finds what to copy."""
+        return LookupRule(max_match=self.max_match, min_match=self.min_match, occurrence=self.occurrence)
+
 
 POOL_FILE_NAME = "pool.toml"
 CONFIG = "config"  # the key by which a member makes its pool a forced one

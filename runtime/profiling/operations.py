@@ -1,4 +1,7 @@
-"""What operations cost beside their forwards, and what policies take to decide."""
+"""What operations cost beside their forwards, and what policies take to decide.
+
+Everything that is measured of a pool's members by themselves.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,20 +9,93 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-from ...decoding.ledger import DRAFT, VERIFY
-from ...decoding.policy import Policy
-from ...decoding.prompt_lookup import LookupRule, prompt_lookup
-from ...profiles.forward_terms import InDecoding
-from ...profiles.meta import BesideForwards
-from ...profiles.weights_read import WeightsRead
-from ...progress import Progress
+from ...base.terminal import Progress
+from ...decoding.legal_steps import Policy
+from ...decoding.request_text import LookupRule, prompt_lookup
+from ...decoding.results import DRAFT, VERIFY
 from ...traces.meta import Sampling
-from ..pools.loaded_members import LoadedMembers
+from ...traces.profile import (
+    AfterAway,
+    BesideForwards,
+    ForwardsInDecoding,
+    InDecoding,
+    ProfiledForwards,
+    Reload,
+    SmoothForward,
+    UnevenRows,
+    WeightsRead,
+)
+from ..forward import ModelForward
+from ..pools.members import LoadedMembers
 from ..prompts import Prompt
-from .beside import fit_beside
-from .in_decoding import longer_in_decoding
-from .members import MeasuredMembers
-from .probe import ProbedOp, ProbedWorld, probe
+from ..slim import weight_shares
+from .forwards import Grid, MeasuredForwards, fit_smooth, measure_after_away, measure_uneven, reload_axes, reload_of
+from .probe import ProbedOp, ProbedWorld, fit_beside, longer_in_decoding, probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMembers:
+    """What was measured, by members that have a model.
+
+    Attributes:
+        names: of them, in level order.
+        even: forwards with rows of equal length.
+        smooth, uneven, after_away, reloads, shares: by member, see `ProfiledMember`.
+        forward_names: by member, how it runs.
+    """
+
+    names: tuple[str, ...]
+    even: MeasuredForwards
+    smooth: dict[str, SmoothForward]
+    uneven: dict[str, UnevenRows]
+    after_away: dict[str, tuple[AfterAway, ...]]
+    reloads: dict[str, Reload]
+    shares: dict[str, dict[str, float]]
+    forward_names: dict[str, str]
+
+    @property
+    def forwards(self) -> dict[str, ForwardsInDecoding]:
+        """What is foreseen of their forwards."""
+        return {
+            name: ForwardsInDecoding(
+                ProfiledForwards(self.even.of(name), self.smooth[name]),
+                self.uneven[name],
+                self.reloads[name],
+                InDecoding(),
+            )
+            for name in self.names
+        }
+
+
+def measure_members(
+    pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: Grid
+) -> MeasuredMembers:
+    """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away.
+
+    Args:
+        pool: the models.
+        forwards: by member.
+        even: what was measured of rows of equal length.
+        grid: of these.
+    """
+    models = {member.name: member.model for member in pool.members if member.model is not None}
+    longest = pool.context_tokens
+    smooth = {name: fit_smooth(even.of(name)) for name in models}
+    priced = {name: ProfiledForwards(even.of(name), smooth[name]) for name in models}
+    shares = weight_shares(models)
+    uneven = measure_uneven(forwards, priced, longest=longest)
+    after_away = measure_after_away(forwards, shares, *reload_axes(grid, longest), longest=longest)
+    return MeasuredMembers(
+        names=tuple(models),
+        even=even,
+        smooth=smooth,
+        uneven=uneven,
+        after_away=after_away,
+        reloads={name: reload_of(cells) for name, cells in after_away.items()},
+        shares=shares,
+        forward_names={name: forward.name for name, forward in forwards.items()},
+    )
+
 
 # Requests at a time that operations are watched with.
 _BATCHES = (1, 2, 3, 6, 12)

@@ -1,31 +1,161 @@
 """Decodes for real and notes every operation: what its forwards took, and what all else until its end did.
 
+What a profile has measured so far, kept as it comes, so that one that was interrupted goes on where it was.
+
+A file of JSON lines that only grows: first what is measured and under what, then a line for each group of shapes.
+
 Letters: R requests of an operation.
+
+What operations cost beside their forwards, from operations that were watched.
+
+How much longer forwards took in decoding than what was measured of them on their own foresees.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.optimize import nnls
 from torch import Tensor
 
-from ...arguments import ArgumentError
-from ...decoding.ledger import DRAFT, VERIFY
-from ...decoding.policy import Policy
-from ...decoding.results import Drafted, DraftResults, VerifyResults
+from ...base.errors import ArgumentError
+from ...base.files import decode_json, write_whole
+from ...decoding.legal_steps import Policy
+from ...decoding.results import DRAFT, VERIFY, Drafted, DraftResults, VerifyResults
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
-from ...profiles.batch_shape import BatchShape
 from ...traces.meta import Sampling
-from ..executor.verify_processor import Chunk
-from ..forward.model_forward import ModelForward
-from ..kv.member_kv import MemberKV
-from ..kv.placement import Placement
-from ..pools.loaded_members import LoadedMembers
+from ...traces.profile import (
+    MOST_JUDGED,
+    BatchShape,
+    BesideForwards,
+    ForwardsInDecoding,
+    InDecoding,
+    Longer,
+    WeightsRead,
+)
+from ..caches import MemberKV, Placement
+from ..clock import Clock
+from ..decode import Run, sessions_of
+from ..forward import ModelForward
+from ..pools.members import LoadedMembers
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
-from ..run import Run, sessions_of
-from ..timing.clock import Clock
+from ..verify import Chunk
 from ..world import TorchWorld
+
+# Member, rows, new tokens of each, tokens held by each.
+ShapeKey = tuple[str, int, int, int]
+Group = tuple[int, int]
+
+
+class Journal:
+    """Seconds by round and group of shapes; mutated by `note` and `forget`.
+
+    It is a memory and no promise: a file that cannot be read is begun anew, and one that cannot be written is left.
+
+    Args:
+        path: of the file.
+        about: what is measured and under what; a file about anything else is begun anew.
+        resume: go on with what is there; False begins anew.
+
+    Attributes:
+        begun_at: when the first group that is known was measured; None where nothing is known.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any], *, resume: bool = True) -> None:
+        self._path = path
+        self._about = json.loads(json.dumps(about))  # as it will be read
+        self._known: dict[tuple[int, Group], dict[ShapeKey, float]] = {}
+        self._can_grow = False
+        self.begun_at: datetime | None = None
+        if resume:
+            self._read()
+
+    def __len__(self) -> int:
+        """Groups that are known, over all rounds."""
+        return len(self._known)
+
+    def known(self, number: int, group: Group) -> dict[ShapeKey, float] | None:
+        """Seconds of a group's shapes in a round; None where they were not measured."""
+        return self._known.get((number, group))
+
+    def note(self, number: int, group: Group, seconds: Mapping[ShapeKey, float]) -> None:
+        """Keep what a group took in a round."""
+        self._known[number, group] = dict(seconds)
+        with suppress(OSError):
+            if self._can_grow:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(_line_of(number, group, seconds))
+            else:
+                self._begin()
+
+    def seconds(self) -> dict[ShapeKey, list[float]]:
+        """Of each shape that is known, round by round."""
+        found: dict[ShapeKey, list[float]] = {}
+        for _, known in sorted(self._known.items()):
+            for key, value in known.items():
+                found.setdefault(key, []).append(value)
+        return found
+
+    def forget(self) -> None:
+        """Begin anew: nothing is known, and the file is gone."""
+        self._known.clear()
+        self.begun_at, self._can_grow = None, False
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _begin(self) -> None:
+        """A file of what is known: the first, or one without the line that an interrupt cut short."""
+        self.begun_at = self.begun_at or datetime.now(UTC)
+        header = json.dumps({"about": self._about, "begun_at": self.begun_at.isoformat()})
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [_line_of(number, group, seconds) for (number, group), seconds in self._known.items()]
+        write_whole(self._path, "".join([header + "\n", *lines]))
+        self._can_grow = True
+
+    def _read(self) -> None:
+        """Take in what is there, up to a line that was cut short."""
+        try:
+            header, *lines = self._path.read_bytes().split(b"\n")
+            first = decode_json(header)
+            if first["about"] != self._about:
+                return
+            begun_at = datetime.fromisoformat(first["begun_at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        whole = lines[:-1]
+        for line in whole:
+            try:
+                number, group, seconds = _read_line(line)
+            except (ValueError, KeyError, TypeError):
+                break
+            self._known[number, group] = seconds
+        self._can_grow = lines[-1:] == [b""] and len(self._known) == len(whole)
+        if self._known:
+            self.begun_at = begun_at
+
+
+def _line_of(number: int, group: Group, seconds: Mapping[ShapeKey, float]) -> str:
+    shapes = [[*key, value] for key, value in seconds.items()]
+    return json.dumps({"round": number, "group": group, "shapes": shapes}) + "\n"
+
+
+def _read_line(line: bytes) -> tuple[int, Group, dict[ShapeKey, float]]:
+    """The round, the group and its seconds; raises ValueError, KeyError or TypeError for what is no such line."""
+    found = decode_json(line)
+    rows, context = map(int, found["group"])
+    seconds = {
+        (str(member), int(num_rows), int(new), int(held)): float(value)
+        for member, num_rows, new, held, value in found["shapes"]
+    }
+    return int(found["round"]), (rows, context), seconds
 
 
 class ProbedForward(NamedTuple):
@@ -188,3 +318,87 @@ def probe(
     for request_id, error in run.driver.failed.items():
         raise ValueError(f"request {request_id} failed while profiling: {error}")
     return world.ops
+
+
+# An operation that took so many times the median of those like it was interrupted by something else on the machine.
+_INTERRUPTED_BESIDE = 4.0
+
+
+def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
+    """Seconds by operation, forward, row and token, by non-negative least squares over means of operations alike.
+
+    Args:
+        ops: of one kind; without any it is nothing.
+    """
+    if not ops:
+        return BesideForwards()
+    alike: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for op in ops:
+        alike[len(op.forwards), op.num_rows, op.num_tokens].append(op.beside_s)
+    means, weights, terms = [], [], []
+    for counts, seconds in alike.items():
+        kept = [one for one in seconds if one <= _INTERRUPTED_BESIDE * median(seconds)]
+        means.append(sum(kept) / len(kept))
+        weights.append(len(kept) ** 0.5)
+        terms.append((1.0, *map(float, counts)))
+    # Relative errors count: an operation of one request must come out as right as one of many.
+    scale = np.array(weights) / np.array(means)
+    solved, _ = nnls(np.array(terms) * scale[:, None], np.array(means) * scale)
+    per_op_s, per_forward_s, per_row_s, per_token_s = solved.tolist()
+    return BesideForwards(per_op_s=per_op_s, per_forward_s=per_forward_s, per_row_s=per_row_s, per_token_s=per_token_s)
+
+
+# Forwards that a mean must rest on, and how many times the median one may take that nothing else on the machine
+# interrupted.
+_LEAST_SEEN, _INTERRUPTED = 25, 3.0
+
+# By new tokens, seconds foreseen and measured.
+_Seen = dict[int, list[tuple[float, float]]]
+
+
+def longer_in_decoding(
+    ops: Sequence[ProbedOp], known: Sequence[ForwardsInDecoding | None], names: Sequence[str], read: WeightsRead
+) -> dict[str, InDecoding]:
+    """By member, from operations that were watched; forwards that read a prompt are left out.
+
+    Args:
+        ops: in order.
+        known: by level, what is foreseen; None for a member without a model.
+        names: by level.
+        read: of no forward yet; mutated.
+    """
+    seen: dict[tuple[str, bool], _Seen] = defaultdict(lambda: defaultdict(list))
+    for op in ops:
+        for place, (level, shape, ended_s, seconds) in enumerate(op.forwards):
+            member = known[level]
+            if member is None:
+                continue
+            foreseen_s = member.seconds(shape, first=not place)
+            if not place:
+                foreseen_s += member.reloads_s(shape.new_tokens, read.away(names[level], ended_s - seconds))
+            read.note(names[level], ended_s)
+            if shape.longest <= MOST_JUDGED:
+                seen[names[level], not place][shape.new_tokens].append((foreseen_s, seconds))
+    return {
+        name: InDecoding(first=_longer(seen[name, True]), later=_longer(seen[name, False]))
+        for name, member in zip(names, known, strict=True)
+        if member is not None
+    }
+
+
+def _longer(seen: _Seen) -> Longer:
+    """Means over forwards of so many tokens, those of about as many together where few were seen."""
+    tokens, longer = [], []
+    group: list[tuple[int, float]] = []
+    for new_tokens in sorted(seen):
+        ratio = median(seconds / foreseen_s for foreseen_s, seconds in seen[new_tokens])
+        group += [
+            (new_tokens, seconds - foreseen_s)
+            for foreseen_s, seconds in seen[new_tokens]
+            if seconds <= _INTERRUPTED * ratio * foreseen_s
+        ]
+        if len(group) >= _LEAST_SEEN:
+            tokens.append(round(fmean(count for count, _ in group)))
+            longer.append(fmean(seconds for _, seconds in group))
+            group = []
+    return Longer(new_tokens=tuple(tokens), longer_s=tuple(longer))

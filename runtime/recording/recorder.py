@@ -15,25 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from ...arguments import ArgumentError
-from ...decoding.trees.shapes import tree_shape
-from ...progress import Progress
+from ...base.errors import ArgumentError
+from ...base.terminal import Progress
+from ...decoding.trees import tree_shape
+from ...traces.contexts.meta import FeatureDepths, TrieMeta
+from ...traces.contexts.recording import TrieRecording
+from ...traces.contexts.store import write_trace
+from ...traces.contexts.trie import TrieRequest
 from ...traces.meta import Closure, CostTable, NearTies, ProfileTaken, Sampling, check_title
-from ...traces.tries.meta import FeatureDepths, TrieMeta
-from ...traces.tries.recording import TrieRecording
-from ...traces.tries.store import write_trace
-from ...traces.tries.trie import TrieRequest
-from ..pools.loaded_members import LoadedMember
+from ..pools.members import LoadedMember
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
-from ..sampling.coupled_noise import noise_of
-from ..timing.forward_seconds import hardware
-from .finished_requests import Parts, Ties
-from .near_ties import BOUNDS
-from .recorded_members import model_info, ngram_info
+from ..sampling import noise_of
+from ..timing import hardware
+from .branches import TreeSpec
+from .finished import BOUNDS, Parts, Ties, TrieOptions, model_info, ngram_info
 from .request_trie import RequestRecorder
-from .tree_branches import TreeSpec
-from .trie_options import TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256

@@ -19,18 +19,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
-from ...traces.tries.trie import Ints, TreeRanks, Trie
-from ..forward.token_rows import TokenRows
-from ..next_token_views import Views, scores, view
-from ..sampling.coupled_noise import RequestNoise
-from .contexts import Contexts, Floats32, first_allowance, offspring, writers_of
-from .feature_tree import FeatureTree
-from .further_views import FurtherViews, feature_views, further_views, written_by
-from .near_ties import near_ties
-from .tree_branches import Context, Known, TreeBranches, Trunk, contexts_of, tree_drafters, with_own_log_prob
-from .tree_forward import Mask, Numbers, TreeForward, causal_mask, tree_mask
-from .trie_options import TrieOptions
+from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
+from ...traces.contexts.trie import Ints, TreeRanks, Trie
+from ..fused import TokenRows
+from ..sampling import RequestNoise
+from .branches import (
+    Context,
+    FeatureTree,
+    FurtherViews,
+    Known,
+    Mask,
+    Numbers,
+    TreeBranches,
+    TreeForward,
+    Trunk,
+    causal_mask,
+    contexts_of,
+    feature_views,
+    further_views,
+    tree_drafters,
+    tree_mask,
+    with_own_log_prob,
+    written_by,
+)
+from .finished import TrieOptions, near_ties
+from .views import Contexts, Floats32, Views, first_allowance, offspring, scores, view, writers_of
 
 
 class RequestRecorder:

@@ -4,20 +4,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...arguments import ArgumentError, known_are
+from ...base.errors import ArgumentError, known_are
 from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
-from ...traces.shapes.decoder import SHAPES_PAGE
-from ...traces.shapes.weights import FORMATS
+from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import CostModel
-from .cost_file import FileCost, TableCost, read_cost_file
-from .devices import SHEET, Device, device_called, device_sheet
-from .profile_choice import names_profile, profiled_cost
-from .roofline import RooflineCost
-from .timed import TimedCost
-from .what_if.other_device import Reading, mapped
-from .what_if.scaled import scaled
+from .files import FileCost, TableCost, read_cost_file
+from .measured import TimedCost, names_profile, profiled_cost
+from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
+from .what_if import Reading, mapped, scaled
 
 DEFAULT_DEVICE = "h100"
 

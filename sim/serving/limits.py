@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ...arguments import check_least
+from ...base.errors import check_least
 
 # From how many tokens on, and for how many rows, vLLM reads a common prefix once (`use_cascade_attention`).
 COMMON_TOKENS, COMMON_ROWS = 256, 8

@@ -5,8 +5,7 @@ from enum import Enum
 from pathlib import Path
 
 import typer
-from paceline.cli.app import command
-from paceline.cli.commands_by_name import CommandByName
+from paceline.cli.app import CommandByName, command
 
 from .case import Case
 

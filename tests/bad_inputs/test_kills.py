@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from paceline.profiles.profile import read_profile
-from paceline.runs.observed.store import read_observed
-from paceline.runs.serving.store import read_serving
+from paceline.runs.observed import read_observed
+from paceline.runs.serving import read_serving
 from paceline.traces import open_recording
+from paceline.traces.profile import read_profile
 
 from ..observing.fake_server import Server, Ways, served
 from .case import refresh

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from paceline.runs.serving.store import write_serving
+from paceline.runs.serving import write_serving
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done

@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from paceline.decoding.prefill import Start
-from paceline.decoding.prompt_lookup import LookupRule
+from paceline.decoding.request_text import LookupRule
+from paceline.decoding.seen import Start
 from paceline.policies import (
     Band,
     Commit,
@@ -26,18 +26,18 @@ from paceline.policies import (
     Vouched,
     make_policy,
 )
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.runtime.threads import Memory
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.studies.both_worlds import made_up_cost
+from paceline.studies.agree import made_up_cost
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 

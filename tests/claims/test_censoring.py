@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import read_trace
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 from ..traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
 from ..unit_cost import UnitCost

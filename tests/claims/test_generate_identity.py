@@ -7,10 +7,10 @@ import pytest
 import torch
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM
 

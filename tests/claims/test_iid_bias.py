@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paceline.policies import make_policy
-from paceline.policies.speed import round_tokens
+from paceline.policies.about import round_tokens
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import read_recording

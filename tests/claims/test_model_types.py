@@ -10,9 +10,9 @@ import torch
 from paceline.cli.bad_input import BAD
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.prompts import Prompt
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling

@@ -13,20 +13,20 @@ from random import Random
 
 import pytest
 import torch
-from paceline.decoding.ledger import VERIFY
-from paceline.decoding.prefill import Start
+from paceline.decoding.results import VERIFY
+from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runs.log import RunLog
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.sampling.coupled_noise import gumbel
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.runtime.sampling import gumbel
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
+from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.recording import TrieRecording
 
 from ..reference_decoder import Decoded, ReferenceDecoder
 from ..tiny_models import random_prompts, tiny_pool_of_four

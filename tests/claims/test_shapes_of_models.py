@@ -4,15 +4,15 @@ from itertools import product
 
 import pytest
 import torch
-from paceline.runtime.forward.layer_masks import attention_of
-from paceline.runtime.pools.loaded_members import describe_model
+from paceline.runtime.forward import attention_of
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.members import describe_model
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.recorded_members import experts_of, model_info
+from paceline.runtime.recording.finished import experts_of, model_info
 from paceline.runtime.recording.recorder import record
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.shapes.hub_config import read_hub_config
+from paceline.traces.shapes_given import read_hub_config
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from .model_types import HEADS, tiny_config, write_models, write_pool

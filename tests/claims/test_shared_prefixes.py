@@ -6,13 +6,13 @@ And both worlds take the same steps, find the same in prefix caches and evict th
 from functools import lru_cache
 
 import pytest
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.runtime.threads import Memory
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 

@@ -8,14 +8,13 @@ from functools import lru_cache
 
 import pytest
 import torch
+from paceline.base.files import shipped
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.fetching.fetched import fetched
-from paceline.runtime.pools.fetching.published import SMOLLM2_135M
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.published import SMOLLM2_135M, fetched
 from paceline.runtime.prompts import read_prompts
-from paceline.shipped import shipped
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM

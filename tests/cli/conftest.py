@@ -23,7 +23,7 @@ def loaded_pools():
 @pytest.fixture
 def pool_loaded_once(monkeypatch, loaded_pools):
     """Commands take the shipped pool as the first of the session loaded it, with the forwards chosen for it."""
-    from paceline.studies import pool as pools
+    from paceline.studies import decode as pools
 
     load = pools._loaded
 

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from paceline.laboratory.arena import run as player
 from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.stage import player
+from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
 
 from .command_line import paceline, refused

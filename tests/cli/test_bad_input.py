@@ -178,7 +178,7 @@ def test_json_into_a_folder_that_is_not_there(trace):
 
 
 def test_a_wrong_output_is_refused_before_the_run(trace, monkeypatch):
-    monkeypatch.setattr("paceline.studies.comparing.policy_runs.simulate", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("paceline.studies.compare.simulate", lambda *_, **__: pytest.fail("it ran"))
     compare(trace, "--json", "no/out.json")
     (trace.parent / "logs").mkdir()
     compare(trace, "--log", "logs")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from paceline.arguments import with_options
+from paceline.base.errors import with_options
 from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
 
 from .command_line import paceline, refused
@@ -96,7 +96,7 @@ def test_a_synthetic_recording_of_any_size_is_refused_at_once(tmp_path, args, to
 
 
 def test_contexts_that_multiply_are_refused_before_memory_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.traces.synthetic.generator.MOST_CONTEXTS", 5000)
+    monkeypatch.setattr("paceline.traces.synthetic.MOST_CONTEXTS", 5000)
     options = ("--requests", "2", "--tokens", "99", "--models", "a,b,c", "--acceptance", "0.5,0.5", "--run", "99")
     assert "reach must give at most 5,000 contexts, got 99: the first" in refused(
         "trace", "make", "new.trace", *options, "--reach", "99"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from paceline.reports.tables.terminal_encoding import draws_boxes
+from paceline.base.terminal import draws_boxes
 
 ASCII = ({"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"})
 WORDS = (
@@ -66,7 +66,7 @@ def test_json_does_not_change(trace):
 
 
 def test_a_name_that_cannot_be_shown_is_spelled(trace, tmp_path):
-    (tmp_path / "größe.py").write_text("from paceline.policies.lossless.plain import Plain\n", encoding="utf-8")
+    (tmp_path / "größe.py").write_text("from paceline.policies.fixed import Plain\n", encoding="utf-8")
     # What the terminal sent is UTF-8 whatever the locale says of output.
     run = ran(
         "compare", "--trace", "small.trace", "--policy", "größe.py:Plain", PYTHONIOENCODING="ascii", LC_ALL="C.UTF-8"

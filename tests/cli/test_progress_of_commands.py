@@ -4,8 +4,8 @@ import json
 from functools import partial
 
 import pytest
-from paceline import progress
-from paceline.runtime.timing import forward_seconds as measure
+from paceline.base import terminal as progress
+from paceline.runtime import timing as measure
 
 from ..traces.importers.foreign_files import answer
 from .command_line import paceline

@@ -4,8 +4,7 @@ import json
 
 import pytest
 from paceline.cli.output import show
-from paceline.reports.tables.grid import table
-from paceline.reports.tables.printed import Printed
+from paceline.reports.grid import Printed, table
 
 
 class Found(Printed):

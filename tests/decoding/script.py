@@ -1,11 +1,10 @@
 """A policy that follows a script, and a loop of toy models to run it in."""
 
 from paceline.decoding.loop import Loop
-from paceline.decoding.prefill import Start, prefill_before
+from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import RunLedger
 
 
 class Script:

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from paceline.decoding.session import Session
 from paceline.policies import Commit, Draft, Member, Pool, Verify
-from paceline.policies.toy_world import EOS, VOCABULARY
+from paceline.policies.check import EOS, VOCABULARY
 
 MODELS = ("draft", "mid", "slim", "large", "target")
 

@@ -1,14 +1,13 @@
 """A breach of the contract ends the run with an error that names the policy, the request and the step."""
 
 import pytest
+from paceline.decoding.legal_steps import IDLE_STEPS
 from paceline.decoding.loop import Loop
-from paceline.decoding.policy import IDLE_STEPS
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError, Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import RunLedger
 
 from .script import Script, run
 

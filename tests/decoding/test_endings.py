@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.session import Session
 from paceline.policies import Commit, Draft, Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
+from paceline.policies.check import EOS, VOCABULARY, ToyWorld, check_pool
 
 from .strategies import legal_steps, pools
 from .test_session_properties import assert_sane, take

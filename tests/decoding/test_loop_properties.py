@@ -10,9 +10,8 @@ from paceline.decoding.loop import DEFERRED_OPS, Loop
 from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
 from paceline.policies import Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import RunLedger
 
 from .strategies import legal_steps, pools, sessions
 

@@ -5,15 +5,13 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import VERIFY
 from paceline.decoding.loop import Loop
-from paceline.decoding.prefill import Start, prefill_before
-from paceline.decoding.results import Deferred, Failed
+from paceline.decoding.results import VERIFY, Deferred, Failed
+from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import RunLedger
 
 from .script import Script
 from .strategies import legal_steps, pools, sessions

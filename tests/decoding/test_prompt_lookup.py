@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
+from paceline.decoding.request_text import LookupRule, prompt_lookup
 
 CONTEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 RULES = st.tuples(st.integers(1, 5), st.integers(0, 4), st.sampled_from(["first", "last", "longest"])).map(

@@ -5,13 +5,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.contract import Draft, Verify
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
+from paceline.decoding.steps import Draft, Verify
 from paceline.decoding.world import DraftOp, VerifyOp
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import RunLedger
 
 from .strategies import legal_steps, pools, sessions
 from .test_loop_properties import AnyStep, Doors

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.decoding.legal_steps import check_step
 from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
-from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.check import EOS, ToyWorld
 
 from .strategies import all_steps, legal_steps, pools, sessions
 

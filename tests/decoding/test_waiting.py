@@ -3,17 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import OpRecord, StepRecord
 from paceline.decoding.loop import Loop
-from paceline.decoding.prefill import Start, prefill_before
-from paceline.decoding.results import DraftResults, VerifyResults
+from paceline.decoding.results import DraftResults, OpRecord, StepRecord, VerifyResults
+from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session
 from paceline.decoding.world import DraftOp, VerifyOp, WaitingOps
 from paceline.policies import Draft, Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
-from paceline.runs.ledger import RunLedger
-from paceline.runs.log import OP_FIELDS, STEP_FIELDS
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.runs.log import OP_FIELDS, STEP_FIELDS, RunLedger
 
 from .script import Script
 

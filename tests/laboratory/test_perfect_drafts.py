@@ -1,6 +1,6 @@
 """Drafts that write the target's own text in other tokens."""
 
-from paceline.laboratory.perfect_drafts import Tally, add_drafts
+from paceline.laboratory.shared import Tally, add_drafts
 
 
 class Pairs:

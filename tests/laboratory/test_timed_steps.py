@@ -1,8 +1,8 @@
 """A policy whose thinking is timed decides as it would alone."""
 
-from paceline.laboratory.timed_steps import TimedSteps
+from paceline.laboratory.replays import TimedSteps
 from paceline.policies import make_policy
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..sim.tries.small_traces import replay

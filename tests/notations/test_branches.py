@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.notations.branches import MOST_DEPTH, Branch, as_text, branches_of, num_paths_of
+from paceline.base.errors import ArgumentError
+from paceline.base.names import MOST_DEPTH, Branch, as_text, branches_of, num_paths_of
 
 
 @given(st.dictionaries(st.integers(0, MOST_DEPTH), st.integers(1, 9), min_size=1, max_size=4))

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from paceline.foreign_text import message_of
-from paceline.observing.chunk import chunk_of
-from paceline.traces.importers.reading.event_stream import BrokenStreamError
+from paceline.base.errors import message_of
+from paceline.observing.server import chunk_of
+from paceline.traces.importers.reading import BrokenStreamError
 
 
 def test_a_chunk_says_what_it_says_and_nothing_else():

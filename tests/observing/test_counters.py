@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.observing.counters import Counters, acceptance_between
-from paceline.runs.observed.meta import ObservedMeta
-from paceline.runs.observed.request import ObservedRequest
+from paceline.observing.load import Counters, acceptance_between
+from paceline.runs.observed import ObservedMeta, ObservedRequest
 
 counts = st.integers(0, 10**6)
 POSITIONS = "vllm:spec_decode_num_accepted_tokens_per_pos_total"

@@ -5,14 +5,11 @@ import json
 import tracemalloc
 
 import pytest
-from paceline.foreign_text import escaped, message_of, one_line_of
-from paceline.observing import endpoint as endpoint_module
-from paceline.observing import exchange as exchange_module
-from paceline.observing.chunk import chunk_of
-from paceline.observing.clock import Clock
-from paceline.observing.endpoint import Endpoint, ServerError
-from paceline.observing.exchange import Sent, exchange
-from paceline.runs.observed.store import read_observed
+from paceline.base.errors import escaped, message_of, one_line_of
+from paceline.observing import server as endpoint_module
+from paceline.observing import server as exchange_module
+from paceline.observing.server import Clock, Endpoint, Sent, ServerError, chunk_of, exchange
+from paceline.runs.observed import read_observed
 from paceline.traces.workloads.arrival import Arrival
 
 from ..cli.command_line import done, paceline, refused

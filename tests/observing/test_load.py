@@ -6,10 +6,9 @@ from time import sleep
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.observing.clock import Clock
-from paceline.observing.exchange import Exchange
 from paceline.observing.load import Load
-from paceline.runs.observed.request import ObservedRequest
+from paceline.observing.server import Clock, Exchange
+from paceline.runs.observed import ObservedRequest
 from paceline.traces.workloads.arrival import Arrival
 
 MS = 10**9

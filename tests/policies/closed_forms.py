@@ -1,6 +1,7 @@
 """Closed forms that only tests ask for: the best window of two levels, and an idealised nested chain."""
 
-from paceline.benchmarks.shared.closed_forms import round_tokens, speedup
+from paceline.benchmarks.shared.closed_forms import speedup
+from paceline.policies.about import round_tokens
 
 
 def best_window(acceptance, cost_ratio, *, most):

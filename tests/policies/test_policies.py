@@ -5,15 +5,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.rules.draft_stops import ProductBelow
+from paceline.decoding.rules import ProductBelow
 from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
 from paceline.policies.about import About, about_of
-from paceline.policies.check import check_pool
-from paceline.policies.lossless.adaptive import Adaptive
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.unsure_stops import Confident
-from paceline.policies.registry import own_policies
-from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.check import EOS, ToyWorld, check_pool
+from paceline.policies.fixed import Chain, Confident
+from paceline.policies.spec import own_policies
+from paceline.policies.windows import Adaptive
 
 from ..decoding.script import Script, run
 from ..decoding.strategies import chains, pools

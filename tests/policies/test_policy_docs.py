@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from paceline.policies.about import about_of
-from paceline.policies.options import policy_options
-from paceline.policies.registry import own_policies
+from paceline.policies.chains import policy_options
+from paceline.policies.spec import own_policies
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "working-ahead", "oracles")

@@ -5,16 +5,13 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from paceline import named_classes
+from paceline.base import names as named_classes
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
+from paceline.policies.chains import policy_options
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.adaptive import Adaptive
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.ngram import Ngram
-from paceline.policies.lossless.plain import Plain
-from paceline.policies.lossless.unsure_stops import Confident
-from paceline.policies.options import policy_options
-from paceline.policies.registry import own_policies, policies_of_packages, policy_names
+from paceline.policies.fixed import Chain, Confident, Ngram, Plain
+from paceline.policies.spec import own_policies, policies_of_packages, policy_names
+from paceline.policies.windows import Adaptive
 
 POOL = check_pool()
 HEAD = Path(__file__).parent / "learned" / "head.json"
@@ -64,7 +61,7 @@ def mine(tmp_path):
         ("adaptive,start=2,draft=mid", Adaptive),
         ("confident,below=0.25", Confident),
         ("ngram,tokens=3", Ngram),
-        ("paceline.policies.lossless.plain:Plain", Plain),
+        ("paceline.policies.fixed:Plain", Plain),
     ],
 )
 def test_texts_name_policies(text, kind):
@@ -121,7 +118,7 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
         ("specdec++,head=nowhere.json", "head nowhere.json: cannot be read: No such file or directory"),
         ("no_such_file.py:Mine", "no file no_such_file.py"),
         ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
-        ("paceline.policies.lossless.plain:Nobody", "'Nobody' is not a class with decide and learn"),
+        ("paceline.policies.fixed:Nobody", "'Nobody' is not a class with decide and learn"),
     ],
 )
 def test_faults_are_one_line(text, rule):
@@ -183,7 +180,7 @@ class TestEntryPoints:
         monkeypatch.setattr(named_classes, "entry_points", lambda group: points)
 
     def test_theirs_are_found_by_name(self, monkeypatch):
-        self.register(monkeypatch, ("theirs", "paceline.policies.lossless.plain:Plain"))
+        self.register(monkeypatch, ("theirs", "paceline.policies.fixed:Plain"))
         assert "theirs" in policy_names()
         assert policies_of_packages() == {"theirs": Plain}
         assert type(make_policy("theirs", POOL)) is Plain
@@ -194,8 +191,8 @@ class TestEntryPoints:
             ([("theirs", "no_such_module:Mine")], "loading no_such_module:Mine raised ModuleNotFoundError"),
             ([("theirs", "json:loads")], "policy 'theirs': json:loads has no decide and learn"),
             (
-                [("theirs", "paceline.policies.lossless.plain:Plain"), ("theirs", "json:loads")],
-                "'theirs' is registered twice, by paceline.policies.lossless.plain:Plain and json:loads",
+                [("theirs", "paceline.policies.fixed:Plain"), ("theirs", "json:loads")],
+                "'theirs' is registered twice, by paceline.policies.fixed:Plain and json:loads",
             ),
             ([("plain", "no_such_module:Mine")], "'plain' is paceline's own: name no_such_module:Mine as module:Class"),
         ],

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import PolicySpec, PolicySpecError
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 
 POOL = check_pool()
 PLAIN = st.sampled_from(["plain", "two-level(most=8,start=2)", "draft:2/mid:3/target", "svip(h=0.5)", "adaptive()"])
@@ -71,7 +71,7 @@ def test_each_policy_is_a_new_one():
 
 def test_a_file_is_read_once(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("from paceline.policies.lossless.plain import Plain as Mine\n", encoding="utf-8")
+    file.write_text("from paceline.policies.fixed import Plain as Mine\n", encoding="utf-8")
     spec = PolicySpec.parse(f"{file}:Mine")
     file.unlink()
     assert spec.build(POOL).about.lossless
@@ -95,7 +95,7 @@ def test_so_may_one_inside_another_policy(tmp_path, name, options):
 
 def file_of_adaptive(file):
     file.parent.mkdir()
-    file.write_text("from paceline.policies.lossless.adaptive import Adaptive as Mine\n", encoding="utf-8")
+    file.write_text("from paceline.policies.windows import Adaptive as Mine\n", encoding="utf-8")
     return file
 
 

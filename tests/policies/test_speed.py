@@ -5,7 +5,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.benchmarks.shared.closed_forms import chain_speed, round_tokens, speedup
+from paceline.benchmarks.shared.closed_forms import chain_speed, speedup
+from paceline.policies.about import round_tokens
 
 from .closed_forms import best_window, nested_seconds
 

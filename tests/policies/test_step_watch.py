@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import Commit, Divergence, Draft, Exact, Ratio, Typical, Verify
-from paceline.policies.step_watch import StepWatch, WatchedPolicy
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.policies.about import StepWatch, WatchedPolicy
+from paceline.sim.recorded import recorded_pool
 
 from ..sim.tries.small_traces import Script, replay, request_of, trace_of
 from ..sim.tries.test_lossy import VIEWS

@@ -1,9 +1,7 @@
 """Which policies say that they run the target alone, or that pending tokens decide, and whom that binds."""
 
 from paceline.policies.about import About, decides_by_pending, runs_target_alone
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.plain import Plain
-from paceline.policies.lossless.unsure_stops import Confident
+from paceline.policies.fixed import Chain, Confident, Plain
 from paceline.policies.spec import make_policy
 
 from ..sim.serving.engine.served_runs import pico

@@ -2,9 +2,17 @@
 
 from datetime import UTC, datetime
 
-from paceline.profiles.forward_terms import AfterAway, Reload, SmoothForward, UnevenRows
-from paceline.profiles.meta import BesideForwards, ProfiledMember, ProfileMeta
-from paceline.profiles.profile import Profile, Shape
+from paceline.traces.profile import (
+    AfterAway,
+    BesideForwards,
+    Profile,
+    ProfiledMember,
+    ProfileMeta,
+    Reload,
+    Shape,
+    SmoothForward,
+    UnevenRows,
+)
 
 ROWS, NEW_TOKENS, CONTEXTS = (1, 2, 4), (1, 3, 9), (0, 50, 200)
 NO_RELOAD = Reload(new_tokens=(1,), away_s=(1.0,), longer_s=((0.0,),))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.profiles.forwards import ProfiledForwards
+from paceline.traces.profile import ProfiledForwards
 
 from .profiles import CONTEXTS, NEW_TOKENS, ROWS, made_profile, seconds_of
 

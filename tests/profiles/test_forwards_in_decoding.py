@@ -5,9 +5,15 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.profiles.batch_shape import BatchShape
-from paceline.profiles.forward_terms import InDecoding, Longer, Reload, UnevenRows
-from paceline.profiles.forwards import ForwardsInDecoding, ProfiledForwards
+from paceline.traces.profile import (
+    BatchShape,
+    ForwardsInDecoding,
+    InDecoding,
+    Longer,
+    ProfiledForwards,
+    Reload,
+    UnevenRows,
+)
 from pydantic import ValidationError
 
 from .profiles import NO_RELOAD, made_profile, seconds_of

@@ -7,10 +7,9 @@ from os import utime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from paceline.machine import FOLDER_VARIABLE
-from paceline.profiles.forward_terms import AfterAway
-from paceline.profiles.profile import profiles_here, read_profile, write_profile
+from paceline.base.files import FOLDER_VARIABLE
 from paceline.traces.errors import TraceFormatError
+from paceline.traces.profile import AfterAway, profiles_here, read_profile, write_profile
 
 from .profiles import made_member, made_profile
 

@@ -3,13 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT
-from paceline.profiles.forward_terms import AfterAway
-from paceline.profiles.profile import Shape
-from paceline.runtime.profiling.beside import fit_beside
-from paceline.runtime.profiling.probe import ProbedOp
-from paceline.runtime.profiling.reloads import reload_of
-from paceline.runtime.profiling.smooth import fit_smooth
+from paceline.decoding.results import DRAFT
+from paceline.runtime.profiling.forwards import fit_smooth, reload_of
+from paceline.runtime.profiling.probe import ProbedOp, fit_beside
+from paceline.traces.profile import AfterAway, Shape
 
 SECONDS = st.floats(1e-6, 1e-2)
 

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.profiles.weights_read import WeightsRead
+from paceline.traces.profile import WeightsRead
 
 SHARES = {"target": {"slim": 0.6, "slimmer": 0.4}, "slim": {"target": 1.0}, "slimmer": {"target": 1.0}}
 

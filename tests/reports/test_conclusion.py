@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports import LevelSummary, Quality, SideBySide, summarise_run
-from paceline.reports.conclusion import conclusion
+from paceline.reports.comparison import conclusion
 
 from .test_summary import by_hand
 

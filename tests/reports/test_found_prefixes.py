@@ -1,10 +1,10 @@
 """What prefix caches found, in the figures of a run and in both tables."""
 
-from paceline.decoding.ledger import VERIFY, OpRecord, StepRecord
+from paceline.decoding.results import VERIFY, OpRecord, StepRecord
 from paceline.reports import SideBySide, summarise_run
-from paceline.reports.tables.comparison import detail_tables
-from paceline.reports.tables.run import prefix_lines
-from paceline.runs.ledger import RunLedger
+from paceline.reports.comparison import detail_tables
+from paceline.reports.recordings import prefix_lines
+from paceline.runs.log import RunLedger
 
 
 def test_members_tell_what_their_prefix_caches_found():

@@ -6,11 +6,9 @@ from io import StringIO
 import numpy as np
 import pytest
 from paceline.reports import SideBySide, quality_of, summarise_run
-from paceline.reports.tables.comparison import comparison_table
-from paceline.reports.tables.quality import quality_line, quality_table
-from paceline.reports.tables.run import run_table
-from paceline.runs.log import QUALITY_FIELDS, with_quality
-from paceline.runs.text_quality import TextQuality
+from paceline.reports.comparison import comparison_table, quality_line, quality_table
+from paceline.reports.recordings import run_table
+from paceline.runs.log import QUALITY_FIELDS, TextQuality, with_quality
 from rich.console import Console
 
 from .test_side_by_side import META

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
+from paceline.decoding.results import COMMIT, DRAFT, VERIFY
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.reports.summary import rejection_rate
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 
 from ..sim.tries.small_traces import Anything, replay, with_ngram
 from ..strategies import synthetic_traces

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports import SideBySide, summarise_run
-from paceline.reports.interval import mean_interval, t_quantile
-from paceline.reports.tables.comparison import comparison_table, detail_tables
+from paceline.reports.comparison import comparison_table, detail_tables
+from paceline.reports.summary import mean_interval, t_quantile
 from rich.console import Console
 from scipy.stats import t as student
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
+from paceline.decoding.results import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
+from paceline.reports.comparison import comparison_table, detail_tables
+from paceline.reports.recordings import run_table
 from paceline.reports.summary import rejection_rate
-from paceline.reports.tables.comparison import comparison_table, detail_tables
-from paceline.reports.tables.run import run_table
-from paceline.runs.ledger import RunLedger
-from paceline.runs.log import RunLog
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.runs.log import RunLedger, RunLog
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from rich.console import Console
 

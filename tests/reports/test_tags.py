@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT, VERIFY, OpRecord, StepRecord
+from paceline.decoding.results import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
 from paceline.reports import SideBySide, summarise_run
+from paceline.reports.comparison import regret_table, tag_table
 from paceline.reports.regret import regret_of
-from paceline.reports.tables.tags import regret_table, tag_table
-from paceline.reports.tags import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
-from paceline.runs.ledger import RunLedger
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.reports.summary import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
+from paceline.runs.log import RunLedger
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from rich.console import Console
 

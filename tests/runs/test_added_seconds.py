@@ -1,11 +1,9 @@
 """Operations that run at the same time move a run on once, and their kinds are told apart."""
 
 import pytest
-from paceline.decoding.ledger import DRAFT, TREE, VERIFY, OpRecord, StepRecord
-from paceline.reports.tags import request_seconds
-from paceline.runs.added_seconds import added_seconds
-from paceline.runs.ledger import RunLedger
-from paceline.runs.plain_pace import seconds_per_token
+from paceline.decoding.results import DRAFT, TREE, VERIFY, OpRecord, StepRecord
+from paceline.reports.summary import request_seconds
+from paceline.runs.log import RunLedger, added_seconds, seconds_per_token
 
 
 def log_of(*ops):

@@ -8,10 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
-from paceline.runs.ledger import RunLedger
-from paceline.runs.log import REQUEST_FIELDS, write_run_log
-from paceline.runs.plain_pace import seconds_per_token
+from paceline.decoding.results import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
+from paceline.runs.log import REQUEST_FIELDS, RunLedger, seconds_per_token, write_run_log
 
 META = {"policy": "p", "members": ["draft", "target"]}
 

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
+from paceline.decoding.results import COMMIT, DRAFT, VERIFY
 from paceline.policies import make_policy
 from paceline.runs.log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, RunLog, to_columns, write_run_log
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..sim.tries.small_traces import replay

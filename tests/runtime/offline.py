@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import make_policy
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.decode import Run, sessions_of
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.run import Run, sessions_of
-from paceline.runtime.sampling.coupled_noise import RequestNoise
+from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 

@@ -5,10 +5,10 @@ from collections import defaultdict
 
 import pytest
 from paceline.policies import Commit, Draft, make_policy
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from .conftest import ALPHABET

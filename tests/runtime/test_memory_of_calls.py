@@ -13,35 +13,32 @@ from collections.abc import Callable
 import paceline
 import pytest
 import torch
-from paceline.decoding.contract import Verify
-from paceline.decoding.policy import PolicyError
-from paceline.decoding.prefill import Start
-from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.decoding.rollouts.branching import Rollouts
-from paceline.notations.branches import branches_of
+from paceline.base.names import branches_of
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.rollouts import Rollouts
+from paceline.decoding.seen import Start
+from paceline.decoding.steps import PolicyError, Verify
 from paceline.policies import make_policy
+from paceline.runtime import forward_choice
+from paceline.runtime.caches import MemberKV
 from paceline.runtime.decode import decode
-from paceline.runtime.executor.errors import NonFiniteLogitsError
-from paceline.runtime.forced.forced_recording import forced_recording
-from paceline.runtime.forced.forced_run import forced_run
-from paceline.runtime.forward import forward_choice
-from paceline.runtime.kv.member_kv import MemberKV
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.distances import NonFiniteLogitsError
+from paceline.runtime.forced import forced_recording, forced_run
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.profiling.probe import ProbedWorld, probe
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.branches import TreeForward
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.recording.tree_forward import TreeForward
-from paceline.runtime.state.errors import KVMemoryError
-from paceline.runtime.timing.plain_speed import plain_step_s
+from paceline.runtime.state import KVMemoryError
+from paceline.runtime.threads import Memory
+from paceline.runtime.timing import plain_step_s
 from paceline.runtime.world import TorchWorld
-from paceline.sim.tries.tables import TrieTables
-from paceline.studies.agree import agree
-from paceline.studies.both_worlds import made_up_cost
-from paceline.studies.named_policies import named_policy
+from paceline.sim.contexts import TrieTables
+from paceline.studies.agree import agree, made_up_cost
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.store import read_trace
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from .features.feature_pools import written

@@ -3,8 +3,8 @@
 import pytest
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.no_oracles import refuse_oracle
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.rules import refuse_oracle
 from paceline.traces.meta import Sampling
 
 from ..tiny_models import random_prompts, tiny_pool_of_four

@@ -5,14 +5,14 @@ from math import prod
 
 import numpy as np
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.base.errors import ArgumentError
+from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.policies import make_policy
+from paceline.runtime.caches import NO_MEMORY, zeros
 from paceline.runtime.decode import decode
-from paceline.runtime.kv.zeros import NO_MEMORY, zeros
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.studies.agree import agree
 
@@ -118,7 +118,7 @@ def test_a_device_without_room_for_the_blocks_says_so(tiny_pool, monkeypatch, er
             raise error("no memory")
         return zeros(size, dtype, device)
 
-    monkeypatch.setattr("paceline.runtime.kv.prefixed_kv.zeros", none)
+    monkeypatch.setattr("paceline.runtime.prefix_caches.zeros", none)
     with pytest.raises(MemoryError, match=r"^cpu has no room for a prefix cache of 9 blocks of 4 tokens$"):
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4})
 
@@ -138,7 +138,7 @@ def test_rows_stay_as_long_as_they_are_where_no_memory_is_left(tiny_pool, monkey
 
     memory = Memory(cache=cache, prefixes=PrefixCacheSize(num_blocks=40, block_tokens=4))
     ran = Offline(tiny_pool, "plain", prompts=[prompt], memory=memory)
-    monkeypatch.setattr("paceline.runtime.kv.member_kv.zeros", no_less)
+    monkeypatch.setattr("paceline.runtime.caches.zeros", no_less)
     ran.run()
     assert ran.failed == {}
     assert ran.texts == [trunk(tiny_pool, prompt)]
@@ -149,7 +149,7 @@ def test_a_batch_has_to_fit_beside_prefix_caches(tiny_pool, monkeypatch):
     longest = max(len(tiny_pool.tokenizer.encode(prompt.text)) for prompt in PROMPTS) + 20
     size = {"num_blocks": 30, "block_tokens": 4}
     has = 3 * (longest + 8) * per_token
-    monkeypatch.setattr("paceline.runtime.fit.total_bytes", lambda device: has)
+    monkeypatch.setattr("paceline.runtime.decode.total_bytes", lambda device: has)
     decoded(tiny_pool, "plain", {"num_blocks": 1, "block_tokens": 4}, batch=3)
     with pytest.raises(
         ArgumentError, match=r"batch must fit into memory: 3 .* and prefix caches of 120 tokens each take"

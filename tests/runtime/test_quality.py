@@ -6,20 +6,19 @@ import pytest
 import torch
 from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.reports import summarise_run
-from paceline.reports.quality import quality_of
+from paceline.reports.summary import quality_of
 from paceline.runs.log import QUALITY_FIELDS, with_quality
-from paceline.runtime.answer_check import is_right
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.decode import Alone, decode, text_qualities
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.quality import Alone, text_qualities
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.sampling.coupled_noise import RequestNoise
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.runtime.rules import is_right
+from paceline.runtime.sampling import RequestNoise
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
+from paceline.traces.contexts.columns import LOG_PROBS
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.stored_resolution import LOG_PROBS
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from ..unit_cost import UnitCost

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from paceline.decoding.rules.acceptance import Exact
+from paceline.decoding.rules import Exact
 from paceline.policies import (
     Commit,
     ConfidenceBelow,
@@ -18,9 +18,9 @@ from paceline.policies import (
     Typical,
     Verify,
 )
-from paceline.policies.lossless.chain import Chain
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.policies.fixed import Chain
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, Offline, trunk

@@ -1,8 +1,7 @@
 """Tiny random decoders of every family that the fused forward knows, and ragged texts that are fed to a cache."""
 
 import torch
-from paceline.runtime.kv.mask_cache import MaskCache
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.caches import MaskCache, SlotCache
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT, VERIFY
+from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import ConfidenceBelow, Draft, Verify
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 
 from ..strategies import synthetic_traces
 from .tries.small_traces import (

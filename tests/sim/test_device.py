@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import make_policy
-from paceline.runs.ledger import RunLedger
-from paceline.sim.device import device_process
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.tries.tables import TrieTables
-from paceline.sim.tries.world import ReplayWorld
+from paceline.runs.log import RunLedger
+from paceline.sim.contexts import ReplayWorld, TrieTables
+from paceline.sim.recorded import recorded_pool
+from paceline.sim.simulate import device_process
 from paceline.traces import SyntheticSpec, make_trace
 
 from .tries.small_traces import easy_cost, replay, table

@@ -3,18 +3,17 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefill import Start
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.seen import Start
 from paceline.policies import Draft, Verify, make_policy
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError, DraftTerms
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine, DrafterFigures
-from paceline.sim.cost.timed import TimedCost
-from paceline.sim.cost.what_if.scaled import scaled
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.cost.what_if import scaled
+from paceline.sim.recorded import recorded_pool
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import DraftBlock
 
 from .rounds.small_rounds import one_request, recording_of, rounds_of

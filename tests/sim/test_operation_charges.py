@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from paceline.decoding.ledger import VERIFY
+from paceline.decoding.results import VERIFY
 from paceline.policies import make_policy
-from paceline.profiles.batch_shape import BatchShape
-from paceline.profiles.meta import BesideForwards
-from paceline.sim.cost.profiled import ProfiledCost
-from paceline.sim.operation_charges import OperationCharges
+from paceline.sim.charges import OperationCharges
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.measured import ProfiledCost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.profile import BatchShape, BesideForwards
 
 from ..profiles.profiles import made_profile
 

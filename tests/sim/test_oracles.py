@@ -11,19 +11,18 @@ import paceline
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import PolicyError, make_policy
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.oracles.choices import OracleChain, OracleWindow
+from paceline.policies.fixed import Chain
+from paceline.policies.oracles import OracleChain, OracleWindow
 from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost.base import DraftTerms
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine, DrafterFigures
-from paceline.sim.foresight import foresight_of
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
+from paceline.sim.simulate import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable
-from paceline.traces.rounds.meta import StatedAcceptance
+from paceline.traces.rounds.rounds import StatedAcceptance
 
 from ..strategies import synthetic_traces, traces
 from ..unit_cost import UnitCost

@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT, VERIFY
-from paceline.decoding.prefill import Start
+from paceline.decoding.results import DRAFT, VERIFY
+from paceline.decoding.seen import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports.summary import summarise_run
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..strategies import synthetic_traces

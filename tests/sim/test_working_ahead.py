@@ -6,16 +6,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.decoding.results import OverlapResults, PartRun
 from paceline.policies import make_policy
-from paceline.policies.speed import ahead_tokens
+from paceline.policies.about import ahead_tokens
 from paceline.reports import summarise_run
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.placement import Placement, placement_of
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.recorded import Placement, placement_of
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 TARGET_S = 0.02

@@ -9,14 +9,13 @@ from pathlib import Path
 import paceline
 import pyarrow as pa
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.policies import Draft, PolicySpec, Verify
-from paceline.policies.lossless.adaptive import Adaptive
+from paceline.policies.windows import Adaptive
 from paceline.reports import Comparison
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.studies.compare import compare
-from paceline.studies.named_policies import named_policy
-from paceline.studies.sweep import sweep
+from paceline.sim.recorded import recorded_pool
+from paceline.studies.compare import compare, sweep
+from paceline.studies.setting import named_policy
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done

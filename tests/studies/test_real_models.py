@@ -5,16 +5,15 @@ import re
 from dataclasses import asdict
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.decoding.prefill import Start
-from paceline.runtime.forward.forward_choice import KINDS
+from paceline.base.errors import ArgumentError
+from paceline.decoding.seen import Start
+from paceline.runtime.forward_choice import KINDS
 from paceline.runtime.prompts import Prompt, prompts_of
 from paceline.studies.agree import agree
-from paceline.studies.decode import decode
-from paceline.studies.pool import load_pool
+from paceline.studies.decode import decode, load_pool
 from paceline.studies.record import record
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure
-from paceline.traces.tries.store import read_trace
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import paceline
 import pytest
-from paceline.shipped import recording_path, shipped
+from paceline.base.files import recording_path, shipped
 from paceline.traces.errors import TraceFormatError
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.policies import make_policy
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
 from paceline.traces.forms import by_form
 from paceline.traces.meta import NgramInfo
-from paceline.traces.shapes.decoder import presets
+from paceline.traces.shapes import presets
 
 from ..strategies import traces
 from .rounds.rounds_strategies import bernoulli_trace, rounds_traces

@@ -3,16 +3,16 @@
 Needs what `traces` needs; every reader yields requests one by one and raises TraceFormatError with file and line.
 """
 
-from ...lazy_names import imported_when_asked
+from ...base.names import imported_when_asked
 
 MODULES = {
-    "AUTO": ".import_files",
-    "ImportOptions": ".options",
-    "Load": ".options",
-    "choose_format": ".import_files",
+    "AUTO": ".formats",
+    "ImportOptions": ".reading",
+    "Load": ".reading",
+    "choose_format": ".formats",
     "format_names": ".formats",
-    "import_recording": ".import_files",
-    "read_recording": ".import_files",
+    "import_recording": ".formats",
+    "read_recording": ".formats",
 }
 
 __all__ = [*MODULES]

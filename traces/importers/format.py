@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ..rounds.meta import Form
-from ..rounds.rounds import RoundsRequest
-from .ongoing import Ongoing
-from .reading.fields import Fields
+from ..rounds.rounds import Form, RoundsRequest
+from .reading import Fields
+from .rounds import Ongoing
 
 Sees = Callable[[Fields], bool]
 

@@ -1,47 +1,63 @@
-"""The formats by name: the one list that the command line, the detector and the tests go through."""
+"""Foreign files to a recording: in memory, or streamed to a folder, whole or not at all.
 
-from ...arguments import known_are
-from . import bench_clients
+The formats by name: the one list that the command line, the detector and the tests go through.
+
+What to say of a file that is of no known format: what it is, or which format is nearest, and what to save instead.
+
+One line of at most 300 characters with the command's own words, unless the file's path alone is longer than 60.
+
+Tell the format of files by the keys of their first objects or by their lines, or say which one is nearest.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ...base.errors import ArgumentError, known_are, message_of, repeated
+from ..errors import TraceFormatError
+from ..rounds.recording import RoundsRecording
+from ..rounds.rounds import LOOKUP, RoundsMeta, RoundsRequest
+from ..rounds.store import write_rounds
+from ..shapes import model_called
+from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMMARY
+from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
-from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
-from .totals import (
-    acceptance_by_k,
-    llamacpp,
-    llamacpp_log,
-    metrics,
-    sglang_bench,
-    sglang_log,
-    sglang_meta,
-    trtllm,
-    trtllm_iterations,
-    vllm_bench,
-    vllm_log,
-    vllm_summary,
-)
+from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
+from .reading import JSON_BEGINS, Fields, ImportOptions, lines_of, opened, peek_objects, refuse_pipe, text_lines
+from .responses import FRONTIER, VLLM_DETAILED, is_plain
+from .rounds import Ongoing
+from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
+from .steps import EAGLE_TIMED, POSITIONS, SPEC_BENCH
+from .totals import ACCEPTANCE_BY_K, KeptTokens
 
 FORMATS: tuple[Format, ...] = (
-    eagle_timed.EAGLE_TIMED,
-    spec_bench.SPEC_BENCH,
-    vllm_detailed.VLLM_DETAILED,
-    positions.POSITIONS,
-    frontier.FRONTIER,
-    vllm_summary.VLLM_SUMMARY,
-    sglang_meta.SGLANG_META,
-    trtllm.TRTLLM,
-    llamacpp.LLAMACPP_TIMINGS,
-    llamacpp_log.LLAMACPP_LOG,
-    metrics.VLLM_METRICS,
-    metrics.SGLANG_METRICS,
-    metrics.TRTLLM_METRICS,
-    metrics.LLAMACPP_METRICS,
-    vllm_log.VLLM_LOG,
-    vllm_bench.VLLM_BENCH,
-    sglang_bench.SGLANG_BENCH,
-    sglang_log.SGLANG_LOG,
-    trtllm_iterations.TRTLLM_ITERATIONS,
-    bench_clients.AIPERF,
-    bench_clients.GUIDELLM,
-    acceptance_by_k.ACCEPTANCE_BY_K,
+    EAGLE_TIMED,
+    SPEC_BENCH,
+    VLLM_DETAILED,
+    POSITIONS,
+    FRONTIER,
+    VLLM_SUMMARY,
+    SGLANG_META,
+    TRTLLM,
+    LLAMACPP_TIMINGS,
+    LLAMACPP_LOG,
+    VLLM_METRICS,
+    SGLANG_METRICS,
+    TRTLLM_METRICS,
+    LLAMACPP_METRICS,
+    VLLM_LOG,
+    VLLM_BENCH,
+    SGLANG_BENCH,
+    SGLANG_LOG,
+    TRTLLM_ITERATIONS,
+    AIPERF,
+    GUIDELLM,
+    ACCEPTANCE_BY_K,
 )
 
 
@@ -61,3 +77,347 @@ def format_named(name: str) -> Format:
 def unknown_format(name: str) -> str:
     """What the name of a format must be, and is not."""
     return f"a known one ({known_are(name, format_names(), where='docs/importing.md')}), got {name!r}"
+
+
+_MOST = 280  # characters of a message; the command's own words come before it
+_LEAST_SHOWN, _MOST_SHOWN = 16, 60  # of what was found
+_HEAD_BYTES = 2**16
+_MOST_WORDS = 5000  # of an object
+_LEAST_WORD = 4
+_CLOSE = 0.85
+_CLOSER = re.compile(r" \(it has [^)]*\)")  # of a rule: what can be left out
+_SERVER = "save responses, a log or /metrics of a server that speculates (docs/importing.md)"
+
+
+class _Kind(NamedTuple):
+    """Files that are something else.
+
+    Attributes:
+        signs: bytes that they begin with, or keys of which an object has all.
+        words: what they are.
+        instead: what to do.
+    """
+
+    signs: tuple[bytes, ...] | tuple[str, ...]
+    words: str
+    instead: str
+
+
+_BYTES = (
+    _Kind((b"\x1f\x8b",), "gzip", "name it .gz"),
+    _Kind((b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"), "an archive", "unpack it, or pack it with gzip"),
+    _Kind((b"PAR1", b"ARROW1", b"Obj\x01"), "a columnar table", "save one JSON object a line"),
+    _Kind((b"SQLite format 3",), "a database", "save one JSON object a line"),
+    _Kind((b"\xff\xfe", b"\xfe\xff"), "UTF-16", "save it as UTF-8"),
+    _Kind((b"%PDF", b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), "a picture or a page", _SERVER),
+    _Kind((b"<!doctype", b"<html", b"<?xml"), "a page of a web server", _SERVER),
+)
+_OBJECTS = (
+    _Kind(("format", "kind", "target"), "the meta.json of a recording", "give its folder to `compare`"),
+    _Kind(("model_type", "architectures"), "a model's config", "give it to `models` NAME=FILE"),
+    _Kind(("kv_bytes_per_token", "parameters"), "shapes of models", "give it to `models` FILE"),
+    _Kind(("arrives_s", "prompt_tokens"), "a workload", "give it to `workload`"),
+    _Kind(("hash_ids",), "a workload", "give it to `workload`"),
+    _Kind(("input_length", "output_length"), "a workload", "give it to `workload`"),
+    _Kind(
+        ("engine", "performance"),
+        "a report of trtllm-bench, without any request's drafts",
+        "save responses of trtllm-serve (avg_decoded_tokens_per_iter), or its /metrics with enable_iter_perf_stats",
+    ),
+    _Kind(
+        ("choices", "usage"),
+        "a response without acceptance",
+        "serve with --per-request-spec-decode-metrics (vLLM) or ask for return_meta_info (SGLang)",
+    ),
+    _Kind(("text", "meta_info"), "a response without acceptance", "serve with a drafter, for spec_verify_ct"),
+    _Kind(("content", "tokens_predicted"), "a response without timings", "save all of llama.cpp's response"),
+    _Kind(("id", "prompt"), "a list of prompts", _SERVER),
+)
+
+
+def unlike(first: Fields) -> TraceFormatError:
+    """What to raise of a file whose first object tells no format."""
+    if error := first.values.get("error"):
+        rule = f"must be a log of a server: it is an error of a server; {_SERVER}"
+        return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
+    if _is_of_stream(first.values):
+        return _refusal(first.place, f"must be a log of a server: it is {_ended_how(first.values)}", keys_of(first))
+    names = frozenset(first.values)
+    for kind in _OBJECTS:
+        if names.issuperset(kind.signs):
+            return _refusal(
+                first.place, f"must be a log of a server: it is {kind.words}; {kind.instead}", keys_of(first)
+            )
+    words = list(_words(first.values))
+    return _refusal(first.place, _nearest(" ".join(f'"{word}"' for word in words), words), keys_of(first))
+
+
+def _is_of_stream(values: Mapping[str, Any]) -> bool:
+    """Whether an object is what a stream of chat or text completions came to, before it counted anything."""
+    kind = values.get("object")
+    of_chat = any("delta" in choice for choice in _choices(values))
+    return "usage" not in values and (of_chat or kind in ("chat.completion.chunk", "text_completion"))
+
+
+def _ended_how(values: Mapping[str, Any]) -> str:
+    if any(choice.get("finish_reason") for choice in _choices(values)):
+        return "a streamed response without its last chunk, of usage; ask for stream_options.include_usage"
+    return "a streamed response that was cut, without a finish_reason and usage; save the stream to its end"
+
+
+def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices = values.get("choices")
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+
+
+def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
+    """What to raise of a file that is no JSON, by `error`, and that no line tells a format of."""
+    with opened(path) as file:
+        head = file.read(_HEAD_BYTES)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    for kind in _BYTES:
+        if start.lower().startswith(tuple(sign.lower() for sign in kind.signs if isinstance(sign, bytes))):
+            return _refusal(path, f"must be text or JSON: it is {kind.words}; {kind.instead}", start[:8])
+    if b"\x00" in head:
+        return _refusal(path, f"must be text or JSON; {_SERVER}", start[:8])
+    if JSON_BEGINS.match(start):
+        return _refusal(error.path, error.rule, error.value, field="JSON")
+    text = head.decode("utf-8", errors="replace")
+    return _refusal(path, _nearest(text, re.findall(r"[\w:]{4,}", text)[:_MOST_WORDS]), " ".join(text.split()))
+
+
+def keys_of(first: Fields) -> str:
+    """The keys of an object, in words."""
+    return f"keys {', '.join(sorted(first.values)) or 'none'}"
+
+
+def _nearest(text: str, words: list[str]) -> str:
+    """The rule that a file breaks, by the format that it has most words of."""
+    scores = {known.name: _score(known, text) for known in FORMATS}
+    name = max(scores, key=lambda name: scores[name])
+    if not scores[name]:
+        return f"must be one that is known, and is near none; {_SERVER}"
+    nearest = next(known for known in FORMATS if known.name == name)
+    missing = next((key for key in nearest.keys if not all(word in text for word in _parts(key))), nearest.keys[0])
+    close = [
+        other
+        for word in _parts(missing)
+        if word not in text
+        for other in get_close_matches(word, set(words), n=1, cutoff=_CLOSE)
+    ]
+    but = f"{missing} (it has {close[0][:40]})" if close else missing
+    return f"must be one that is known: nearest is {name}, without {but}; save {nearest.words} that has it"
+
+
+def _score(known: Format, text: str) -> int:
+    keys = {word for key in known.keys for word in _parts(key)}
+    return 2 * sum(word in text for word in keys) + sum(word in text for word in known.near)
+
+
+def _parts(key: str) -> list[str]:
+    """What a file has of what tells a format: the words of a path of keys, the beginning of a phrase."""
+    if " " in key:
+        return [re.split(r"=|\.\.\.", key)[0].strip()]
+    return [word for word in re.findall(r"[\w:]+", key) if len(word) >= _LEAST_WORD]
+
+
+def _words(values: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of an object and of those within, and short texts, from the outside in."""
+    level: list[object] = [values]
+    count = 0
+    while level and count < _MOST_WORDS:
+        inner: list[object] = []
+        for found in level:
+            if isinstance(found, dict):
+                yield from found
+                count += len(found)
+                inner += found.values()
+            elif isinstance(found, list):
+                inner += found[:_LEAST_SHOWN]
+            elif isinstance(found, str) and len(found) <= _MOST_SHOWN:
+                yield found
+        level = inner
+
+
+def _refusal(place: object, rule: str, found: object, *, field: str = "format") -> TraceFormatError:
+    if len(str(place)) + len(rule) > _MOST - 2 * _LEAST_SHOWN:
+        rule = _CLOSER.sub("", rule)
+    room = _MOST - len(str(place)) - len(field) - len(rule) - len(": : , got ''...")
+    shown = found if isinstance(found, bytes) else str(found)[: min(max(room, _LEAST_SHOWN), _MOST_SHOWN)]
+    return TraceFormatError(str(place), field, rule, shown)
+
+
+_MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
+
+
+def detect(files: Sequence[Path]) -> Format:
+    """The one format all files have, or those that go with them.
+
+    Raises:
+        TraceFormatError: a file cannot be read, has no known format, or another than the first one.
+    """
+    seen: dict[Path, Format] = {}
+    objects: dict[Path, Fields] = {}
+    for path in files:
+        told = _telling(path)
+        if isinstance(told, Format):
+            seen[path] = told
+        else:
+            objects[path] = told
+    pairing = [known for known in FORMATS if any(map(known.sees, objects.values()))]
+    for path, first in objects.items():
+        if not any(known.sees_beside(first) for known in pairing):
+            seen[path] = _format_of(first)
+    found = next(iter(seen.values()))
+    for path, other in seen.items():
+        if other is not found:
+            raise TraceFormatError(path, "format", f"must be {found.name} as the files before it", other.name)
+    return found
+
+
+def _telling(path: Path) -> Format | Fields:
+    """The first object that tells a format; of text, the format that its lines tell."""
+    try:
+        found = peek_objects(path)
+    except TraceFormatError as error:
+        if error.field != "JSON":
+            raise
+        known = _format_of_lines(path)
+        if known is None:
+            raise unreadable(path, error) from None
+        return known
+    first = next(found)
+    if not is_plain(first):
+        return first
+    try:
+        return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
+    except TraceFormatError:  # whoever reads the file says so, or skips it
+        return first
+
+
+def _format_of_lines(path: Path) -> Format | None:
+    refuse_pipe(path)
+    return next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
+
+
+def _format_of(first: Fields) -> Format:
+    fitting = [known for known in FORMATS if known.sees(first)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise unlike(first)
+    rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
+    raise first.error("format", rule, keys_of(first))
+
+
+AUTO = "auto"
+MOST_LINES = 64
+MOST_CHARACTERS = 65_536  # of a line: what comes after is text that somebody wrote
+_CALLED = re.compile(
+    rb"""(?<![\w\\])"?(?:model|model_id|model_name|model_path|served_model_name)"?\s*[:=]\s*"([^"\\]{1,200})\""""
+)
+
+Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
+
+
+def choose_format(name: str, files: Sequence[Path]) -> Format:
+    """The format of that name, or for "auto" the one the files have.
+
+    Raises:
+        ValueError: no such format, no files, or one of them twice.
+        TraceFormatError: the files do not say which.
+    """
+    if not files:
+        raise ValueError("files must name at least one file, got none")
+    twice = repeated(files)
+    if twice:
+        raise ValueError(f"files must be given once each, got {str(twice[0])!r} twice")
+    if name not in (AUTO, *format_names()):
+        raise ValueError(f"format must be {AUTO} or {unknown_format(name)}")
+    return detect(files) if name == AUTO else format_named(name)
+
+
+def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsRecording:
+    """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
+    source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
+    requests = tuple(_requests(source, files, ongoing))
+    return RoundsRecording(meta=_meta(source, files, ongoing), requests=requests)
+
+
+def import_recording(
+    format_name: str,
+    files: Sequence[Path],
+    out: Path,
+    options: ImportOptions | None = None,
+    *,
+    watch: Watch = iter,
+) -> RoundsMeta:
+    """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
+
+    Args:
+        format_name: see `formats`; "auto" to have it told by the files.
+        files: in the order in which drafters are to be numbered.
+        out: the folder to write.
+        options: what the files do not say.
+        watch: is handed the requests and hands them on, for a progress bar.
+
+    Raises:
+        TraceFormatError: a file breaks its format, or what it holds is no sound recording.
+        ValueError: an option that names nothing of the files.
+    """
+    source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
+    return write_rounds(watch(_requests(source, files, ongoing)), lambda: _meta(source, files, ongoing), out)
+
+
+def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
+    if ongoing.options.skip_bad_lines and not source.by_line:
+        raise ArgumentError(f"`skip_bad_lines` must be left out: {source.name} files do not go by lines")
+    kept = KeptTokens()
+    try:
+        for request in source.read(files, ongoing):
+            kept.see(request)
+            if request.prompt and request.output:
+                ongoing.findings.mattered.add("lookup")
+            yield request
+    except TraceFormatError as error:
+        if error.field != "JSON":
+            raise
+        rule = f"{error.rule}; {source.name} is told by {', '.join(source.keys)}"
+        raise TraceFormatError(error.path, error.field, rule, error.value) from None
+    for words in kept.remarks(ongoing.drafters.seen()):
+        ongoing.findings.remark(words)
+
+
+def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta:
+    options = ongoing.options
+    try:
+        drafters = ongoing.drafters.infos()
+        options.refuse_idle(ongoing.findings.mattered)
+        return RoundsMeta(
+            name=options.name,
+            source=source.name,
+            form=ongoing.findings.form(source.form),
+            target=options.target,
+            drafters=drafters,
+            models=options.models,
+            served_model=served_model(files),
+            notes=(*source.notes, *ongoing.notes()),
+            ngram=options.lookup or LOOKUP,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "recording"
+        raise ValueError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def served_model(files: Sequence[Path]) -> str:
+    """The preset of the model that the files name in their first lines; "" if there is none, or more than one."""
+    found = {model for path in files if path.is_file() for model in _models(path)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _models(path: Path) -> set[str]:
+    texts = [text[:MOST_CHARACTERS] for _, text in islice(lines_of(path), MOST_LINES)]
+    called = [match.decode(errors="replace") for text in texts for match in _CALLED.findall(text)]
+    return {model for name in called if (model := model_called(name)) is not None}

@@ -1,25 +1,162 @@
-"""What responses of servers have in common: a name, tokens of prompt and answer, and objects deep within."""
+"""What responses of servers have in common: a name, tokens of prompt and answer, and objects deep within.
+
+Acceptance traces of the Frontier simulator: tokens committed and drafts scheduled, iteration by iteration.
+
+One object in all: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration, the
+target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted. The
+lists that hold for all requests alike (`committed_tokens_per_iteration`) are no recording of any: refused.
+
+Several methods over the same questions: what each is called, and one recorded request out of what they all said.
+
+A method's name is what the user calls it, else the first known word in its model id or in the name of its file.
+
+Where vLLM's responses keep what speculation did, whatever their format, and rows of the target alone.
+
+A response has `metrics.speculative_decoding`; that object may also stand alone on its line, or as
+`speculative_decoding` or `spec_decode_metrics`; drafts of the change kept it in the first choice as
+`speculative_decoding_stats`. Null in its place says that the request ran without speculation.
+
+vLLM's acceptance of each request, step by step (`--per-request-spec-decode-metrics detailed`, vLLM PR 48915).
+
+One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
+`per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
+first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
+tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: it is
+refused here, and `vllm-summary` reads it.
+
+A step in which nothing was drafted (a *plain* one) emits one token and is not listed. An answer of known length says
+how many there were: its tokens less those of the listed steps. Nothing says where. Every order of listed and plain
+steps is taken to be equally likely, which assumes the least; what stands where is drawn, and marked as placed.
+"""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...arguments import repeated
-from ...foreign_text import message_of
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import message_of, repeated
 from ..errors import TraceFormatError
-from ..rounds.rounds import RoundsRequest
-from .drafters import DRAFTER
-from .ongoing import Ongoing
-from .reading.fields import Fields
-from .reading.lines import refuse_pipe
-from .reading.objects import read_objects
-from .reading.streamed import ERROR_RULE, LONGEST_TOLD
-from .steps.methods import merged
+from ..rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
+from .agreement import check_equal, check_mean
+from .format import Format, described, having
+from .reading import ERROR_RULE, LONGEST_TOLD, Fields, read_objects, refuse_pipe
+from .rounds import DRAFTER, Ongoing, check_drafted, rounds_at, starts_of
+
+_COMMITTED = "per_request_committed_tokens_per_iteration"
+_SCHEDULED = "per_request_scheduled_draft_tokens_per_iteration"
+_IDLE = "iterations committed nothing and were left out"
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per entry."""
+    for path in files:
+        name = ongoing.drafters.name(DRAFTER, path)
+        found = ongoing.one_object(path)
+        committed = found.nested(_COMMITTED)
+        scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None
+        if scheduled is not None and set(scheduled.values) != set(committed.values):
+            odd = sorted(set(scheduled.values) ^ set(committed.values))
+            raise found.error(_SCHEDULED, f"must name the requests of {_COMMITTED}", odd[0])
+        for request_id in committed.values:
+            ongoing.request(committed, request_id, committed.sound("request", request_id))
+            drafted = None if scheduled is None else scheduled.counts(request_id, least=0)
+            yield _request(ongoing, name, committed, request_id, drafted)
+
+
+def _request(
+    ongoing: Ongoing, name: str, committed: Fields, request_id: str, drafted: NDArray[np.int64] | None
+) -> RoundsRequest:
+    emitted = committed.counts(request_id, least=0)
+    if drafted is not None and len(drafted) != len(emitted):
+        rule = f"must hold as many iterations as were scheduled, {len(drafted)}"
+        raise committed.error(request_id, rule, f"{len(emitted)} iterations")
+    busy = emitted > 0
+    if not busy.any():
+        raise committed.error(request_id, "must commit at least one token", "none")
+    ongoing.findings.note(_IDLE, int(len(busy) - busy.sum()))
+    emitted = emitted[busy]
+    if drafted is not None:
+        drafted = drafted[busy]
+        check_drafted(committed, emitted - 1, drafted)
+    first = int(ongoing.drafters.prefilled(name))  # its token is in no iteration
+    length = int(emitted.sum()) + first
+    start = starts_of(emitted) + first
+    rounds = rounds_at(ongoing, name, committed, start, emitted - 1, length=length, drafted=drafted)
+    return RoundsRequest(request_id=request_id, num_tokens={name: length}, rounds={name: rounds})
+
+
+FRONTIER = Format(**described("frontier"), read=_read, sees=having(_COMMITTED))
+
+
+# In this order: `..._ea_hsd` is the second of its two words.
+_METHODS = (
+    *("hsd", "eagle3", "eagle2", "eagle", "ea", "medusa", "hydra", "sps", "pld", "lookahead", "rest", "recycling"),
+    *("kangaroo", "samd", "space", "swift"),
+)
+TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
+# Their steps begin with the token that the step before has sampled, the prefill for the first one; in the code of
+# Spec-Bench the others verify a draft in the forward that reads the prompt.
+PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
+UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
+_UNLIKE = "requests have answers whose length depends on the method"
+_OTHER_PROMPT = "requests have prompts whose length depends on the method; that of the first one counts"
+_PARTIAL = "requests were not answered by every method"
+
+
+def method_name(model_ids: Iterable[str], path: Path) -> str:
+    """The first known method among the words of the model id, then of the file's name; else the model id itself."""
+    ids = [model_id for model_id in model_ids if model_id]
+    for text in (*ids[:1], path.name):
+        words = re.split(r"[^a-z0-9]+", text.lower())
+        for method in _METHODS:
+            if method in words:
+                return "eagle" if method == "ea" else method
+    stem = path.name.split(".jsonl")[0]
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", ids[0] if ids else stem).lstrip("-._+") or DRAFTER
+
+
+def check_names(names: Iterable[tuple[str, Path]]) -> None:
+    """Raise TraceFormatError unless every file stands for a method of its own."""
+    seen: dict[str, Path] = {}
+    for name, path in names:
+        if name in seen:
+            told = f"{seen[name]} and {path}" if name else f"{seen[name]} and {path}, both the target alone,"
+            raise TraceFormatError(
+                path, "method", f"must differ from file to file (`names` FILE=NAME), {told} share one", name
+            )
+        seen[name] = path
+
+
+def merged(ongoing: Ongoing, answers: Iterable[RoundsRequest]) -> Iterator[RoundsRequest]:
+    """Requests in the order they are first seen in, out of what each method, by itself, said of them."""
+    parts: dict[str, list[RoundsRequest]] = {}
+    for answer in answers:
+        parts.setdefault(answer.request_id, []).append(answer)
+    methods = {method for told in parts.values() for answer in told for method in answer.num_tokens}
+    for told in parts.values():
+        request = _request_of_methods(told)
+        ongoing.findings.note(_UNLIKE, len(set(request.num_tokens.values())) > 1)
+        ongoing.findings.note(_PARTIAL, len(request.num_tokens) < len(methods))
+        ongoing.findings.note(_OTHER_PROMPT, len({answer.prompt_tokens for answer in told if answer.prompt_tokens}) > 1)
+        yield request
+
+
+def _request_of_methods(told: list[RoundsRequest]) -> RoundsRequest:
+    by_method: dict[str, Any] = {
+        field: {method: value for answer in told for method, value in getattr(answer, field).items()}
+        for field in ("num_tokens", "rounds", "wall_s", "prefill_s")
+    }
+    tag = next((answer.tag for answer in told if answer.tag), "")
+    prompt_tokens = next((answer.prompt_tokens for answer in told if answer.prompt_tokens), 0)
+    return RoundsRequest(request_id=told[0].request_id, tag=tag, prompt_tokens=prompt_tokens, **by_method)
+
 
 # What counts the speculation of a whole request, whatever it answered.
 _OF_THE_REQUEST = (
@@ -301,3 +438,197 @@ def within(found: Fields | None, *path: str) -> Fields | None:
             return None
         found = found.nested(key)
     return found
+
+
+ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
+_PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
+
+
+def metrics_of(found: Fields) -> Fields | None:
+    """The object that holds the steps or the histogram, wherever the response keeps it."""
+    places = [found, *(within(found, *path) for path in _PLACES)]
+    places.append(within(first_choice(found), "speculative_decoding_stats"))
+    return next((place for place in places if place is not None and (ACCEPTED in place or HISTOGRAM in place)), None)
+
+
+def is_plain(found: Fields) -> bool:
+    """Whether a response says that it ran without speculation."""
+    if metrics_of(found) is not None:
+        return False
+    for *around, last in _PLACES:
+        place = within(found, *around) if around else found
+        if place is not None and last in place.values and place.values[last] is None:
+            return True
+    return False
+
+
+def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
+    """Refuse a histogram or counts that the listed steps contradict.
+
+    Args:
+        metrics: the object that holds them.
+        accepted: `[R]` tokens that the listed steps kept.
+        drafted: `[R]` tokens that they drafted; those that drafted nothing may be counted or not.
+    """
+    if HISTOGRAM in metrics:
+        told, counted = metrics.counts(HISTOGRAM, least=0), np.bincount(accepted)
+        length = max(len(told), len(counted))
+        more = np.pad(counted, (0, length - len(counted))) - np.pad(told, (0, length - len(told)))
+        wrong = [place for place in np.flatnonzero(more).tolist() if place or more[0] != np.sum(drafted == 0)]
+        if wrong:
+            many = int(counted[wrong[0]]) if wrong[0] < len(counted) else 0
+            rule = f"must be {many}, as many steps of {ACCEPTED} kept {wrong[0]} tokens"
+            raise metrics.error(f"{HISTOGRAM}[{wrong[0]}]", rule, many - int(more[wrong[0]]))
+    check_totals(metrics, {len(accepted), int(np.sum(drafted > 0))}, int(accepted.sum()), int(drafted.sum()), ACCEPTED)
+
+
+def check_totals(metrics: Fields, steps: set[int], accepted: int, drafted: int | None, source: str) -> None:
+    """Refuse totals, a mean or a rate that contradict what steps add up to.
+
+    Args:
+        metrics: the object that holds them.
+        steps: how many there are, by all readings.
+        accepted: tokens.
+        drafted: tokens, None if nothing but their total says it.
+        source: what all of it was counted from.
+    """
+    counts = tuple(sorted(steps, reverse=True))
+    check_equal(metrics, "num_spec_steps", counts, f"as many steps as {source} has")
+    check_equal(metrics, "num_accepted_draft_tokens", (accepted,), f"the tokens that {source} adds up to")
+    if drafted is None:
+        drafted = metrics.known_count("num_draft_tokens", least=0)
+    else:
+        check_equal(metrics, "num_draft_tokens", (drafted,), "the sum of per_step_drafted")
+    if drafted:
+        why = f"{accepted} accepted of {drafted} drafted tokens"
+        check_mean(metrics, "draft_acceptance_rate", accepted / drafted, why)
+    if len(counts) == 1 and counts[0]:
+        why = f"1 and {accepted} accepted tokens in {counts[0]} steps"
+        check_mean(metrics, "mean_acceptance_length", 1 + accepted / counts[0], why)
+
+
+def alone(line: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response without speculation; None if its answer has no token.
+
+    Raises:
+        TraceFormatError: the response does not say that it ran without, or not how long it is.
+    """
+    if not is_plain(line):
+        rule = f"must be there, under metrics.speculative_decoding or alone, with {ACCEPTED} or {HISTOGRAM}"
+        raise line.error("speculative_decoding", f"{rule}; null if the request ran without", "nothing")
+    usage = usage_of(line)
+    if SHARED in line.values and "completion_tokens" not in usage:
+        rule = "must be of one answer (n = 1): vLLM says nothing of the drafts of several, nor how long each of them is"
+        raise line.error("choices", rule, f"{line.values[SHARED]} choices and speculative_decoding: null")
+    return alone_of(usage, request_id)
+
+
+def alone_of(usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request without speculation whose tokens `usage` counts; raises TraceFormatError if it counts no answer."""
+    tokens = usage.known_count("completion_tokens", least=0)
+    if tokens is None:
+        raise usage.error("completion_tokens", "must be there, the request ran without speculation", "nothing")
+    if not tokens:
+        return None
+    prompt_tokens = usage.count("prompt_tokens", least=0, default=0)
+    return RoundsRequest(
+        request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
+    )
+
+
+MOST_PLAIN = 2**24  # of one answer: more is no answer, and would fill the memory
+_DRAFTED = "per_step_drafted"
+_UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
+_ALONE = "steps drafted nothing and are not listed, in answers that list no step"
+
+
+def _sees(found: Fields) -> bool:
+    metrics = metrics_of(found)
+    return is_plain(found) if metrics is None else ACCEPTED in metrics
+
+
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
+    request_id, metrics = file.name_of(line), metrics_of(line)
+    if metrics is None:
+        return alone(line, request_id)
+    if ACCEPTED not in metrics:
+        rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
+        raise metrics.error(ACCEPTED, rule, "nothing")
+    return request_of_steps(file, metrics, usage_of(line), request_id)
+
+
+def request_of_steps(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response that lists its steps; None if its answer has no token.
+
+    Args:
+        file: of the response.
+        metrics: the object that lists the steps.
+        usage: the object that counts the tokens of its prompt and answer; either may be missing.
+        request_id: of the response.
+
+    Raises:
+        TraceFormatError: steps and tokens that contradict each other.
+    """
+    if usage.known_count("completion_tokens", least=0) == 0:
+        return None
+    name, after_first = file.drafter(), _tokens_after_first(usage, metrics)
+    return RoundsRequest(
+        request_id=request_id,
+        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
+        num_tokens={name: after_first + 1},
+        rounds={name: _rounds(file, metrics, request_id, name, after_first)},
+    )
+
+
+def _tokens_after_first(usage: Fields, metrics: Fields) -> int:
+    """Tokens of the answer but for the prefill's; raises TraceFormatError for a number that does not fit the steps."""
+    accepted = metrics.counts(ACCEPTED, least=0)
+    explained = int(accepted.sum()) + len(accepted)
+    told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
+    if explained and told <= explained - int(accepted[-1]) - 1:
+        rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
+        raise usage.error("completion_tokens", rule, told + 1)
+    if told - explained > MOST_PLAIN:
+        rule = f"must be at most {MOST_PLAIN} more than what its steps emit, {explained + 1} with the prefill's"
+        raise usage.error("completion_tokens", rule, told + 1)
+    return max(told, 0)
+
+
+def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_first: int) -> Rounds:
+    """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
+    accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    check_drafted(metrics, accepted, drafted)
+    check_steps(metrics, accepted, drafted)
+    num_plain = max(after_first - int(accepted.sum()) - len(accepted), 0)
+    file.ongoing.findings.note(_UNLISTED if len(accepted) else _ALONE, num_plain)
+    placed = None
+    if num_plain and len(accepted):
+        placed = place_plain_steps(len(accepted), num_plain, file.ongoing.generator(request_id))
+    plain = np.arange(len(accepted) + num_plain) >= len(accepted) if placed is None else placed
+    accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
+    start, length = starts_of(accepted + 1) + 1, after_first + 1
+    return rounds_at(file.ongoing, name, metrics, start, accepted, length=length, drafted=drafted, placed=placed)
+
+
+def place_plain_steps(num_listed: int, num_plain: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """`[R + P]` which of R listed and P plain steps are plain, all orders equally likely.
+
+    Args:
+        num_listed: R.
+        num_plain: P, 0 to 2^24.
+        generator: draws the order.
+    """
+    size = num_listed + num_plain
+    plain = np.zeros(size, np.bool_)
+    plain[generator.permutation(size)[:num_plain]] = True
+    return plain
+
+
+def with_plain_steps(counts: NDArray[np.int64], plain: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """`[R + P]` counts of all steps, 0 in plain ones, from `[R]` those of the listed ones."""
+    spread = np.zeros(len(plain), np.int64)
+    spread[~plain] = counts
+    return spread
+
+
+VLLM_DETAILED = Format(**described("vllm-detailed"), read=by_response(_parse), sees=_sees)

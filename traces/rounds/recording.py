@@ -4,17 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...arguments import ArgumentError
-from ...counted import counted
+from ...base.errors import ArgumentError, counted
 from ..recording import AboutRecording
-from ..shapes.given import given_decoders, given_shapes
-from ..shapes.named import Named, named_shapes
-from ..shapes.submodels import derived_submodels
-from ..shifted_decisions import shifted_name
-from .meta import TRUST, DrafterInfo, RoundsMeta
-from .rounds import RoundsRequest
-from .shifted import shifted_requests
-from .summary import RoundsSummary, summary_of
+from ..shapes import Named, derived_submodels, named_shapes
+from ..shapes_given import given_decoders, given_shapes
+from ..shifted import shifted_name, shifted_rounds
+from .check import RoundsSummary, summary_of
+from .rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 TIMED = "timed"  # the cost of recordings that hold seconds
 
@@ -101,7 +97,7 @@ class RoundsRecording:
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "RoundsRecording":
         """See `Recording`."""
-        requests = shifted_requests(self.meta, self.requests, shifts, seed)
+        requests = shifted_rounds(self.meta, self.requests, shifts, seed)
         meta = self.meta.model_copy(update={"name": shifted_name(self.meta.name, shifts)})
         return replace(self, meta=meta, requests=requests)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ...whole_files import whole_folder
+from ...base.files import whole_folder
 from ..errors import TraceFormatError
 from ..folder import (
     IMPORTED,
@@ -30,21 +30,23 @@ from ..folder import (
     read_table,
     refuse_foreign,
 )
-from .columns import RoundsColumns, gather, rounds_requests, slices
-from .meta import RoundsMeta
-from .recording import RoundsRecording
-from .rounds import KINDS, UNKNOWN, Rounds, RoundsRequest, is_known
-from .schema import (
+from .check import RoundsCheck
+from .columns import (
     ROUNDS_REQUEST_SCHEMA,
     ROUNDS_SCHEMA,
     UNPLACED_ROUNDS_SCHEMA,
+    RoundsColumns,
+    gather,
     misaligned,
     parquet_writer,
     request_arrays,
     request_table,
+    rounds_requests,
     rounds_table,
+    slices,
 )
-from .validate import RoundsCheck
+from .recording import RoundsRecording
+from .rounds import KINDS, UNKNOWN, Rounds, RoundsMeta, RoundsRequest, is_known
 
 # Rounds and token ids of one row group: some 50 MB while it is built.
 _GROUP = 2**20

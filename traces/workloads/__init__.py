@@ -3,15 +3,15 @@
 Imports what `traces` imports, and knows no engine.
 """
 
-from ...lazy_names import imported_when_asked
+from ...base.names import imported_when_asked
 
 MODULES = {
     "Arrival": ".arrival",
     "Turns": ".arrival",
     "Workload": ".arrival",
     "WorkloadAbout": ".arrival",
-    "WorkloadOptions": ".options",
-    "lines_of_workload": ".formats.paceline_lines",
+    "WorkloadOptions": ".arrival",
+    "lines_of_workload": ".formats",
     "open_workload": ".sources",
     "with_options": ".sources",
 }

@@ -4,7 +4,7 @@ from .arrival import Arrival as Arrival
 from .arrival import Turns as Turns
 from .arrival import Workload as Workload
 from .arrival import WorkloadAbout as WorkloadAbout
-from .formats.paceline_lines import lines_of_workload as lines_of_workload
-from .options import WorkloadOptions as WorkloadOptions
+from .arrival import WorkloadOptions as WorkloadOptions
+from .formats import lines_of_workload as lines_of_workload
 from .sources import open_workload as open_workload
 from .sources import with_options as with_options

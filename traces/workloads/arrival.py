@@ -1,12 +1,28 @@
 """What a workload hands out: requests with their times of arrival, and what follows them in their sessions.
 
 Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order.
+
+Times of files as whole picoseconds, read from their decimal text and never through floats.
+
+What may be done to a workload, by explicit options only.
+
+Texts whose full units have ids: for sessions in which requests go on from what others read and wrote.
+
+All requests of a session, as if each ended when it arrived: for those who count and serve nothing.
 """
 
+import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, fields
+from datetime import date
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ...base.errors import ArgumentError, check_least, check_within
 
 # Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
 # whoever makes one sees to it that all are in range.
@@ -115,3 +131,187 @@ class Workload(Protocol):
             TraceFormatError: a file that cannot be read, or breaks its format; names file, line, field and value.
         """
         ...
+
+
+PS_PER_S = 10**12
+MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times stay within 64 bits
+MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: what files may say before it is scaled or cut
+
+_PLACES = 12  # of seconds, as picoseconds
+_MOST_DIGITS = 40
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(?:Z|\+00:00)?", re.ASCII)
+_SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
+
+
+def ps_of_seconds(text: str) -> int | None:
+    """Seconds as files write them, rounded to the nearest picosecond, halves up; None for what is no number.
+
+    A sign, blanks and an exponent may stand there; what is beyond `MOST_READ_PS` in size comes to more than that.
+    """
+    found = _SECONDS.fullmatch(text)
+    if found is not None:
+        return int(found[1]) * PS_PER_S + _fraction(found[2] or "")
+    if not text.isascii() or "_" in text or len(text) > _MOST_DIGITS:  # what only Python takes for a number
+        return None
+    try:
+        return ps_of_decimal(Decimal(text.strip()))
+    except InvalidOperation:
+        return None
+
+
+def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | None:
+    """So many units of time, rounded to the nearest picosecond, halves up; None for infinity and what is no number.
+
+    Args:
+        value: of any size; what comes to more than `MOST_READ_PS` stays more, of the same sign.
+        unit_ps: of one unit, a power of ten.
+    """
+    if isinstance(value, int):
+        return value * unit_ps
+    if not value.is_finite():
+        return None
+    if value.adjusted() > _PLACES:
+        return -MOST_READ_PS - 1 if value < 0 else MOST_READ_PS + 1
+    return int(value.scaleb(len(str(unit_ps)) - 1).to_integral_value(ROUND_HALF_UP))
+
+
+def ps_of_moment(text: str) -> int | None:
+    """A time of the calendar in UTC, `2023-11-16 18:17:03.9799600`, since year 1; None for what is none."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return None
+    minute, seconds, fraction = found.groups()
+    minutes = _minutes(minute)
+    if minutes is None or seconds > "59":
+        return None
+    return (minutes * 60 + int(seconds)) * PS_PER_S + _fraction(fraction or "")
+
+
+def _fraction(digits: str) -> int:
+    """Picoseconds of the digits after a point."""
+    if len(digits) <= _PLACES:
+        return int(digits.ljust(_PLACES, "0"))
+    return int(digits[:_PLACES]) + (digits[_PLACES] >= "5")
+
+
+@lru_cache(maxsize=64)
+def _minutes(text: str) -> int | None:
+    """Minutes since year 1 of a day, an hour and a minute."""
+    hours, minutes = text[11:13], text[14:16]
+    if hours > "23" or minutes > "59":
+        return None
+    try:
+        days = date.fromisoformat(text[:10]).toordinal()
+    except ValueError:
+        return None
+    return (days * 24 + int(hours)) * 60 + int(minutes)
+
+
+ZERO_TOKENS = ("refuse", "drop", "one")
+MOST_COUNT = 2**31 - 1
+# Of what a text draws. Of a workload, all in memory while it is served:
+MOST_REQUESTS = 10_000_000
+# Of a session:
+MOST_TURNS = 10_000  # requests
+MOST_UNITS = 4_000_000  # of text, each of which has an id
+# Of one prompt, answer or observation:
+MOST_TOKENS = 10_000_000
+_MOST_TAG = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, horizon, most tokens.
+
+    Attributes:
+        rate: mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of
+            sessions without times, that of the Poisson process that starts them. None: as they are.
+        time_scale: factor of all times, waits within sessions too, > 0; not beside `rate`. None: 1.
+        limit: most arrivals, >= 1; a session with all its turns is one. None: all.
+        horizon_s: requests that would arrive at this time or later are left out, > 0. None: none is.
+        max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
+        max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
+        zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
+            serve it with "one" token.
+        tag: of all requests, in place of theirs; None: theirs.
+        seed: of what is drawn.
+    """
+
+    rate: float | None = None
+    time_scale: float | None = None
+    limit: int | None = None
+    horizon_s: float | None = None
+    max_prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+    zero_tokens: str = "refuse"
+    tag: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "time_scale", "horizon_s"):
+            if (number := getattr(self, name)) is not None:
+                check_within(f"`{name}`", number, "[1e-9, 1e9]")
+        for name in ("limit", "max_prompt_tokens", "max_output_tokens"):
+            if (count := getattr(self, name)) is not None:
+                check_within(f"`{name}`", count, f"[1, {MOST_COUNT}]")
+        if self.rate is not None and self.time_scale is not None:
+            raise ArgumentError(f"`time_scale` must be left out beside `rate`, got {self.time_scale}")
+        if self.zero_tokens not in ZERO_TOKENS:
+            raise ArgumentError(f"`zero_tokens` must be one of {', '.join(ZERO_TOKENS)}, got {self.zero_tokens!r}")
+        if self.tag is not None and (len(self.tag) > _MOST_TAG or not self.tag.isprintable()):
+            raise ArgumentError(f"`tag` must be printable, at most {_MOST_TAG} characters, got {self.tag!r}")
+        check_least("`seed`", self.seed, 0)
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not as by default, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A text, by the ids of its full units.
+
+    Attributes:
+        unit_tokens: of a unit, >= 1.
+        num_tokens: of the text, >= 0.
+        ids: of its full units, each for the text up to and with it; `num_tokens // unit_tokens`.
+    """
+
+    unit_tokens: int
+    num_tokens: int = 0
+    ids: tuple[int, ...] = ()
+
+    def head(self, num_tokens: int) -> "Text":
+        """Its first tokens, at most as many as it has."""
+        assert 0 <= num_tokens <= self.num_tokens
+        return Text(unit_tokens=self.unit_tokens, num_tokens=num_tokens, ids=self.ids[: num_tokens // self.unit_tokens])
+
+    def grown(self, num_tokens: int, new_ids: Iterator[int]) -> "Text":
+        """The text with so many more tokens that no other one has there; units that they fill get new ids."""
+        total = self.num_tokens + num_tokens
+        new = islice(new_ids, total // self.unit_tokens - len(self.ids))
+        return Text(unit_tokens=self.unit_tokens, num_tokens=total, ids=(*self.ids, *new))
+
+
+def requests_of(arrival: Arrival) -> Iterator[tuple[Arrival, int | None]]:
+    """(request, its wait) of a session, by time; the first has no wait.
+
+    A wait is that after the last of what the request waits for.
+    """
+    coming: list[tuple[int, int, Arrival, int | None]] = [(arrival.arrives_ps, 0, arrival, None)]
+    count = 0
+    while coming:
+        now_ps, _, request, wait_ps = heappop(coming)
+        yield request, wait_ps
+        for one in _following(request, now_ps):
+            count += 1
+            heappush(coming, (one.arrives_ps, count, one, one.arrives_ps - now_ps))
+
+
+def _following(request: Arrival, now_ps: int) -> Iterator[Arrival]:
+    turns = request.turns
+    if turns is None:
+        return
+    for depth in turns.depths:
+        yield from turns.reached(depth, now_ps)
+    yield from turns.after(now_ps)

@@ -1,10 +1,16 @@
-"""Sessions: a line of turns, each of which waits for the one before it.
+"""Sessions as graphs: requests that wait for the ends of others, or for so many tokens of their answers.
+
+Sessions: a line of turns, each of which waits for the one before it.
 
 Letters: T turns of a session.
+
+A request arrives `wait_ps` after the last thing that it waits for. So a session may spawn requests that run side by
+side, join them, wait for a tool, and branch off an answer that goes on. Letters: N requests of a session.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from .arrival import Arrival
 
@@ -98,3 +104,188 @@ def runs_of(ids: Iterable[int]) -> Runs:
         else:
             runs.append((number, number))
     return tuple(runs)
+
+
+class Waits(NamedTuple):
+    """What a request waits for."""
+
+    request: int  # number of the other one in its session
+    depth: int | None = None  # tokens of its answer, >= 0; None: its end
+
+
+class GraphError(ValueError):
+    """A session that cannot run: which request breaks which rule."""
+
+    def __init__(self, number: int, rule: str, value: object) -> None:
+        super().__init__(f"request {number} of a session {rule}, got {value}")
+        self.number = number
+        self.rule = rule
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One request of a session.
+
+    Attributes:
+        turn: the request; its wait is that after the last of `waits`, and its kept blocks are those of `keeps`.
+        waits: what it waits for; empty for the first alone.
+        keeps: number of the request whose prompt's blocks it begins with, one that has arrived before it does; None:
+            nobody's, and `turn.kept_blocks` is 0.
+        answer: see `Arrival`.
+    """
+
+    turn: Turn
+    waits: tuple[Waits, ...] = ()
+    keeps: int | None = None
+    answer: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionGraph:
+    """A session.
+
+    Attributes:
+        nodes: `[N]`, N >= 1; the first one begins the session.
+        tag: of its requests.
+        slo: of its requests.
+
+    Raises:
+        GraphError: a request other than the first waits for nothing, for no request of the session, for more tokens
+            than an answer has, or for itself by way of others.
+    """
+
+    nodes: tuple[Node, ...]
+    tag: str = ""
+    slo: str = ""
+
+    def __post_init__(self) -> None:
+        nodes = self.nodes
+        for number, node in enumerate(nodes):
+            if bool(node.waits) != bool(number):
+                rule = "must wait for another one, or never comes" if number else "must wait for nothing"
+                raise GraphError(number, rule, len(node.waits))
+            for wait in node.waits:
+                if not 0 <= wait.request < len(nodes):
+                    raise GraphError(number, f"must wait for requests in [0, {len(nodes) - 1}]", wait.request)
+                most = nodes[wait.request].turn.output_tokens
+                if wait.depth is not None and not 0 <= wait.depth <= most:
+                    name = nodes[wait.request].turn.request_id
+                    raise GraphError(number, f"must wait for at most the {most} tokens that {name} answers", wait.depth)
+        _check_acyclic(nodes)
+
+    def begin(self, arrives_ps: int) -> Arrival:
+        """Its first request; the session is then told of what happens, once."""
+        return _Going(graph=self).arrival(0, arrives_ps)
+
+
+def _check_acyclic(nodes: Sequence[Node]) -> None:
+    """Raise GraphError for requests that wait for each other."""
+    left = [len(node.waits) for node in nodes]
+    waiting = [list[int]() for _ in nodes]
+    for number, node in enumerate(nodes):
+        for wait in node.waits:
+            waiting[wait.request].append(number)
+    ready = [0]
+    while ready:
+        for number in waiting[ready.pop()]:
+            left[number] -= 1
+            if not left[number]:
+                ready.append(number)
+    if not any(left):
+        return
+    # Each of those that are left waits for another one of them, so going back leads into a circle.
+    number = next(number for number, count in enumerate(left) if count)
+    seen: list[int] = []
+    while number not in seen:
+        seen.append(number)
+        number = next(wait.request for wait in nodes[number].waits if left[wait.request])
+    circle = [*seen[seen.index(number) :], number]
+    names = " -> ".join(nodes[one].turn.request_id for one in circle)
+    raise GraphError(min(circle), "must not wait for itself, by way of others", names)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Going:
+    """A session that goes on: who still waits for what. Mutated by what it is told.
+
+    Attributes:
+        graph: which.
+        left: `[N]` things that each request waits for and that have not happened.
+        keepers: `[N]` requests that have not arrived and begin with blocks of each.
+        blocks: of prompts that somebody will begin with.
+        following: who waits for each thing.
+        depths: of each request's answer that somebody waits for.
+    """
+
+    graph: SessionGraph
+    left: list[int] = field(init=False)
+    keepers: list[int] = field(init=False)
+    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])
+    depths: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+
+    def __post_init__(self) -> None:
+        nodes = self.graph.nodes
+        self.left = [len(node.waits) for node in nodes]
+        self.keepers = [0] * len(nodes)
+        for number, node in enumerate(nodes):
+            if node.keeps is not None:
+                self.keepers[node.keeps] += 1
+            for wait in node.waits:
+                self.following.setdefault(wait, []).append(number)
+                if wait.depth is not None:
+                    self.depths.setdefault(wait.request, set()).add(wait.depth)
+
+    def happened(self, what: Waits, at_ps: int) -> Iterator[Arrival]:
+        """Requests for which that was the last that they waited for; a thing happens once."""
+        for number in self.following.pop(what, ()):
+            self.left[number] -= 1
+            if not self.left[number]:
+                yield self.arrival(number, at_ps + self.graph.nodes[number].turn.wait_ps)
+
+    def arrival(self, number: int, arrives_ps: int) -> Arrival:
+        """A request of the session, which arrives then."""
+        node = self.graph.nodes[number]
+        turn = node.turn
+        blocks = turn.blocks(self._kept(node))
+        if self.keepers[number]:
+            self.blocks[number] = blocks
+        ends = Waits(number) in self.following or number in self.depths
+        return Arrival(
+            turn.request_id,
+            arrives_ps,
+            turn.prompt_tokens,
+            turn.output_tokens,
+            self.graph.tag,
+            blocks,
+            NodeTurns(self, number) if ends else None,
+            self.graph.slo,
+            node.answer,
+        )
+
+    def _kept(self, node: Node) -> tuple[int, ...]:
+        if node.keeps is None:
+            return ()
+        self.keepers[node.keeps] -= 1
+        return self.blocks[node.keeps] if self.keepers[node.keeps] else self.blocks.pop(node.keeps)
+
+
+class NodeTurns:
+    """What follows a request of a graph; implements `Turns`."""
+
+    __slots__ = ("_going", "_number", "depths")
+
+    def __init__(self, going: _Going, number: int) -> None:
+        self._going = going
+        self._number = number
+        self.depths = tuple(sorted(going.depths.get(number, ())))
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [*self._going.happened(Waits(self._number, depth), at_ps)]
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        found = [one for depth in self.depths for one in self.reached(depth, ended_ps)]
+        return [*found, *self._going.happened(Waits(self._number), ended_ps)]

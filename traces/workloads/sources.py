@@ -3,15 +3,13 @@
 import os
 from pathlib import Path
 
-from ...arguments import ArgumentError, known_are
+from ...base.errors import ArgumentError, known_are
 from ..recording import Recording
-from .arrival import Workload
-from .files import open_files
-from .generated.generator import make_generator
-from .generated.spec import KINDS, is_spec, parse_spec
-from .opened import OpenedWorkload
-from .options import WorkloadOptions
-from .sharing.spec import SESSION_KINDS, parse_sessions
+from .arrival import Workload, WorkloadOptions
+from .formats import open_files
+from .generated import KINDS, is_spec, make_generator, parse_spec
+from .sharing import SESSION_KINDS, parse_sessions
+from .workload import OpenedWorkload
 
 
 def open_workload(

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from .arrival import Arrival, Workload, WorkloadAbout
-from .exact_seconds import PS_PER_S
-from .files import repeated_id_error
-from .walk import requests_of
+from .arrival import PS_PER_S, Arrival, Workload, WorkloadAbout, requests_of
+from .formats import repeated_id_error
 
 Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from paceline.installing import install_hint
+from paceline.base.errors import install_hint
 
 from ...reports.test_summary import LEVEL_KEYS, POLICY_KEYS, SPREAD_KEYS
 from ..command_line import done, paceline, refused

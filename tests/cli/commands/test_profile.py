@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from paceline.machine import processor
-from paceline.profiles.profile import write_profile
+from paceline.base.files import processor
 from paceline.runtime.pools.pool import ModelPool
+from paceline.traces.profile import write_profile
 
 from ...profiles.profiles import made_profile
 from ...tiny_models import tiny_pool_of_four

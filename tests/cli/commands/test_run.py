@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from paceline.cli.options.models import dead_share_of, limit_bytes
-from paceline.policies.lossless.plain import Plain
-from paceline.studies.named_policies import named_policy
+from paceline.cli.options import dead_share_of, limit_bytes
+from paceline.policies.fixed import Plain
+from paceline.studies.setting import named_policy
 
 from ..command_line import done, paceline, refused
 
@@ -177,7 +177,7 @@ def test_bad_options_are_one_line(prompts, options, told):
 
 
 def test_a_batch_larger_than_the_machine_is_refused_before_it_runs(prompts, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.fit.total_bytes", lambda device: 10_000)
+    monkeypatch.setattr("paceline.runtime.decode.total_bytes", lambda device: 10_000)
     assert "batch must fit into memory: 3 requests" in refused(*ran(prompts, "--batch", 8))
 
 
@@ -215,14 +215,14 @@ class Interrupts:
 
 
 def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_path):
-    (tmp_path / "interrupts.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
-    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "interrupts.py:Interrupts"]
+    (tmp_path / "base/terminal.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
+    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "base/terminal.py:Interrupts"]
     process = subprocess.run(
         [sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert process.returncode == 130
     # What precedes it is progress: whether loading takes ten seconds is the machine's affair.
-    told = "interrupted: in interrupts.py:Interrupts at interrupts.py:1[34]; 1 of 3 requests ended and are kept"
+    told = "interrupted: in base/terminal.py:Interrupts at base/terminal.py:1[34]; 1 of 3 requests ended and are kept"
     assert re.fullmatch(f"paceline: error: {told}", process.stderr.splitlines()[-1])
     assert (tmp_path / "out" / "outputs.jsonl").is_file()
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.policies.registry import own_policies
+from paceline.policies.spec import own_policies
 from paceline.traces import SyntheticSpec, make_trace, read_trace
 
 from ...traces.tries.test_store import assert_equal

@@ -3,7 +3,7 @@ import json
 import pytest
 from paceline.traces.importers import format_names
 from paceline.traces.importers.formats import format_named
-from paceline.traces.rounds.meta import TRUST
+from paceline.traces.rounds.rounds import TRUST
 
 from ...traces.importers.foreign_files import answer, one_file_each, positions, write_lines
 from ..command_line import done, paceline, refused

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from paceline.cli.commands.run import ForwardOption
-from paceline.runtime.forward.forward_choice import KINDS
+from paceline.cli.models import ForwardOption
+from paceline.runtime.forward_choice import KINDS
 
 
 def test_the_option_names_every_kind():

@@ -1,5 +1,5 @@
 import pytest
-from paceline.cli.options.parsing import named_numbers
+from paceline.cli.options import named_numbers
 
 
 def test_a_number_for_each_name():

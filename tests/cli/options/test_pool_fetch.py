@@ -2,8 +2,8 @@
 
 import json
 
-from paceline.machine import FOLDER_VARIABLE
-from paceline.runtime.pools.fetching import fetch
+from paceline.base.files import FOLDER_VARIABLE
+from paceline.runtime.pools import fetch
 
 from ...runtime.pools.small_gguf import published_in
 from ..command_line import done, refused

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from inspect import signature
 
-from paceline.cli.options.records import spelled_out
+from paceline.cli.app import spelled_out
 
 
 @dataclass(frozen=True, kw_only=True)

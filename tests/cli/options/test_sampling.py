@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.cli.errors import BAD_INPUT, run_command
-from paceline.cli.options.models import LiveSampling, RecordedSampling
+from paceline.cli.options import LiveSampling, RecordedSampling
 from paceline.traces.meta import Sampling
 
 from ..command_line import done, refused

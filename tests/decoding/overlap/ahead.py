@@ -2,9 +2,9 @@
 
 from itertools import combinations
 
-from paceline.decoding.overlap.turns import in_turns
+from paceline.decoding.overlap_run import in_turns
 from paceline.policies import Draft, Overlap, Verify
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld
 
 
 def room_of(session):

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.legal_steps import check_step
 from paceline.policies import Draft, Overlap, PolicyError, Ratio, Verify
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.check import EOS, ToyWorld, check_pool
 
 from ..script import Script, run
 from ..strategies import legal_steps, pools, sessions

@@ -4,9 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.arguments import ArgumentError
-from paceline.decoding.prefixes.member_prefixes import MemberPrefixes
-from paceline.decoding.prefixes.size import PrefixCacheSize, prefix_cache_size
+from paceline.base.errors import ArgumentError
+from paceline.decoding.prefixes import MemberPrefixes, PrefixCacheSize, prefix_cache_size
 
 from .naive_prefixes import NaivePrefixes
 

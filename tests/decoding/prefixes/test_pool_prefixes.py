@@ -3,9 +3,8 @@
 import hypothesis.strategies as st
 from hypothesis import given
 from paceline.decoding.pool import Member, Pool
-from paceline.decoding.prefixes.counts import NO_COUNTS
-from paceline.decoding.prefixes.pool_prefixes import PoolPrefixes
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.pool_prefixes import PoolPrefixes
+from paceline.decoding.prefixes import NO_COUNTS, PrefixCacheSize
 from paceline.decoding.session import Session
 
 LEVEL = 1

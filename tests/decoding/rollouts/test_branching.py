@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.decoding.rollouts.branching import Fork, Rollouts, rollouts_of
-from paceline.notations.branches import Branch
+from paceline.base.errors import ArgumentError
+from paceline.base.names import Branch
+from paceline.decoding.rollouts import Fork, Rollouts, rollouts_of
 
 
 @st.composite

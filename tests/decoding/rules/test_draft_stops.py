@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.rules.draft_stops import token_factor
+from paceline.decoding.rules import token_factor
 from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove, Signal
 
 PROBS = st.floats(0.0, 1.0)

@@ -7,10 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.rules.acceptance import Fuzzy, Ruling, ruling
-from paceline.decoding.rules.cascade_deferral import Deferral
-from paceline.decoding.rules.equilibrium import Equilibrium
-from paceline.decoding.rules.facts import unknown_facts
+from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy, Ruling, ruling, unknown_facts
 from paceline.policies import (
     Band,
     Divergence,

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.decoding.trees.growth import ROOT, Branches, Growth
-from paceline.decoding.trees.shapes import DynamicTree, FixedTree, tree_shape
+from paceline.base.errors import ArgumentError
+from paceline.decoding.trees import ROOT, Branches, DynamicTree, FixedTree, Growth, tree_shape
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 dynamic = st.builds(DynamicTree, st.integers(1, 4), st.integers(1, 5), st.integers(1, 24))

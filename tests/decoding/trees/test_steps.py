@@ -3,12 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.contract import Commit, Draft, PolicyError, Verify
-from paceline.decoding.rules.acceptance import Ratio
-from paceline.decoding.trees.draft_tree import DraftTree
-from paceline.decoding.trees.shapes import FixedTree, tree_shape
+from paceline.decoding.rules import Ratio
+from paceline.decoding.steps import Commit, Draft, PolicyError, Verify
+from paceline.decoding.trees import DraftTree, FixedTree, tree_shape
 from paceline.policies import check_policy
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld
 
 from ..script import Script, run
 from .test_shapes import shapes

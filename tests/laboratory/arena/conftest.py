@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from paceline.laboratory.arena.stage.recording_stage import RecordingStage
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.base.files import shipped
+from paceline.laboratory.arena.play import RecordingStage
+from paceline.traces.contexts.store import read_trace
 
 
 @pytest.fixture(scope="session")

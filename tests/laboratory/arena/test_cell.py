@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.cell import NAME, ArenaCell
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena.cells import NAME, ArenaCell
 
 NAMES = st.from_regex(NAME, fullmatch=True)
 

@@ -1,14 +1,14 @@
 """Ladders price members by role."""
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
+from paceline.base.files import shipped
 from paceline.laboratory.arena.ladders import ladder, ladders, roles_of
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
-from paceline.shipped import shipped
+from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 
 @pytest.mark.parametrize(

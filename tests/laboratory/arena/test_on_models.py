@@ -3,17 +3,15 @@
 from pathlib import Path
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.recordings.catalogue import Entry
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf
-from paceline.laboratory.arena.recordings.trained_source import TrainedSource
+from paceline.laboratory.arena.recordings import Entry, RecordingShelf, TrainedSource
+from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import make_policy
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 from ...cli.command_line import refused
 

@@ -3,8 +3,7 @@
 from math import isclose
 
 import pytest
-from paceline.laboratory.arena.cell import ArenaCell
-from paceline.laboratory.arena.loads import loads
+from paceline.laboratory.arena.cells import ArenaCell, loads
 from paceline.laboratory.arena.play import SERVED, STEPPED, WALKED, play
 from paceline.policies.spec import PolicySpec
 

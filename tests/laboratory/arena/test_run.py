@@ -4,22 +4,21 @@ import signal
 from dataclasses import replace
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
+from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
+from paceline.laboratory.arena import cells as buildable
 from paceline.laboratory.arena import run as arena_run
-from paceline.laboratory.arena.asked import buildable
-from paceline.laboratory.arena.asked.field import asked_field
-from paceline.laboratory.arena.cell import ArenaCell
+from paceline.laboratory.arena import run as player
+from paceline.laboratory.arena.cells import ArenaCell, asked_field
 from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.recordings.source import RecordingUnavailableError
+from paceline.laboratory.arena.recordings import RecordingUnavailableError
 from paceline.laboratory.arena.run import ArenaAsked, run_arena
-from paceline.laboratory.arena.stage import player
-from paceline.policies.learned.acceptance_head import read_head
+from paceline.laboratory.arena.store import BEST_STATIC
+from paceline.policies.learned import read_head
 from paceline.policies.spec import PolicySpec, PolicySpecError
-from paceline.shipped import shipped
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.traces.tries.store import read_trace, write_trace
+from paceline.sim.recorded import recorded_pool
+from paceline.traces.contexts.store import read_trace, write_trace
 
 POLICIES = ("plain", "two-level", "via-sd")
 

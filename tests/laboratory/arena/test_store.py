@@ -5,9 +5,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.arena.cell import ArenaCell
-from paceline.laboratory.arena.played import LeftOut, Played, outcome_from_json, outcome_to_json
-from paceline.laboratory.arena.store import PARTS, ArenaStore, AskedRun, anew
+from paceline.laboratory.arena.cells import ArenaCell
+from paceline.laboratory.arena.store import (
+    PARTS,
+    ArenaStore,
+    AskedRun,
+    LeftOut,
+    Played,
+    anew,
+    outcome_from_json,
+    outcome_to_json,
+)
 
 CELL = ArenaCell(recording="pico", ladder="steep", load="batch-1")
 PLAYED = Played(

@@ -6,14 +6,17 @@ from shutil import copytree
 
 import pytest
 import torch
-from paceline.laboratory.distilling.job import Job
-from paceline.laboratory.distilling.jobs import JobFailedError, run_jobs
-from paceline.laboratory.distilling.learning.depths import states_at_depths
-from paceline.laboratory.distilling.learning.first_weights import begin_feature_student, begin_student
-from paceline.laboratory.distilling.learning.students import common_tokens, distance
-from paceline.laboratory.distilling.pipeline import distil_pool
-from paceline.laboratory.distilling.recipe import read_recipe
-from paceline.laboratory.distilling.shards import parted, read_shards
+from paceline.laboratory.training.distilling import Job, JobFailedError, distil_pool, run_jobs
+from paceline.laboratory.training.students import (
+    begin_feature_student,
+    begin_student,
+    common_tokens,
+    distance,
+    parted,
+    read_recipe,
+    read_shards,
+    states_at_depths,
+)
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.agree import agree

@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.laboratory.distilling.learning.restoring import begin_restored, learned_by, train_restored
-from paceline.laboratory.distilling.learning.students import distance
-from paceline.laboratory.distilling.pipeline import distil_pool
-from paceline.laboratory.distilling.recipe import read_recipe
-from paceline.laboratory.distilling.restored_members import check_sizes, submodels_of_target
-from paceline.laboratory.distilling.shards import Text
+from paceline.laboratory.training.distilling import check_sizes, distil_pool, submodels_of_target
 from paceline.laboratory.training.recipe import Schedule
-from paceline.runtime.pools.low_rank import restore
+from paceline.laboratory.training.students import (
+    Text,
+    begin_restored,
+    distance,
+    learned_by,
+    read_recipe,
+    train_restored,
+)
+from paceline.runtime.pools.parts import make_submodel, restore
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
-from paceline.runtime.pools.submodel import make_submodel
 from paceline.studies.agree import agree
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers

@@ -9,14 +9,22 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from paceline.installing import install_hint
+from paceline.base.errors import install_hint
+from paceline.base.files import shipped
 from paceline.laboratory.experiments import catalogue
 from paceline.laboratory.experiments.catalogue import Experiment, experiments
-from paceline.laboratory.findings.figure import write_figure
-from paceline.laboratory.findings.finding import ExperimentSetting, Finding
-from paceline.laboratory.findings.panel import Panel, Series
-from paceline.laboratory.findings.table import Head, Rows, cell, markdown_table, table
-from paceline.shipped import shipped
+from paceline.laboratory.figure import write_figure
+from paceline.laboratory.findings import (
+    ExperimentSetting,
+    Finding,
+    Head,
+    Panel,
+    Rows,
+    Series,
+    markdown_table,
+    table,
+    table_cell,
+)
 
 from ...cli.command_line import done, paceline, refused
 
@@ -41,7 +49,10 @@ def finding(setting: ExperimentSetting) -> Finding:
     counted = (("a_b|c", 1234, 5.25), ("seed", setting.seed, None))
     rows = table(
         "of | all",
-        [[cell("who", who), cell("count", count), cell("seconds", taken, "ms", 1)] for who, count, taken in counted],
+        [
+            [table_cell("who", who), table_cell("count", count), table_cell("seconds", taken, "ms", 1)]
+            for who, count, taken in counted
+        ],
     )
     return Finding(question="What was asked?", tables=(rows,), panels=panels(), answer=f"At most {setting.limit}.")
 
@@ -70,7 +81,7 @@ def known(monkeypatch):
         "replays": Experiment(summary="Replays.", run=finding, uses=frozenset(("trace", "seed"))),
     }
     # First the one that takes the other's name: imported between the two it would keep the patch for good.
-    for module in ("paceline.cli.commands.experiment", "paceline.laboratory.experiments.catalogue"):
+    for module in ("paceline.cli.laboratory", "paceline.laboratory.experiments.catalogue"):
         monkeypatch.setattr(f"{module}.experiments", lambda: entries)
     return entries
 
@@ -240,7 +251,7 @@ def test_an_experiment_uses_what_it_says(name):
 
 
 def test_an_experiment_does_not_wait_for_the_others():
-    code = "import sys, paceline.cli.commands.experiment as group; group.experiment_commands(); print(*sys.modules)"
+    code = "import sys, paceline.cli.laboratory as group; group.experiment_commands(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "paceline.laboratory.experiments.catalogue" in loaded
     modules = {f"paceline.laboratory.experiments.{name.replace('-', '_')}" for name in experiments()}

@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
-from paceline.decoding.ledger import DRAFT, VERIFY
+from paceline.decoding.results import DRAFT, VERIFY
 from paceline.laboratory.experiments.routing import _figures
-from paceline.laboratory.recording_replays import ALL
+from paceline.laboratory.replays import ALL
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
 from paceline.reports import summarise_run
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
 from ...sim.tries.small_traces import replay

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from paceline.laboratory.experiments import similarity_calibration, slim_frontier
-from paceline.laboratory.findings.finding import ExperimentSetting
+from paceline.laboratory.findings import ExperimentSetting
 from tokenizers import Tokenizer
 
 from ...cli.untrained_pool import write_untrained_pool

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.findings.table import cell, markdown_table, table
+from paceline.laboratory.findings import markdown_table, table, table_cell
 
 VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.text("ab|*_\\ ", max_size=8)
 
@@ -13,7 +13,7 @@ VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.te
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5))
 def test_every_form_shows_every_value_in_its_column(values):
     width = min(map(len, values))
-    rows = table("made", [[cell(f"c{place}", row[place], "x", 2) for place in range(width)] for row in values])
+    rows = table("made", [[table_cell(f"c{place}", row[place], "x", 2) for place in range(width)] for row in values])
     assert [head.words for head in rows.columns] == [f"c{place} (x)" for place in range(width)]
     assert list(rows.rows) == [tuple(row[:width]) for row in values]
     shown = rows.grid()
@@ -25,7 +25,7 @@ def test_every_form_shows_every_value_in_its_column(values):
 
 
 def test_a_column_is_read_by_its_name():
-    rows = table("made", [[cell("who", name), cell("count", len(name))] for name in ("a", "bcd")])
+    rows = table("made", [[table_cell("who", name), table_cell("count", len(name))] for name in ("a", "bcd")])
     assert rows.numbers("count") == (1.0, 3.0)
     for name in ("who", "when"):
         with pytest.raises(ValueError, match=f"^table 'made': one column '{name}' must hold numbers"):
@@ -34,6 +34,6 @@ def test_a_column_is_read_by_its_name():
 
 def test_rows_of_other_columns_are_refused():
     with pytest.raises(ValueError, match=re.escape("['a'], got ['b (s)']")):
-        table("made", [[cell("a", 1)], [cell("b", 1, "s")]])
+        table("made", [[table_cell("a", 1)], [table_cell("b", 1, "s")]])
     with pytest.raises(ValueError, match="rows must be one or more, got none"):
         table("made", [])

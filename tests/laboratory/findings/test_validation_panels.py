@@ -1,9 +1,9 @@
 """The figure of a validation holds every cell once, and its errors by policy."""
 
 import pytest
-from paceline.laboratory.findings.figure import write_figure
-from paceline.laboratory.findings.validation_panels import validation_panels
-from paceline.reports.validation import Cell
+from paceline.laboratory.figure import write_figure
+from paceline.laboratory.findings import validation_panels
+from paceline.reports.seconds import Cell
 
 
 def cell_of(policy, batch, tag, error, measured_s=2.0):

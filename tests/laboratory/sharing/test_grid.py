@@ -3,21 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from paceline.laboratory.sharing.grid import cells_table, interaction_table, served_load
-from paceline.laboratory.sharing.loads import LOADS
-from paceline.laboratory.sharing.serving import (
+from paceline.base.files import shipped
+from paceline.laboratory.experiments.sharing import (
     ATTENTION,
     CACHE,
     CHAINS,
     COST,
+    LOADS,
     OFF,
     SHARINGS,
     THREE,
     Server,
+    cells_table,
+    interaction_table,
     served,
+    served_load,
 )
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.workloads import open_workload
 
 AGENT = next(load for load in LOADS if load.name == "persistent-agent")

@@ -6,12 +6,22 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paceline.laboratory.findings.finding import ExperimentSetting
-from paceline.laboratory.model_runs import pool_of
-from paceline.laboratory.sharing.on_models import CACHES, PROMPTS_OF_GROUP, in_both_worlds, shared_prompts, term
-from paceline.laboratory.sharing.serving import CACHE, CHAINS, OFF, PLAIN, TWO
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.base.files import shipped
+from paceline.laboratory.experiments.sharing import (
+    CACHE,
+    CACHES,
+    CHAINS,
+    OFF,
+    PLAIN,
+    PROMPTS_OF_GROUP,
+    TWO,
+    in_both_worlds,
+    shared_prompts,
+    term,
+)
+from paceline.laboratory.findings import ExperimentSetting
+from paceline.laboratory.shared import pool_of
+from paceline.traces.contexts.store import read_trace
 
 
 def common(texts):

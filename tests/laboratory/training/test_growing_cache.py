@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from paceline.laboratory.training.growing_cache import ROOM, GrowingLayer
-from paceline.laboratory.training.writing import write_texts
+from paceline.laboratory.training.training import ROOM, GrowingLayer, write_texts
 from transformers.cache_utils import DynamicLayer
 
 from ...runtime.conftest import random_llama

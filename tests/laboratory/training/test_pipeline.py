@@ -11,30 +11,28 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.training import pipeline
-from paceline.laboratory.training.architectures import make_model
-from paceline.laboratory.training.card import AGREEMENT_TOKENS
-from paceline.laboratory.training.loop import run_training
-from paceline.laboratory.training.pipeline import train_pool
+from paceline.laboratory.training import pool as pipeline
+from paceline.laboratory.training.pool import AGREEMENT_TOKENS, train_pool
 from paceline.laboratory.training.recipe import TAGS, Schedule, read_recipe
-from paceline.laboratory.training.text.corpus import build_corpus
-from paceline.laboratory.training.text.dialogue import make_dialogue
-from paceline.laboratory.training.text.edits import make_edit
-from paceline.laboratory.training.text.number_words import english, french, german
-from paceline.laboratory.training.text.stdlib_text import read_stdlib
-from paceline.laboratory.training.text.translation import (
+from paceline.laboratory.training.texts import (
+    build_corpus,
+    english,
     english_ordinal,
     english_year,
+    french,
+    german,
     german_ordinal,
     german_year,
+    make_dialogue,
+    make_edit,
     make_translation,
+    make_word_problem,
+    read_stdlib,
 )
-from paceline.laboratory.training.text.word_problems import make_word_problem
-from paceline.laboratory.training.trained_models import _top_cross_entropy
-from paceline.laboratory.training.writing import write_texts
-from paceline.runtime.answer_check import is_right
+from paceline.laboratory.training.training import _top_cross_entropy, make_model, run_training, write_texts
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
+from paceline.runtime.rules import is_right
 
 SEEDS = st.integers(0, 10**9)
 POOL_FILES = (
@@ -52,7 +50,7 @@ POOL_FILES = (
 def stdlib_read_once():
     """Reading the standard library takes seconds and gives the same texts every time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.laboratory.training.text.corpus.read_stdlib", lru_cache(read_stdlib))
+        patch.setattr("paceline.laboratory.training.texts.read_stdlib", lru_cache(read_stdlib))
         yield
 
 

@@ -4,8 +4,8 @@ import pytest
 from paceline.policies import Draft, PolicySpecError, Verify, make_policy
 from paceline.policies.about import about_of
 from paceline.policies.check import check_policy, check_pool
-from paceline.policies.combined.guarded import Guarded
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.combined import Guarded
+from paceline.policies.fixed import Chain
 
 from ..lossless.recordings import flat, recording, replayed, seconds_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import Commit, Draft, PolicyError, Ratio, Verify, check_policy
-from paceline.policies.combined.only_lossless import OnlyLossless
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.combined import OnlyLossless
+from paceline.policies.fixed import Chain
 
 from ...decoding.script import Script, run
 

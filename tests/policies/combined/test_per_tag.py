@@ -4,9 +4,8 @@ import pytest
 from paceline.policies import PolicySpecError, check_policy, make_policy
 from paceline.policies.about import Observable, about_of
 from paceline.policies.check import check_pool
-from paceline.policies.combined.per_tag import PerTag
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.plain import Plain
+from paceline.policies.combined import PerTag
+from paceline.policies.fixed import Chain, Plain
 
 POOL = check_pool()
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from paceline.policies import PolicySpecError, make_policy
 from paceline.policies.check import check_policy, check_pool
-from paceline.policies.combined.per_turn import PerTurn
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.combined import PerTurn
+from paceline.policies.fixed import Chain
 
 from ..lossless.recordings import flat, recording, replayed, seconds_of
 

@@ -2,8 +2,7 @@
 
 import pytest
 from paceline.policies import Draft, Verify, make_policy
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld, check_pool
 
 from ...decoding.script import run
 

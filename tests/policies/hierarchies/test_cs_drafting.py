@@ -3,10 +3,9 @@
 from itertools import accumulate
 
 import pytest
-from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
+from paceline.decoding.request_text import LookupRule, prompt_lookup
 from paceline.policies import Draft, Member, Pool, Verify, make_policy
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld, check_pool
 
 from ...decoding.script import run
 

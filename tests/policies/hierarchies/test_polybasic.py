@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed
 from paceline.policies import Member, Pool, make_policy
+from paceline.policies.cascades import Polybasic, seconds_per_token
 from paceline.policies.check import check_pool
-from paceline.policies.hierarchies.polybasic import Polybasic, seconds_per_token
 
 from ..closed_forms import best_window
 from ..lossless.recordings import flat, recording, replayed, seconds_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.pool import Member, Pool
 from paceline.policies.check import check_pool
-from paceline.policies.learned.acceptance_head import moved, read_head
+from paceline.policies.learned import moved, read_head
 
 HEAD = Path(__file__).parent / "head.json"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.learned.logistic import RIDGE, chances_of, fit_logistic, fit_of
+from paceline.policies.learned import RIDGE, chances_of, fit_logistic, fit_of
 
 
 @st.composite

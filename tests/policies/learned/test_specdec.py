@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from paceline.policies import Draft, check_policy
 from paceline.policies.check import check_pool
-from paceline.policies.learned.acceptance_head import read_head
-from paceline.policies.learned.specdec import SpecDec
+from paceline.policies.learned import SpecDec, read_head
 
 HEAD = str(Path(__file__).parent / "head.json")
 

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 from paceline.policies import Verify, make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.load_aware.goodput import Goodput
+from paceline.policies.load import Goodput
 from paceline.sim import TrieTables
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
+from paceline.sim.cost.files import CostLine, FileCost
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..lossless.recordings import recording, replayed, seconds_of

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.loop import Loop
-from paceline.decoding.observation import Observation
+from paceline.decoding.seen import Observation
 from paceline.decoding.session import Session
 from paceline.policies import Draft
-from paceline.policies.check import check_pool
-from paceline.policies.load_aware.slo import Slo
-from paceline.policies.toy_world import ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import ToyWorld, check_pool
+from paceline.policies.load import Slo
+from paceline.runs.log import RunLedger
 
 from .loads import Rounds
 

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from paceline.policies.lossless.banditspec import Exp3, Ucb
+from paceline.policies.bandits import Exp3, Ucb
 
 RATES = (1.0, 1.6, 1.2)
 

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import make_policy
+from paceline.policies.bandits import BanditSpec, default_arms
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.banditspec import BanditSpec, default_arms
 
 from .recordings import flat, recording, replayed
 

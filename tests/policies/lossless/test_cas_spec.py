@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import Member, Pool, make_policy
+from paceline.policies.cascades import CasSpec
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.cas_spec import CasSpec
 
 from .recordings import flat, recording, replayed, seconds_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import Draft, Member, Pool, Verify
-from paceline.policies.lossless.cas_spec import CascadePlanner
-from paceline.policies.parts.member_seconds import MemberSeconds
+from paceline.policies.cascades import CascadePlanner
+from paceline.policies.estimates import MemberSeconds
 
 from ..closed_forms import best_window
 

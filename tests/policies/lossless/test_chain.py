@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 
 CHAIN = "draft:2/mid:3/slim:4/target"
 

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.rules.signal import Signal
+from paceline.decoding.rules import Signal
 from paceline.policies import EntropyAbove, check_policy
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.adaedl import AdaEDL
-from paceline.policies.lossless.unsure_stops import Svip
+from paceline.policies.fixed import Svip
+from paceline.policies.windows import AdaEDL
 
 FRESH = type("Seen", (), {"num_pending": 0, "found_nothing": False, "last": None, "request_id": "r7"})()
 

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import Member, Pool, make_policy
+from paceline.policies.bandits import HedgeSpec
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.hedgespec import HedgeSpec
 
 from ...decoding.script import run
 from .recordings import flat, recording, replayed

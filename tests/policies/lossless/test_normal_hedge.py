@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.lossless.hedgespec import NormalHedge
+from paceline.policies.bandits import NormalHedge
 
 
 @given(st.lists(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3), min_size=1, max_size=60))

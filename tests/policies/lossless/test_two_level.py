@@ -4,7 +4,7 @@ import pytest
 from paceline.benchmarks.shared.closed_forms import speedup
 from paceline.policies import make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.lossless.two_level import TwoLevel
+from paceline.policies.windows import TwoLevel
 
 from ..closed_forms import best_window
 from .recordings import flat, recording, replayed

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Exact, Ratio, Verify, check_policy
-from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
+from paceline.policies.fixed import ViaSDLossless
 
 from ...decoding.strategies import pools
 from ..lossy.watching import POOL, blocks_of, watched

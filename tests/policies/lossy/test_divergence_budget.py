@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from paceline.policies.lossy.divergence_budget import DivergenceBudget
+from paceline.policies.lossy import DivergenceBudget
 
 
 @pytest.mark.parametrize(("per_thousand", "floor"), [(20.0, 0.05), (50.0, 0.02), (100.0, 0.3), (300.0, 0.4)])

@@ -1,11 +1,10 @@
 """Policies that may leave the target's text: the contract, bad options, and where they become lossless."""
 
 import pytest
-from paceline.decoding.rules.cascade_deferral import Deferral
-from paceline.decoding.rules.equilibrium import Equilibrium
+from paceline.decoding.rules import Deferral, Equilibrium
 from paceline.policies import Draft, Member, Pool, Verify, check_policy, make_policy
 from paceline.policies.about import Observable, about_of
-from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.check import EOS, ToyWorld
 
 from ...decoding.script import run
 from .watching import POOL, blocks_of, watched

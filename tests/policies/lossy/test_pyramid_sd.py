@@ -1,9 +1,9 @@
 """PyramidSD: the qualifier gathers, then the target judges; exact at its strictest."""
 
-from paceline.decoding.rules.acceptance import Fuzzy
+from paceline.decoding.rules import Fuzzy
 from paceline.policies import Draft, Verify
 from paceline.policies.about import about_of
-from paceline.policies.lossy.pyramid_sd import PyramidSD
+from paceline.policies.lossy import PyramidSD
 
 from .watching import POOL, blocks_of, watched
 

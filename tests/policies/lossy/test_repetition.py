@@ -1,7 +1,7 @@
 """The share of n-grams that a text has already shown."""
 
 import pytest
-from paceline.policies.lossy.via_sd import repeated_share
+from paceline.policies.lossy import repeated_share
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from paceline.decoding.rules.acceptance import Typical
+from paceline.decoding.rules import Typical
 from paceline.policies import Draft, Verify, make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.runtime.pools.members import loaded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces.meta import Sampling
 
 from ...sim.serving.engine.served_runs import pico

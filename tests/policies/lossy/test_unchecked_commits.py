@@ -1,9 +1,8 @@
 """Early commit and entropy patches: what is committed unchecked, and what the target judges."""
 
 from paceline.policies import Commit, Draft, EntropyAbove, Verify, check_policy
-from paceline.policies.lossy.early_commit import EarlyCommit
-from paceline.policies.lossy.entropy_patch import EntropyPatch
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld
+from paceline.policies.lossy import EarlyCommit, EntropyPatch
 
 from ...decoding.script import run
 from .watching import POOL

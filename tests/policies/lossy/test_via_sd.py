@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import Band, Commit, Draft, Verify, Vouched
-from paceline.policies.lossy.via_sd import ViaSD
-from paceline.policies.toy_world import ToyWorld
+from paceline.policies.check import ToyWorld
+from paceline.policies.lossy import ViaSD
 
 from ...decoding.script import run
 from .watching import POOL, blocks_of, watched

@@ -1,8 +1,7 @@
 """A policy that is looked at while it decodes one request of the toy models."""
 
-from paceline.decoding.prefill import Start
-from paceline.policies.check import check_pool
-from paceline.policies.toy_world import ToyWorld
+from paceline.decoding.seen import Start
+from paceline.policies.check import ToyWorld, check_pool
 
 from ...decoding.script import run
 

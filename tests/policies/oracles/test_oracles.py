@@ -6,11 +6,9 @@ import pytest
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import check_policy
-from paceline.policies.check import check_pool
-from paceline.policies.oracles.choices import OracleChain, OracleWindow
-from paceline.policies.oracles.foresight import Answer, Foreseen, Foresight
-from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
-from paceline.runs.ledger import RunLedger
+from paceline.policies.check import EOS, VOCABULARY, ToyWorld, check_pool
+from paceline.policies.oracles import Answer, Foreseen, Foresight, OracleChain, OracleWindow
+from paceline.runs.log import RunLedger
 
 POOL = check_pool()
 

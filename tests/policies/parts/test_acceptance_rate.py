@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.parts.acceptance_rate import RunningRatio, acceptance_rate
+from paceline.policies.blocks import RunningRatio, acceptance_rate
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=50), st.integers(1, 100))

@@ -3,10 +3,9 @@
 from random import Random
 
 import pytest
-from paceline.decoding.observation import Load
+from paceline.decoding.seen import Load
 from paceline.policies.check import check_pool
-from paceline.policies.parts.forward_watch import ForwardWatch
-from paceline.policies.parts.performance_profiler import PerformanceProfiler
+from paceline.policies.estimates import ForwardWatch, PerformanceProfiler
 
 TARGET = 4
 

@@ -3,12 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.trees.draft_tree import DraftTree
-from paceline.decoding.trees.shapes import FixedTree
+from paceline.decoding.trees import DraftTree, FixedTree
 from paceline.policies import Draft, Outcome, Verify
+from paceline.policies.blocks import acceptance_rate
 from paceline.policies.check import check_pool
-from paceline.policies.parts.acceptance_rate import acceptance_rate
-from paceline.policies.parts.member_seconds import MemberSeconds
+from paceline.policies.estimates import MemberSeconds
 
 POOL = check_pool()
 STATED = "draft:1/mid:3/slim:5/target:10"

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.observation import Load
+from paceline.decoding.seen import Load
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.parts.round_work import RoundWork, WorkPrices
+from paceline.policies.estimates import RoundWork, WorkPrices
 
 POOL = check_pool()
 DRAFT, TARGET = POOL.level("draft"), POOL.target_level

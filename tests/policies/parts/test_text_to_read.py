@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.parts.text_to_read import TextToRead
+from paceline.policies.blocks import TextToRead
 
 
 def test_requests_as_they_come():

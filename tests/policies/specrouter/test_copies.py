@@ -7,14 +7,13 @@ from math import log2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.observation import PendingToken
-from paceline.decoding.rules.signal import NO_SIGNAL
+from paceline.decoding.rules import NO_SIGNAL
+from paceline.decoding.seen import PendingToken
 from paceline.policies import Pool, Verify, check_policy, make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.copies import Copies
-from paceline.policies.specrouter.estimates.copied import EARLIER, OWN, CopiedTokens, cell_of
-from paceline.policies.specrouter.options import RouterOptions
+from paceline.policies.specrouter.estimates import EARLIER, OWN, CopiedTokens, cell_of
+from paceline.policies.specrouter.options import CONSTANTS, RouterOptions
 from paceline.policies.specrouter.plan import CopyWorth
 from paceline.policies.specrouter.policy import SpecRouter
 

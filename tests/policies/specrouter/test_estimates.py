@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.parts.performance_profiler import PerformanceProfiler
-from paceline.policies.specrouter.constants import CONSTANTS
-from paceline.policies.specrouter.estimates.confidence import NO_PROB, Survival, doubt
-from paceline.policies.specrouter.estimates.evidence import RoundEvidence
-from paceline.policies.specrouter.estimates.similarity import PairAgreement
+from paceline.policies.estimates import PerformanceProfiler
+from paceline.policies.specrouter.estimates import NO_PROB, PairAgreement, RoundEvidence, Survival, doubt
+from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
 
 from ...decoding.script import Script

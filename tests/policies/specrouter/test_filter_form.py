@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.policies.about import gathered, kept_of
 from paceline.policies.specrouter.search import Figures, best_chain
-from paceline.policies.speed import gathered, kept_of
 
 
 def wide(seconds, size):

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.policies import make_policy
-from paceline.policies.specrouter.constants import CONSTANTS
+from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
 

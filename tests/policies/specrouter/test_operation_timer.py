@@ -2,9 +2,9 @@
 
 from math import inf
 
-from paceline.decoding.observation import Load
+from paceline.decoding.seen import Load
 from paceline.policies import Draft, Outcome, Verify
-from paceline.policies.specrouter.operation_timer import OperationTimer
+from paceline.policies.specrouter.policy import OperationTimer
 
 TARGET = 2
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from paceline.policies import Member, Pool, check_policy, make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.specrouter.constants import CONSTANTS
+from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 from ...decoding.script import run as run_one

@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.suffix.automaton import ROOT, SuffixAutomaton
+from paceline.policies.suffix import ROOT, SuffixAutomaton
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=4)
 

@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 from paceline.decoding.pool import Pool
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.suffix.answers import EarlierAnswers, Match
-from paceline.policies.suffix.automaton import SuffixAutomaton
-from paceline.policies.suffix.policy import Suffix
-from paceline.policies.suffix.speculation import SpeculationRule
+from paceline.policies.suffix import EarlierAnswers, Match, SpeculationRule, Suffix, SuffixAutomaton
 
 POOL = check_pool()
 RULE = SpeculationRule(factor=1.0, least_prob=0.0, most=16)

@@ -1,10 +1,8 @@
 """Figures of an observed run, by hand, and errors beside simulated ones."""
 
 import pytest
-from paceline.reports.observed.comparison import ObservedCell, verdict
-from paceline.reports.observed.figures import observed_figures
-from paceline.runs.observed.meta import ObservedMeta, ObservedRun
-from paceline.runs.observed.request import ObservedRequest
+from paceline.reports.observed import ObservedCell, observed_figures, verdict
+from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun
 
 MS = 10**9
 META = ObservedMeta(

@@ -4,9 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from paceline.reports.serving.best_by_rate import GOODPUT, IN_SYSTEM, Best, best_at, in_words
-from paceline.reports.serving.over_seeds import MeasuredRun, SeedRow
-from paceline.runs.serving.meta import ServingAbout
+from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
+from paceline.runs.serving import ServingAbout
 
 
 def row(policy, *values, figure="in_system_s"):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.reports.serving.gap_quantiles import gap_percentiles
-from paceline.runs.serving.gap_sums import total_gaps, total_ps
-from paceline.runs.serving.log import GAP_FIELDS
+from paceline.reports.serving import gap_percentiles
+from paceline.runs.serving import GAP_FIELDS, total_gaps, total_ps
 
 
 @st.composite

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.reports.serving.metrics import metrics_of
-from paceline.reports.serving.slo.promises import Promises
-from paceline.reports.serving.slo.service_levels import ServiceLevels
+from paceline.base.errors import ArgumentError
+from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 from paceline.reports.summary import Spread
-from paceline.runs.serving.recorder import ServingRecorder
+from paceline.runs.recorder import ServingRecorder
 
 from ...runs.serving.toy_engine import ABOUT, played
 from .worked_example import worked_log

@@ -1,7 +1,7 @@
 """The run that docs/serving-metrics.md works out by hand: four requests, one replica, six seconds."""
 
-from paceline.runs.serving.meta import ServingAbout
-from paceline.runs.serving.recorder import ServingRecorder
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout
 from paceline.traces.workloads.arrival import Arrival
 
 S = 10**12

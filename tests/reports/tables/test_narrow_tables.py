@@ -4,16 +4,13 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from paceline.laboratory.findings.table import Head, Rows
+from paceline.laboratory.findings import Head, Rows
 from paceline.reports import summarise_run
+from paceline.reports.comparison import regret_table, tag_table
+from paceline.reports.recordings import agreement_table, rounds_tables, run_table, trace_tables
 from paceline.reports.regret import Regret
-from paceline.reports.tables.agreement import agreement_table
-from paceline.reports.tables.rounds import rounds_tables
-from paceline.reports.tables.run import run_table
-from paceline.reports.tables.tags import regret_table, tag_table
-from paceline.reports.tables.trie import trace_tables
-from paceline.reports.tags import ByTag, TagShare
-from paceline.runs.agreement import Agreement
+from paceline.reports.summary import ByTag, TagShare
+from paceline.runs.same_steps import Agreement
 from paceline.traces import SyntheticSpec, make_trace
 from rich.cells import cell_len
 from rich.console import Console

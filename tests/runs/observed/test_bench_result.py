@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from paceline.runs.observed.bench_result import FOLLOWS, read_bench, read_run
-from paceline.runs.observed.store import write_observed
+from paceline.runs.observed import FOLLOWS, read_bench, read_run, write_observed
 from paceline.traces import TraceFormatError
 
 MS = 10**9  # picoseconds

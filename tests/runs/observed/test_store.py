@@ -6,9 +6,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runs.observed.meta import ObservedAcceptance, ObservedMeta, ObservedRun
-from paceline.runs.observed.request import ObservedRequest
-from paceline.runs.observed.store import is_observed, read_observed, write_observed
+from paceline.runs.observed import (
+    ObservedAcceptance,
+    ObservedMeta,
+    ObservedRequest,
+    ObservedRun,
+    is_observed,
+    read_observed,
+    write_observed,
+)
 from paceline.traces.errors import TraceFormatError
 
 END_PS = 10**13

@@ -5,14 +5,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runs.serving.gap_sums import total_gaps, total_ps
-from paceline.runs.serving.log import GAP_FIELDS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
-from paceline.runs.serving.recorder import ServingRecorder
-from paceline.runs.serving.states import MOST_POINTS, States
-from paceline.runs.serving.validate import check_log
+from paceline.runs.recorder import MOST_POINTS, ServingRecorder, States
+from paceline.runs.serving import (
+    GAP_FIELDS,
+    PREEMPTION_FIELDS,
+    REQUEST_FIELDS,
+    SERIES_FIELDS,
+    check_log,
+    total_gaps,
+    total_ps,
+)
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import MOST_PS
+from paceline.traces.workloads.arrival import MOST_PS, Arrival
 
 from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from paceline.runs.serving.store import SCHEMAS, read_serving, write_serving
+from paceline.runs.serving import SCHEMAS, read_serving, write_serving
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.folder import hash_file
 from paceline.traces.workloads.arrival import Arrival

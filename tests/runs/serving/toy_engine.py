@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hypothesis import strategies as st
-from paceline.runs.serving.meta import ServingAbout
-from paceline.runs.serving.recorder import ServingRecorder
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout
 from paceline.traces.workloads.arrival import Arrival
 
 MEMBERS = ("draft", "target")

@@ -4,18 +4,18 @@ from math import prod
 from operator import itemgetter
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.decoding.contract import Draft, Overlap, Verify
-from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.base.errors import ArgumentError
+from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.decoding.results import Deferred, Judged
 from paceline.decoding.session import Session
+from paceline.decoding.steps import Draft, Overlap, Verify
+from paceline.runtime import caches as member_kv
+from paceline.runtime import state as state_manager
 from paceline.runtime import world
-from paceline.runtime.ahead.pace import TRIED, Pace
-from paceline.runtime.kv import member_kv
-from paceline.runtime.kv.zeros import zeros
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.state import state_manager
+from paceline.runtime.ahead import TRIED, Pace
+from paceline.runtime.caches import zeros
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
@@ -110,8 +110,8 @@ def test_threads_that_find_no_memory_touch_nobody_elses(tiny_pool, monkeypatch, 
             raise MemoryError("no memory")
         return zeros(size, dtype, device)
 
-    monkeypatch.setattr("paceline.runtime.kv.member_kv.SLOT_STEP", 4)
-    monkeypatch.setattr("paceline.runtime.kv.member_kv.zeros", none_beside)
+    monkeypatch.setattr("paceline.runtime.caches.SLOT_STEP", 4)
+    monkeypatch.setattr("paceline.runtime.caches.zeros", none_beside)
     turns, threads = (ran[kind].run(batch=3) for kind in ("turns", "threads"))
     assert refused
     assert threads.failed == {}

@@ -6,8 +6,8 @@ after it, so they still follow their drafter's distribution after that very text
 
 import pytest
 from paceline.policies import Draft, Overlap, Verify
-from paceline.runtime.ahead.lanes import Lanes
-from paceline.runtime.memory import Memory
+from paceline.runtime.ahead import Lanes
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from ..sampling.test_lossless_enumeration import PLAIN, TOP_K, distance

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 from paceline.policies import Verify
-from paceline.policies.lossless.chain import Chain
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.policies.fixed import Chain
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 
 from ..offline import COUPLED, GREEDY, Offline, in_double, logits_after

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from paceline.decoding.loop import Loop
 from paceline.decoding.world import VerifyOp
 from paceline.policies import make_policy
-from paceline.runs.ledger import RunLedger
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.run import sessions_of
+from paceline.runs.log import RunLedger
+from paceline.runtime.decode import sessions_of
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 
 from ..offline import GREEDY, PROMPTS, in_double, trunk

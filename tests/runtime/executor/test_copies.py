@@ -1,12 +1,12 @@
 """Tokens that a policy tells a model-free member to copy: judged as any draft, and refused beyond the vocabulary."""
 
 import pytest
+from paceline.base.files import shipped
 from paceline.policies import Draft, Verify
-from paceline.shipped import shipped
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 from ..offline import Offline
 

@@ -4,7 +4,7 @@ from math import isnan, nan
 
 import pytest
 import torch
-from paceline.runtime.executor.distances import Distances, Judgement, OpDistances
+from paceline.runtime.distances import Distances, Judgement, OpDistances
 
 EQUAL, FAR, BROKEN = torch.tensor([[0.0, 0.0], [5.0, -5.0], [nan, 0.0]])
 VERIFIER = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [-5.0, 5.0], [0.0, 0.0], [0.0, 0.0]])

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from paceline.policies import ConfidenceBelow, Draft, Ratio, Verify, make_policy
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
-from paceline.runtime.executor.errors import NonFiniteLogitsError
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.distances import NonFiniteLogitsError
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.state.errors import CacheDesyncError
+from paceline.runtime.state import CacheDesyncError
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from paceline.arguments import ArgumentError
-from paceline.decoding.policy import PolicyError
-from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.runtime.features.feature_reader import FeatureReader
-from paceline.runtime.memory import Memory
+from paceline.base.errors import ArgumentError
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.steps import PolicyError
+from paceline.runtime.feature_reader import FeatureReader
+from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.threads import Memory
 from paceline.studies.decode import decode
 from paceline.traces.meta import Sampling
 

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.studies.compare import compare
-from paceline.studies.serving.compare_under_load import compare_under_load
+from paceline.studies.load import compare_under_load
+from paceline.traces.contexts.store import read_trace, write_trace
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import Closure, Sampling, TreeClosure
-from paceline.traces.tries.store import read_trace, write_trace
 
 from .feature_pools import says, written
 

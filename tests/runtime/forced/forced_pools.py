@@ -2,7 +2,7 @@
 
 import json
 
-from paceline.runtime.forced.forced_pool import ForcedPool
+from paceline.runtime.forced import ForcedPool
 
 # Fewer tokens than the recording has, so that ids have to be brought within.
 VOCABULARY = 40

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from paceline.runtime.forced.forced_pool import ForcedPool
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.caches import SlotCache
+from paceline.runtime.forced import ForcedPool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, is_forced_pool
 

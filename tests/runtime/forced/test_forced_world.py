@@ -4,22 +4,21 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.decoding.contract import Draft, Verify
-from paceline.decoding.prefill import Start
-from paceline.decoding.rules.acceptance import Ratio
+from paceline.base.errors import ArgumentError
+from paceline.decoding.rules import Ratio
+from paceline.decoding.seen import Start
+from paceline.decoding.steps import Draft, Verify
 from paceline.runs.same_steps import compare_runs
-from paceline.runtime.forced import forced_pool
-from paceline.runtime.forced.forced_recording import forced_recording
-from paceline.runtime.forced.forced_run import forced_run
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime import forced as forced_pool
+from paceline.runtime.forced import forced_recording, forced_run
+from paceline.runtime.pools.members import loaded_pool
+from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.studies.both_worlds import made_up_cost
-from paceline.studies.named_policies import named_policy
+from paceline.studies.agree import made_up_cost
 from paceline.studies.record import record
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Sampling
-from paceline.traces.tries.store import read_trace
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 from .forced_pools import tiny_forced_pool

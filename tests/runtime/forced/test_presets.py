@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from paceline.runtime.forced.presets import preset_config, preset_names, sized_shapes
-from paceline.runtime.pools.loaded_members import describe_model
-from paceline.traces.shapes.decoder import presets
+from paceline.runtime.forced import preset_config, preset_names, sized_shapes
+from paceline.runtime.pools.members import describe_model
+from paceline.traces.shapes import presets
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 SHAPES = {**sized_shapes(), **presets()}

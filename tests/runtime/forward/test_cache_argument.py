@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from paceline.runtime.forward.module_forward import ModuleForward, cache_argument
-from paceline.runtime.pools.configs.supported_models import check_supported
+from paceline.runtime.forward import ModuleForward, cache_argument
+from paceline.runtime.pools.configs import check_supported
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from ..conftest import random_llama

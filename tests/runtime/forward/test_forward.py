@@ -4,13 +4,12 @@ import random
 
 import pytest
 import torch
-from paceline.runtime.forward import forward_choice as choosing
-from paceline.runtime.forward.forward_choice import choose_forward
-from paceline.runtime.forward.fused_forward import FusedForward
-from paceline.runtime.forward.fused_support import fused_supports
-from paceline.runtime.forward.module_forward import ModuleForward
-from paceline.runtime.forward.multiplying.products import PRODUCT_NAMES
-from paceline.runtime.pools.submodel import make_submodel
+from paceline.runtime import forward_choice as choosing
+from paceline.runtime.forward import ModuleForward
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.fused import FusedForward, fused_supports
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.products import PRODUCT_NAMES
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from ...pairs import pairs

@@ -5,18 +5,26 @@ import weakref
 
 import pytest
 import torch
-from paceline.runtime.forward import forward_choice, given_back
-from paceline.runtime.forward.forward_choice import choose_forward
-from paceline.runtime.forward.fused_forward import FusedForward
-from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.multiplying import product_choice
-from paceline.runtime.forward.multiplying.product_choice import LEAST_TIMING_BYTES, ProductChooser, timing_bytes
-from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, Timing, time_products
-from paceline.runtime.forward.multiplying.products import PRODUCTS, copied, stored
-from paceline.runtime.forward.weights import share
-from paceline.runtime.heads.shared_embeddings import share_embeddings
-from paceline.runtime.pools.loaded_members import LoadedMembers, describe_model
+from paceline.runtime import forward_choice
+from paceline.runtime import products as given_back
+from paceline.runtime import products as product_choice
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.fused import FusedForward, share
+from paceline.runtime.pools.members import LoadedMembers, describe_model
+from paceline.runtime.pools.parts import share_embeddings
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.products import (
+    LEAST_TIMING_BYTES,
+    PRODUCTS,
+    TOKEN_COUNTS,
+    KnownChoices,
+    ProductChooser,
+    Timing,
+    copied,
+    stored,
+    time_products,
+    timing_bytes,
+)
 from safetensors.torch import load_file, save_file
 
 from ..tiny_decoders import CONTEXT, tiny_decoder
@@ -119,7 +127,7 @@ def test_timing_takes_the_room_that_is_said(monkeypatch):
     """All copies of a weight that are there at once, of a large one and of a small one."""
     taken = []
     monkeypatch.setattr(
-        "paceline.runtime.forward.multiplying.product_timing.copied",
+        "paceline.runtime.products.copied",
         lambda weight, layout: watched_bytes(taken, weight, copied(weight, layout)),
     )
     room = 2**20

@@ -10,13 +10,12 @@ from pathlib import Path
 import paceline
 import pytest
 import torch
-from paceline.installing import install_hint
+from paceline.base.errors import install_hint
 from paceline.policies import Draft, Member, Pool, Ratio, Verify
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.unsure_stops import Confident
+from paceline.policies.fixed import Chain, Confident
 from paceline.reports import summarise_run
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.state.errors import KVMemoryError
+from paceline.runtime.state import KVMemoryError
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,

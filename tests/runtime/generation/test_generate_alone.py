@@ -7,9 +7,9 @@ from functools import wraps
 import pytest
 import torch
 from paceline.reports import summarise_run
-from paceline.runtime.forward import forward_choice
-from paceline.runtime.forward.fused_forward import FusedForward
-from paceline.runtime.forward.rounding import TOLERANCES
+from paceline.runtime import forward_choice
+from paceline.runtime.forward import TOLERANCES
+from paceline.runtime.fused import FusedForward
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -171,7 +171,7 @@ class TestWhatRuns:
 
     def test_the_lookup_is_that_of_transformers(self, target, monkeypatch):
         """Two tokens at most unless the config says more, and the first occurrence."""
-        from paceline.runtime.executor import draft_processor
+        from paceline.runtime import draft as draft_processor
 
         rules = []
         looked_up = draft_processor.looked_up

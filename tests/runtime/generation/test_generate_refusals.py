@@ -5,8 +5,8 @@ import copy
 import paceline
 import pytest
 import torch
-from paceline.runtime.executor.errors import NonFiniteLogitsError
-from paceline.runtime.forward.module_forward import CACHE_ARGUMENTS, find_cache_argument
+from paceline.runtime.distances import NonFiniteLogitsError
+from paceline.runtime.forward import CACHE_ARGUMENTS, find_cache_argument
 from transformers import (
     DynamicCache,
     GenerationConfig,

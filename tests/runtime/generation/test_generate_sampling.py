@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paceline.runtime.generation.honoured_options import read_sampling
+from paceline.runtime.generate import read_sampling
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 

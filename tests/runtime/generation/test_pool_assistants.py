@@ -3,7 +3,7 @@
 import paceline
 import pytest
 import torch
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from transformers import AutoModelForCausalLM
 
 from ..pools.head_pools import VOCABULARY, model, written

@@ -6,13 +6,11 @@ import pickle
 import paceline
 import pytest
 import torch
-from paceline.runtime.forward import forward_choice
-from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.multiplying import product_choice
-from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, Timing
-from paceline.runtime.forward.multiplying.products import PRODUCTS
-from paceline.runtime.generation import prepared as preparing
-from paceline.runtime.pools import loaded_members
+from paceline.runtime import forward_choice
+from paceline.runtime import prepare as preparing
+from paceline.runtime import products as product_choice
+from paceline.runtime.pools import members as loaded_members
+from paceline.runtime.products import PRODUCTS, TOKEN_COUNTS, KnownChoices, Timing
 from transformers.generation.streamers import BaseStreamer
 
 from ..conftest import random_llama

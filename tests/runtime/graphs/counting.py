@@ -1,6 +1,6 @@
 """A capture that captures nothing: it calls what it was given, counts, and looks where the buffers are."""
 
-from paceline.runtime.graphs.capture import CalledEachTime
+from paceline.runtime.static_memory import CalledEachTime
 
 
 class Counting(CalledEachTime):

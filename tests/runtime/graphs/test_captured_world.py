@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 import torch
 from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove
-from paceline.policies.lossless.chain import Chain
-from paceline.runtime.forward import forward_choice
-from paceline.runtime.forward.forward_choice import ForwardKind
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.policies.fixed import Chain
+from paceline.runtime import forward_choice
+from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from ...pairs import pairs

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from paceline.policies import ConfidenceBelow
-from paceline.policies.lossless.chain import Chain
-from paceline.runtime.forward.forward_choice import choose_forward
-from paceline.runtime.graphs.capture import CudaGraphs
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.timing.clock import Clock
+from paceline.policies.fixed import Chain
+from paceline.runtime.clock import Clock
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.static_memory import CudaGraphs
 
 from ..forward.test_forward import RELATIVE, worst_difference
 from ..offline import COUPLED, GREEDY, Offline, with_models

@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from paceline.decoding.rules.signal import Signal
-from paceline.runtime.graphs.device_sampling import accept, choose, said_of
-from paceline.runtime.state.request_state import rounded_signal, signals
+from paceline.decoding.rules import Signal
+from paceline.runtime.graphs import accept, choose, said_of
+from paceline.runtime.state import rounded_signal, signals
 
 
 def by_a_loop(ids, written, best, start, judged):

@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from paceline.runtime.forward.forward_choice import choose_forward
-from paceline.runtime.graphs.buckets import MOST_ROW_TOKENS, bucket_of, power_of_two
-from paceline.runtime.graphs.static_memory import Captured
-from paceline.runtime.kv.member_kv import SLOT_STEP
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.caches import SLOT_STEP, SlotCache
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.static_memory import MOST_ROW_TOKENS, Captured, bucket_of, power_of_two
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from ..forward.test_forward import RELATIVE, worst_difference

@@ -4,15 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefill import Start
-from paceline.runtime.kv import mask_cache
-from paceline.runtime.kv.mask_cache import MaskCache
-from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape, MemberKV
-from paceline.runtime.kv.placement import side_by_side
-from paceline.runtime.kv.slot_cache import SlotCache
-from paceline.runtime.kv.zeros import NO_MEMORY, zeros
-from paceline.runtime.memory import Memory
-from paceline.runtime.state.errors import KVMemoryError
+from paceline.decoding.seen import Start
+from paceline.runtime import caches as mask_cache
+from paceline.runtime.caches import NO_MEMORY, SLOT_STEP, KVShape, MaskCache, MemberKV, SlotCache, side_by_side, zeros
+from paceline.runtime.state import KVMemoryError
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 
 from ..offline import COUPLED, GREEDY, PROMPTS, Offline, in_double

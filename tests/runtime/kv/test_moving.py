@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from paceline.runtime.kv.mask_cache import MaskCache
-from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.caches import SLOT_STEP, KVShape, MaskCache, SlotCache
 
 SHAPE = KVShape(num_layers=2, num_heads=1, head_width=2, dtype=torch.float32, device=torch.device("cpu"))
 

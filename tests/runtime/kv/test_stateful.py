@@ -5,12 +5,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.runtime.forward.fused_forward import FusedForward
-from paceline.runtime.forward.module_forward import ModuleForward
-from paceline.runtime.graphs.capture import CalledEachTime
-from paceline.runtime.graphs.graph_forward import GraphForward
-from paceline.runtime.kv.mask_cache import MaskCache
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.caches import MaskCache, SlotCache
+from paceline.runtime.forward import ModuleForward
+from paceline.runtime.fused import FusedForward
+from paceline.runtime.graphs import GraphForward
+from paceline.runtime.static_memory import CalledEachTime
 
 from ..tiny_decoders import VOCABULARY, RaggedTexts, tiny_decoder, without_cache
 

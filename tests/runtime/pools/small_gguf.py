@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
-from paceline.runtime.pools.fetching.published import PublishedModel
+from paceline.runtime.pools.published import PublishedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 WIDTH, HEADS, FEED, CONTEXT = 32, 4, 64, 256

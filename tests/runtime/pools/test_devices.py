@@ -7,16 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.decoding.session import Session
-from paceline.runtime.executor.distances import stacked_on
-from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape
-from paceline.runtime.kv.slot_cache import SlotCache
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.pools.submodel import make_submodel
-from paceline.runtime.state.request_state import RequestState
-from paceline.runtime.state.state_manager import StateManager
+from paceline.runtime.caches import SLOT_STEP, KVShape, SlotCache
+from paceline.runtime.distances import stacked_on
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.state import RequestState, StateManager
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -5,18 +5,16 @@ import json
 import pytest
 import torch
 from gguf import GGUFReader
-from paceline.arguments import ArgumentError
-from paceline.machine import FOLDER_VARIABLE
-from paceline.runtime.pools.fetching import fetch
-from paceline.runtime.pools.fetching.errors import FetchError
-from paceline.runtime.pools.fetching.fetched import fetched, fetched_folder
+from paceline.base.errors import ArgumentError
+from paceline.base.files import FOLDER_VARIABLE, pool_path, shipped
+from paceline.runtime.pools import fetch
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, tokenizer_sha256
+from paceline.runtime.pools.published import FetchError, fetched, fetched_folder
 from paceline.runtime.prompts import Prompt
-from paceline.shipped import pool_path, shipped
 from paceline.studies.decode import decode
 from paceline.studies.record import record
-from paceline.studies.seconds.validate import validate
+from paceline.studies.validate import validate
 
 from .small_gguf import published_in, write_gguf
 

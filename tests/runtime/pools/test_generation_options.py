@@ -7,10 +7,10 @@ import pytest
 import torch
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.configs.generation_options import OFF_IN_FILES, OPTIONS
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.configs import OFF_IN_FILES, OPTIONS
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record

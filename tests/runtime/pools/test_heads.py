@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from paceline.runtime.forward.forward_choice import choose_forward
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from paceline.runtime.forward.forward_choice import choose_forward
-from paceline.runtime.pools.low_rank import kept_name
+from paceline.runtime.forward_choice import choose_forward
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.parts import kept_name
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError, read_forced_pool_file
-from paceline.runtime.recording.recorded_members import model_info
+from paceline.runtime.recording.finished import model_info
 from paceline.runtime.recording.recorder import _owner
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling

@@ -11,18 +11,18 @@ import pytest
 import torch
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.sim import Scenario, TrieTables, simulate
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.store import read_trace
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from ...unit_cost import UnitCost

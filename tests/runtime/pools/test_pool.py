@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.architectures import make_model
-from paceline.laboratory.training.pipeline import export_model, write_pool_file
+from paceline.laboratory.training.pool import export_model, write_pool_file
 from paceline.laboratory.training.recipe import read_recipe
-from paceline.runtime.forward.module_forward import cache_argument
+from paceline.laboratory.training.training import make_model
+from paceline.runtime.forward import cache_argument
+from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
-from paceline.runtime.pools.submodel import make_submodel
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import DynamicCache, LlamaForCausalLM
@@ -284,7 +284,7 @@ def test_a_hub_id_that_cannot_be_reached_is_one_line(folder, monkeypatch):
     def refuse(*_args, **_settings):
         raise OSError("offline\nsecond line")
 
-    monkeypatch.setattr("paceline.runtime.pools.configs.member_config.cached_file", refuse)
+    monkeypatch.setattr("paceline.runtime.pools.configs.cached_file", refuse)
     assert "offline second line" in str(load_error(folder, HEAD + HUB_TARGET))
 
 
@@ -303,7 +303,7 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         return str(built / "target" / name) if (built / "target" / name).is_file() else None
 
     monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", answer)
-    monkeypatch.setattr("paceline.runtime.pools.configs.member_config.cached_file", stored)
+    monkeypatch.setattr("paceline.runtime.pools.configs.cached_file", stored)
     (folder / "pool.toml").write_text(HEAD + HUB_TARGET, encoding="utf-8")
     assert ModelPool.load(folder).target.num_layers == 4
     assert asked == [("owner/name", "config.json"), ("owner/name", "generation_config.json"), "owner/name"]

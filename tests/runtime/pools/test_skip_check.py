@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 import torch
-from paceline.runtime.broken_rule import BrokenRuleError
-from paceline.runtime.pools.submodel import make_submodel
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.rules import BrokenRuleError
 from transformers import PreTrainedModel
 
 from ...claims.model_types import MODEL_TYPES, tiny_config, whole_model

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from paceline.runtime.broken_rule import BrokenRuleError
-from paceline.runtime.pools import submodel
-from paceline.runtime.pools.submodel import make_submodel
+from paceline.runtime.pools import parts as submodel
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.rules import BrokenRuleError
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

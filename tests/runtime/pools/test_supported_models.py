@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from paceline.runtime.pools.configs.supported_models import check_supported
-from paceline.runtime.pools.live_pool import live_pool
+from paceline.runtime.pools.configs import check_supported
+from paceline.runtime.pools.members import live_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM

@@ -6,15 +6,15 @@ import torch
 from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
-from paceline.runtime.forward.layer_masks import layer_windows, within_window
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.forward import layer_windows, within_window
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tree_mask
+from paceline.runtime.threads import Memory
 from paceline.sim import Scenario, TrieTables, simulate
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces.meta import Closure, Sampling, TreeClosure
 
 from ...unit_cost import UnitCost

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from paceline.profiles.batch_shape import BatchShape
-from paceline.runtime.profiling.forward_run import RowsHeld
+from paceline.runtime.profiling.forwards import RowsHeld
+from paceline.traces.profile import BatchShape
 
 from ...tiny_models import tiny_pool_of_four
 

@@ -3,13 +3,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT, VERIFY
-from paceline.profiles.batch_shape import BatchShape
-from paceline.profiles.forward_terms import InDecoding, Longer, Reload, UnevenRows
-from paceline.profiles.forwards import ForwardsInDecoding, ProfiledForwards
-from paceline.profiles.weights_read import WeightsRead
-from paceline.runtime.profiling.in_decoding import longer_in_decoding
-from paceline.runtime.profiling.probe import ProbedForward, ProbedOp
+from paceline.decoding.results import DRAFT, VERIFY
+from paceline.runtime.profiling.probe import ProbedForward, ProbedOp, longer_in_decoding
+from paceline.traces.profile import (
+    BatchShape,
+    ForwardsInDecoding,
+    InDecoding,
+    Longer,
+    ProfiledForwards,
+    Reload,
+    UnevenRows,
+    WeightsRead,
+)
 
 from ...profiles.profiles import made_profile, seconds_of
 

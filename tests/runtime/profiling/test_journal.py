@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.profiling.journal import Journal
+from paceline.runtime.profiling.probe import Journal
 
 ABOUT = {"pool": "tiny", "threads": 1, "grid": (1, 2)}
 SECONDS = {("draft", 1, 2, 0): 0.25, ("target", 1, 2, 0): 1.5}

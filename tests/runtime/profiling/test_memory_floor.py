@@ -4,9 +4,9 @@ from itertools import count
 
 import pytest
 import torch
-from paceline.profiles.profile import Shape
-from paceline.runtime.profiling import memory_floor
-from paceline.runtime.profiling.memory_floor import MemoryFloor, copied_bytes_per_s, weight_bytes
+from paceline.runtime.profiling import forwards as memory_floor
+from paceline.runtime.profiling.forwards import MemoryFloor, copied_bytes_per_s, weight_bytes
+from paceline.traces.profile import Shape
 
 from ..tiny_decoders import VOCABULARY, tiny_decoder
 

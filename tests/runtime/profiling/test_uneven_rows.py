@@ -1,9 +1,8 @@
 """Rows of unequal length are measured within a context of any size."""
 
 import pytest
-from paceline.profiles.forwards import ProfiledForwards
-from paceline.profiles.profile import Shape
-from paceline.runtime.profiling.uneven_rows import cases_within, measure_uneven
+from paceline.runtime.profiling.forwards import cases_within, measure_uneven
+from paceline.traces.profile import ProfiledForwards, Shape
 
 from ...tiny_models import tiny_pool_of_four
 

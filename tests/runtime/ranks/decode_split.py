@@ -8,12 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from paceline.progress import quiet
-from paceline.runtime.memory import Memory
+from paceline.base.terminal import quiet
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.ranks.ranks import leave
-from paceline.studies.decode import decode
-from paceline.studies.pool import load_pool
+from paceline.runtime.ranks import leave
+from paceline.runtime.threads import Memory
+from paceline.studies.decode import decode, load_pool
 from paceline.traces.meta import Sampling
 
 TEXTS = ("a", "hello there, how do you do?", "the cat, the cat, the ca", "pace line.\nriders draft", "we go!")

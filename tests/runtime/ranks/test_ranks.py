@@ -3,12 +3,11 @@
 from math import inf
 
 import pytest
-from paceline.cli.options.models import check_split
-from paceline.cli.ranks import check_command, is_first, is_heard, one_voice
-from paceline.runtime.ranks.last_words import of_a_lost_rank
-from paceline.runtime.ranks.launched import Launched, launched
-from paceline.runtime.ranks.ranks import Ranks, RanksApartError
-from paceline.runtime.timing.clock import SharedClock
+from paceline.cli.app import check_command, is_first, is_heard, one_voice
+from paceline.cli.options import check_split
+from paceline.runtime.clock import SharedClock
+from paceline.runtime.launched import Launched, launched
+from paceline.runtime.ranks import Ranks, RanksApartError, of_a_lost_rank
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 

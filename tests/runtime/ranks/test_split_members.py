@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.runtime.pools.configs.member_config import read_member_config
-from paceline.runtime.pools.loading.split_members import check_split
+from paceline.runtime.pools.check import check_pool
+from paceline.runtime.pools.configs import read_member_config
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_check import check_pool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.ranks import check_split
 
 from .decode_split import NUM_TOKENS, TEXTS, decoded
 

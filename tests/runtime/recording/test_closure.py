@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.recording.contexts import first_allowance, offspring
+from paceline.runtime.recording.views import first_allowance, offspring
 from paceline.traces.meta import Closure
 
 from .closure_definition import Context, Definition, NextToken

@@ -1,5 +1,5 @@
 import pytest
-from paceline.runtime.recording.finished_requests import Parts
+from paceline.runtime.recording.finished import Parts
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive at all"])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.finished import TrieOptions
 from paceline.runtime.recording.recorder import SecondsKept, record
 from paceline.runtime.recording.request_trie import RequestRecorder
-from paceline.runtime.recording.trie_options import TrieOptions
-from paceline.runtime.sampling.coupled_noise import gumbel
+from paceline.runtime.sampling import gumbel
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, CostTable, Sampling
-from paceline.traces.tries.store import read_trace
 
 from .closure_definition import Definition
 
@@ -147,7 +147,7 @@ def test_a_trunk_ends_after_the_end_of_sequence_token(tiny_pool, tmp_path):
 
 
 def test_near_ties_are_counted(tiny_pool, tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.next_token_views.NEAR_TIE", 1e9)
+    monkeypatch.setattr("paceline.runtime.recording.views.NEAR_TIE", 1e9)
     trace = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1])
     trie = trace.requests[0].trie
     ended = (trie.token == tiny_pool.eos_token_ids[0]) | (trie.depth == MAX_NEW_TOKENS)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from paceline.traces.contexts.meta import TrieMeta
 from paceline.traces.meta import Sampling
-from paceline.traces.tries.meta import TrieMeta
 
 OPTIONS = {"temperature": 0.8, "seed": 1}
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tree_mask
+from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
 
 
 @torch.inference_mode()

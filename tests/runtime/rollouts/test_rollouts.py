@@ -6,14 +6,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.decoding.rollouts.branching import rollouts_of
+from paceline.base.errors import ArgumentError
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.rollouts import rollouts_of
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.sampling.coupled_noise import RequestNoise
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.sampling import RequestNoise
+from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from ..conftest import ALPHABET

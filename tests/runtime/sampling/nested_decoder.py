@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from paceline.runtime.sampling.chance import Chance
-from paceline.runtime.sampling.rejection import judge, probabilities
-from paceline.runtime.sampling.truncation import truncated
+from paceline.runtime.sampling import Chance, judge, probabilities, truncated
 from paceline.traces.meta import Sampling
 from torch import Tensor
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling.chance import SeededChance
-from paceline.runtime.sampling.coupled_noise import gumbel
+from paceline.runtime.sampling import SeededChance, gumbel
 from scipy import stats
 
 PROBS = torch.tensor([0.0, 0.1, 0.25, 0.0, 0.6, 0.05, 0.0], dtype=torch.float64)

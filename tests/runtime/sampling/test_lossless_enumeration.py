@@ -10,20 +10,18 @@ from itertools import pairwise
 import pytest
 import torch
 from paceline.decoding.loop import Loop
-from paceline.decoding.prompt_lookup import LookupRule
+from paceline.decoding.request_text import LookupRule
 from paceline.decoding.session import Session
 from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Verify, make_policy
-from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
-from paceline.policies.lossy.pyramid_sd import PyramidSD
-from paceline.runs.ledger import RunLedger
-from paceline.runtime.executor import sampler
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import LoadedMember, loaded_pool
+from paceline.policies.fixed import Chain, ViaSDLossless
+from paceline.policies.lossy import PyramidSD
+from paceline.runs.log import RunLedger
+from paceline.runtime import sampler
+from paceline.runtime import sampling as rejection
+from paceline.runtime.pools.members import LoadedMember, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.sampling import rejection
-from paceline.runtime.sampling.chance import SeededChance
-from paceline.runtime.sampling.truncation import truncated
+from paceline.runtime.sampling import SeededChance, truncated
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models

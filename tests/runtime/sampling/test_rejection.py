@@ -6,9 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling.chance import SeededChance
-from paceline.runtime.sampling.rejection import acceptance, judge, probabilities, residual
-from paceline.runtime.sampling.truncation import truncated
+from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual, truncated
 from paceline.traces.meta import Sampling
 
 from .enumerating_chance import outcomes, total_variation

@@ -5,12 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.next_token_views import scores, view
-from paceline.runtime.sampling.coupled_noise import RequestNoise
-from paceline.runtime.sampling.rejection import probabilities
-from paceline.runtime.sampling.truncation import truncated
+from paceline.runtime.recording.views import scores, view
+from paceline.runtime.sampling import RequestNoise, probabilities, truncated
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Sampling
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 ROWS, VOCABULARY = 3, 9

@@ -9,16 +9,26 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.installing import install_hint
-from paceline.runtime.pools.loaded_members import describe_model
-from paceline.runtime.pools.submodel import make_submodel
-from paceline.runtime.slim import timing
-from paceline.runtime.slim.calibration import calibrate
-from paceline.runtime.slim.distance import Distance, measure_distance
-from paceline.runtime.slim.find_slims import find_slims
-from paceline.runtime.slim.frontier import SlimFound, mark_dominated
-from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
-from paceline.runtime.slim.masks import mask_of, nearest_unseen, num_skipped, skipped_of, slim_name
+from paceline.base.errors import install_hint
+from paceline.runtime import slim as timing
+from paceline.runtime.pools.members import describe_model
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.slim import (
+    Budget,
+    Distance,
+    SlimFound,
+    best_trial,
+    calibrate,
+    find_slims,
+    mark_dominated,
+    mask_of,
+    measure_distance,
+    nearest_unseen,
+    num_skipped,
+    search_masks,
+    skipped_of,
+    slim_name,
+)
 from paceline.traces.meta import CostTable, Sampling
 from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -4,8 +4,7 @@ import tomllib
 
 import pytest
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
-from paceline.runtime.slim.frontier import SlimFound
-from paceline.runtime.slim.pool_text import add_slims, check_names, masks_of
+from paceline.runtime.slim import SlimFound, add_slims, check_names, masks_of
 
 TEXT = """\
 # Of the club.

@@ -1,10 +1,8 @@
 """Whether this machine can make sandboxes; tests of answers under limits."""
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.runtime.tasks.code_run import Limits
-from paceline.runtime.tasks.code_tests import CodeTests
-from paceline.runtime.tasks.sandbox import check_sandbox
+from paceline.base.errors import ArgumentError
+from paceline.runtime.sandbox import CodeTests, Limits, check_sandbox
 
 
 def _why_none():

@@ -10,10 +10,11 @@ import tempfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.runtime.tasks import code_process, code_run, sandbox
-from paceline.runtime.tasks.code_process import NotDataError, packed, unpacked
-from paceline.runtime.tasks.code_run import Limits, check_can_run, failure_of
+from paceline.base.errors import ArgumentError
+from paceline.runtime import code_process, sandbox
+from paceline.runtime import sandbox as code_run
+from paceline.runtime.code_process import NotDataError, packed, unpacked
+from paceline.runtime.sandbox import Limits, check_can_run, failure_of
 
 from .sandboxes import SANDBOXED, asked, body, limits, needs_sandbox
 

@@ -5,10 +5,8 @@ import json
 
 import pytest
 from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.tasks.code_run import failure_of
-from paceline.runtime.tasks.code_tests import CodeTests
-from paceline.runtime.tasks.forms import prompt_lines, read_task
-from paceline.runtime.tasks.scores import Score, Scorer, score_lines, scores_json
+from paceline.runtime.sandbox import CodeTests, failure_of
+from paceline.runtime.tasks import Score, Scorer, prompt_lines, read_task, score_lines, scores_json
 from paceline.traces.errors import TraceFormatError
 
 from ...cli.command_line import refused
@@ -101,7 +99,7 @@ def test_tests_of_prompts_that_cannot_be_run_are_refused(tmp_path, row, told):
 
 
 def test_nothing_is_run_unasked(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.tasks.scores.failure_of", None)
+    monkeypatch.setattr("paceline.runtime.tasks.failure_of", None)
     score = Scorer().score(prompt_of(tmp_path), RIGHT)
     assert score == Score("humaneval", None)
     assert score_lines([score]) == ["1 answer not scored: run --run-tests runs a model's code"]
@@ -117,7 +115,7 @@ def test_scores_are_summed_by_tag_and_failure(tmp_path):
 
     scorer = Scorer(LIMITS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.runtime.tasks.scores.failure_of", run)
+        patch.setattr("paceline.runtime.tasks.failure_of", run)
         scores = [scorer.score(prompt, text) for text in (RIGHT, WRONG, WRONG)]
     assert len(counted) == 2  # the same program is not run again
     scores.append(scorer.score(Prompt(request_id="b", tag="gsm8k", text="x", answer="4", check="number"), "so 4"))

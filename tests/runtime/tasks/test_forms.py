@@ -5,10 +5,10 @@ import json
 from decimal import Decimal
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.runtime.answer_check import is_right, last_number
+from paceline.base.errors import ArgumentError
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tasks.forms import prompt_lines, read_task
+from paceline.runtime.rules import is_right, last_number
+from paceline.runtime.tasks import prompt_lines, read_task
 from paceline.traces.errors import TraceFormatError
 
 from ...data_folder import data_files

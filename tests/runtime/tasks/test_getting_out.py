@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from paceline.runtime.tasks.code_run import failure_of
+from paceline.runtime.sandbox import failure_of
 
 from .sandboxes import asked, body, limits, needs_sandbox
 

@@ -91,7 +91,7 @@ def test_tests_are_not_asked_for_where_there_are_none(tmp_path):
 def test_tests_run_without_a_sandbox_only_where_that_is_said(tmp_path, monkeypatch):
     tests = {"entry_point": "f", "code": "#", "check": "f()"}
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "1 2 3", "tests": tests})
-    monkeypatch.setattr("paceline.runtime.tasks.sandbox.shutil.which", lambda _: None)
+    monkeypatch.setattr("paceline.runtime.sandbox.shutil.which", lambda _: None)
     told = refused("run", "--prompts", "p.jsonl", "--run-tests")
     assert "apt install bubblewrap), found no bwrap; --run-tests unsandboxed runs what the model wrote" in told
     told = refused("run", "unsandboxed", "--prompts", "p.jsonl")
@@ -103,7 +103,7 @@ def test_an_interrupt_while_tests_run_keeps_the_answers(tmp_path, monkeypatch):
     def interrupted(tests, answer, limits):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.runtime.tasks.scores.failure_of", interrupted)
+    monkeypatch.setattr("paceline.runtime.tasks.failure_of", interrupted)
     tests = {"entry_point": "f", "code": "#", "check": "f()"}
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "1 2 3", "tests": tests})
     ran = paceline("run", "--prompts", "p.jsonl", "--max-new-tokens", 2, "--run-tests", "unsandboxed", "--out", "kept")

@@ -1,8 +1,8 @@
 """A paused clock leaves out what is done meanwhile, whatever comes of it."""
 
 import pytest
-from paceline.runtime.timing import clock as module
-from paceline.runtime.timing.clock import Clock
+from paceline.runtime import clock as module
+from paceline.runtime.clock import Clock
 
 
 class Time:

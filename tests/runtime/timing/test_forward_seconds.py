@@ -2,7 +2,7 @@ from time import perf_counter
 
 import pytest
 import torch
-from paceline.runtime.timing.forward_seconds import hardware, measure_costs, timed
+from paceline.runtime.timing import hardware, measure_costs, timed
 
 
 def test_every_model_and_point_is_timed(tiny_pool):

@@ -9,11 +9,11 @@ import torch
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import make_policy
-from paceline.runs.ledger import RunLedger
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runs.log import RunLedger
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
-from paceline.sim.device import device_process
+from paceline.sim.simulate import device_process
 
 from ..conftest import ALPHABET
 from ..offline import GREEDY, PROMPTS, in_double, trunk, with_models

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from paceline.runtime.tokenizers.alignment import Alignment
-from paceline.runtime.tokenizers.pieces import REPLACEMENT
+from paceline.runtime.tokenizers import REPLACEMENT, Alignment
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from .trained_tokenizers import byte_level, corpus, lower_casing, stripping, texts, token_sequences, unigram, word_piece

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import PolicyError, Verify, make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

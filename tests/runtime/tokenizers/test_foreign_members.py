@@ -8,7 +8,7 @@ import torch
 from paceline.decoding.legal_steps import check_step
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Member, Pool, Verify
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import Prompt

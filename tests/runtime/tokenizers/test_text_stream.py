@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.tokenizers.text_stream import TextStream
+from paceline.runtime.tokenizers import TextStream
 
 from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
 

@@ -7,21 +7,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.decoding.trees.growth import ROOT, Growth
-from paceline.decoding.trees.shapes import tree_shape
+from paceline.base.errors import ArgumentError
+from paceline.decoding.trees import ROOT, Growth, tree_shape
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.memory import Memory
-from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.recording.branches import text_logits
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.recording.tree_forward import text_logits
-from paceline.runtime.sampling.coupled_noise import noise_of
-from paceline.runtime.trees.ranked import ranked
+from paceline.runtime.sampling import noise_of
+from paceline.runtime.threads import Memory
+from paceline.runtime.trees import ranked
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.store import read_trace
 
 from ...decoding.trees.test_shapes import shapes
 from ...tiny_models import EOS, VOCABULARY, random_prompts, tiny_pool_of_four

@@ -1,6 +1,6 @@
 """A device of round figures, and models that fit it."""
 
-from paceline.sim.cost.devices import Device
+from paceline.sim.cost.roofline import Device
 from paceline.traces import ModelInfo, SyntheticSpec, TrieRecording
 
 META = SyntheticSpec(models=("draft", "target"), target_forward_s=0.02, cost_slope=0.01).meta()

@@ -3,20 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.base import CostRangeError
-from paceline.sim.cost.context_line import LinedCost, why_unlined
-from paceline.sim.cost.cost_file import FileCost, TableCost
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.cost.grid import CostGrid
-from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.what_if.other_model import Price, PricedAsCost
-from paceline.sim.cost.what_if.scaled import scaled
-from paceline.sim.serving.clock import to_ps, to_s
-from paceline.sim.serving.cluster.placed_cost import PlacedCost
-from paceline.sim.serving.forward_ps import MOST_ERROR, ForwardLines, in_whole_ps
+from paceline.sim.cost.base import CostRangeError, LinedCost, why_unlined
+from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.sim.cost.what_if import Price, PricedAsCost, scaled
+from paceline.sim.serving.charges import MOST_ERROR, ForwardLines, in_whole_ps
+from paceline.sim.serving.cluster import PlacedCost
+from paceline.sim.serving.running import to_ps, to_s
 from paceline.traces.meta import CostTable
-from paceline.traces.shapes.named import shape_called
+from paceline.traces.shapes import shape_called
 
 GRID = CostGrid(new_tokens=(1, 64), context_tokens=(10, 500, 9000), seconds=((1e-4, 3e-4, 2e-4), (4e-4, 5e-4, 9e-4)))
 TABLE = CostTable(new_tokens=(1, 64), seconds=(1e-4, 4e-4))

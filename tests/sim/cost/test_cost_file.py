@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.cost.grid import CostGrid
+from paceline.sim.cost.files import CostGrid, CostLine, FileCost
 from paceline.sim.cost.make import make_cost
 from paceline.traces import CostTable, TraceFormatError
 

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from paceline.sim.cost.devices import device_sheet
-from paceline.traces.quantised import WIDTHS
+from paceline.sim.cost.roofline import device_sheet
+from paceline.traces.meta import WIDTHS
 
 NAMES = {
     "a100-40gb",

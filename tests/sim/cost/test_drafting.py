@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError, DraftTerms
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine, DrafterFigures
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.cost.make import make_cost
-from paceline.sim.cost.what_if.other_model import Price, PricedAsCost
+from paceline.sim.cost.what_if import Price, PricedAsCost
 
 from .shapes import RECORDING, seconds
 

@@ -6,11 +6,10 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.roofline import RooflineCost
-from paceline.traces.experts import Experts
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.traces.errors import Experts
 from paceline.traces.meta import ModelInfo
-from paceline.traces.shapes.decoder import presets
+from paceline.traces.shapes import presets
 from pydantic import ValidationError
 
 from .shapes import DEVICE, MODEL, seconds

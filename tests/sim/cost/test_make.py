@@ -1,9 +1,8 @@
 import pytest
-from paceline.sim.cost.cost_file import TableCost
-from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.files import TableCost
 from paceline.sim.cost.make import default_cost, make_cost
-from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import CostTable
 
 from .shapes import META, RECORDING, recording_that_says, seconds

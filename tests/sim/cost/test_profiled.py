@@ -3,20 +3,17 @@
 import re
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.machine import FOLDER_VARIABLE, processor
-from paceline.policies.lossless.chain import Chain
+from paceline.base.errors import ArgumentError
+from paceline.base.files import FOLDER_VARIABLE, processor
+from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.profiles.batch_shape import BatchShape
-from paceline.profiles.meta import BesideForwards
-from paceline.profiles.profile import write_profile
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError, OperationCost
 from paceline.sim.cost.make import make_cost
-from paceline.sim.cost.profile_choice import newest_here
-from paceline.sim.cost.profiled import ProfiledCost
+from paceline.sim.cost.measured import ProfiledCost, newest_here
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.profile import BatchShape, BesideForwards, write_profile
 
 from ...profiles.profiles import made_profile, seconds_of
 from .shapes import META, RECORDING, seconds

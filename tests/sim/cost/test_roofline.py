@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import LOOKUP_S
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import ModelInfo
-from paceline.traces.experts import Experts
-from paceline.traces.meta import DraftBlock
-from paceline.traces.quantised import Quantised
-from paceline.traces.shapes.given import given_shapes
+from paceline.traces.errors import Experts
+from paceline.traces.meta import DraftBlock, Quantised
+from paceline.traces.shapes_given import given_shapes
 
 from .shapes import DEVICE, MODEL, seconds
 

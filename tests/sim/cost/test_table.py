@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
-from paceline.sim.cost.cost_file import TableCost
+from paceline.sim.cost.files import TableCost
 from paceline.traces import CostTable
 
 from .shapes import seconds

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError, RoundCost
-from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.measured import TimedCost
 
 from .shapes import seconds
 from .timed_recordings import recording_of, request_of, rounds_of

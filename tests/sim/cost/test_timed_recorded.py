@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.measured import TimedCost
 from paceline.traces.importers import read_recording
 
 from ...data_folder import data_files

@@ -2,9 +2,8 @@
 
 import numpy as np
 from paceline.traces import ModelInfo
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 WINDOW = 4
 

@@ -1,11 +1,11 @@
 """Recordings of any kind for fixed chains, and rounds of a served request step by step."""
 
 from hypothesis import strategies as st
-from paceline.decoding.contract import Draft
-from paceline.decoding.observation import Load, Observation
+from paceline.decoding.seen import Load, Observation
 from paceline.decoding.session import Session
-from paceline.sim.rounds.tables import RoundsTables
-from paceline.sim.tries.tables import TrieTables
+from paceline.decoding.steps import Draft
+from paceline.sim.contexts import TrieTables
+from paceline.sim.rounds import RoundsTables
 from paceline.traces import TrieRecording
 
 from ...strategies import synthetic_traces, traces

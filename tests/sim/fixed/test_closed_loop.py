@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.contract import PolicyError
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
+from paceline.decoding.steps import PolicyError
 from paceline.policies import Draft, Verify
 from paceline.policies.about import About
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
+from paceline.sim import closed_loops as batch_rows
+from paceline.sim import closed_loops as op_rows
+from paceline.sim.closed_loops import why_looped
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError, DraftTerms
 from paceline.sim.cost.make import make_cost
-from paceline.sim.fixed import batch_rows, op_rows
-from paceline.sim.fixed.closed_loop import why_looped
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..tries.small_traces import easy_cost, request_of, trace_of

@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.contract import PolicyError, Verify
+from paceline.decoding.steps import PolicyError, Verify
 from paceline.policies import Commit, Draft, Ratio
 from paceline.policies.about import About
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim.fixed import rounds as module
-from paceline.sim.fixed.rounds import FixedRounds
-from paceline.sim.tries.tables import TrieTables
-from paceline.sim.unrecorded_error import UnrecordedContextError
+from paceline.sim import rounds_once as module
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import UnrecordedContextError
+from paceline.sim.rounds_once import FixedRounds
 
 from ..tries.small_traces import request_of, trace_of
 from .recorded import begun, contexts, logs, stepped, texts

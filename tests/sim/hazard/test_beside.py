@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.hazard.beside import Beside, Outcome, falling, filter_positions
-from paceline.sim.hazard.draws import Hazard
+from paceline.sim.difficulty import Beside, Outcome, falling, filter_positions
+from paceline.sim.hazard import Hazard
 
 from ...traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
 

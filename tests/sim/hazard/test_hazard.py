@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.hazard.beside import Beside, Outcome, filter_positions
-from paceline.sim.hazard.draws import Hazard
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.sim.difficulty import Beside, Outcome, filter_positions
+from paceline.sim.hazard import Hazard
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 from ...traces.rounds.rounds_strategies import bernoulli_trace, rounds_traces
 
@@ -259,7 +258,7 @@ def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypat
         filtered.append(given)
         return Counted(filter_positions(*given))
 
-    monkeypatch.setattr("paceline.sim.hazard.draws.filter_positions", counting)
+    monkeypatch.setattr("paceline.sim.hazard.filter_positions", counting)
     first = Hazard(bernoulli_trace(by_start=True))
     others = [first.reseeded(seed) for seed in range(3)]
     for hazard in (first, *others, first.reseeded(0)):
@@ -299,7 +298,7 @@ def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():
 
 
 def test_a_request_dropped_from_the_cache_draws_the_same_again(monkeypatch):
-    monkeypatch.setattr("paceline.sim.hazard.draws._MOST_CACHED", 2)
+    monkeypatch.setattr("paceline.sim.hazard._MOST_CACHED", 2)
     trace = bernoulli_trace(by_start=True)
     asked = questions(Random(2), 300)
     crowded = Hazard(trace)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from paceline.sim.hazard.lengths import fit_lengths, stated_lengths
+from paceline.sim.hazard import fit_lengths, stated_lengths
 from paceline.traces.meta import MOST
-from paceline.traces.rounds.meta import DrafterInfo
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsRequest
 
 
 def request(*drafted, length=1000):

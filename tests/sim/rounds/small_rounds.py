@@ -2,11 +2,9 @@
 
 import numpy as np
 from hypothesis import strategies as st
-from paceline.sim.rounds.tables import RoundsTables
-from paceline.sim.rounds.world import RoundsWorld
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.sim.rounds import RoundsTables, RoundsWorld
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 NAMES = ("feature", "tokens")
 

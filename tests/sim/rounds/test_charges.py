@@ -4,15 +4,15 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from paceline.decoding.prefill import Start
 from paceline.decoding.results import Drafted
+from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify, make_policy
+from paceline.sim.charges import RoundCharges
 from paceline.sim.cost.base import CostRangeError
-from paceline.sim.cost.timed import TimedCost
-from paceline.sim.rounds.charges import RoundCharges
-from paceline.sim.rounds.request_rounds import RequestRounds
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.rounds import RoundsTables
+from paceline.sim.rounds_answers import RequestRounds
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import read_recording
 

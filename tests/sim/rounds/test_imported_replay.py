@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.measured import TimedCost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import read_recording

@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.cost.timed import TimedCost
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import DrafterInfo, RoundsMeta
 
 from ...unit_cost import UnitCost
 from ..tries.small_traces import Anything, Script

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline.decoding.ledger import VERIFY
-from paceline.decoding.prefill import Start
+from paceline.decoding.results import VERIFY
+from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.importers import ImportOptions, read_recording
-from paceline.traces.importers.import_files import choose_format
+from paceline.traces.importers.formats import choose_format
 
 from ...data_folder import data_folder
 from ...unit_cost import UnitCost

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.hazard.beside import Beside, Outcome
-from paceline.sim.rounds.recorded_tokens import WHOLE, known_tokens
-from paceline.traces.rounds.meta import DrafterInfo
+from paceline.sim.difficulty import Beside, Outcome
+from paceline.sim.rounds_answers import WHOLE, known_tokens
+from paceline.traces.rounds.rounds import DrafterInfo
 
 from .small_rounds import one_request, rounds_of
 

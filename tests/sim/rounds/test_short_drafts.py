@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports import summarise_run
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.recorded import UnrecordedContextError
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.unrecorded_error import UnrecordedContextError
 
 from ...unit_cost import UnitCost
 from ..tries.small_traces import Script

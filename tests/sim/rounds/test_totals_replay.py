@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from paceline.policies import Draft, Verify
 from paceline.reports import summarise_run
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import ImportOptions, Load, read_recording
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.contract import PolicyError
-from paceline.decoding.prefill import Start
-from paceline.decoding.rules.acceptance import Ratio
+from paceline.decoding.rules import Ratio
+from paceline.decoding.seen import Start
+from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
+from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.replay_tables import tables_of
-from paceline.sim.rounds.tables import RoundsTables
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.unrecorded_error import UnrecordedContextError
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import NgramInfo
 

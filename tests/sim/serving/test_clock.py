@@ -6,8 +6,8 @@ from math import inf, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.clock import to_ps, to_s
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.sim.serving.running import to_ps, to_s
+from paceline.traces.workloads.arrival import PS_PER_S
 
 
 @given(st.integers(0, 2**51))

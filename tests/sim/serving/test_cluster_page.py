@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from paceline.policies.options import policy_options
-from paceline.sim.serving.cluster.cluster_file import (
+from paceline.policies.chains import policy_options
+from paceline.sim.serving.cluster_file import (
     ACTIVATION_RESERVE_BYTES,
     BLOCK_TOKENS,
     MEMORY_SHARE,
@@ -17,7 +17,7 @@ from paceline.sim.serving.cluster.cluster_file import (
     RouterTable,
     TransferTable,
 )
-from paceline.sim.serving.routers.spec import own_routers
+from paceline.sim.serving.routers import own_routers
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
 

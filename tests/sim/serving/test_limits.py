@@ -1,7 +1,7 @@
 """What bounds a replica is refused where it would bound nothing."""
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 
 KV = KvLimits(num_blocks=10)

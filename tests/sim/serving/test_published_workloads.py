@@ -2,15 +2,13 @@
 
 import pytest
 from paceline.policies.spec import make_policy
-from paceline.runs.serving.gap_sums import total_ps
-from paceline.runs.serving.meta import ServingAbout
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.serving.clock import to_ps
-from paceline.sim.serving.engine.replica_spec import ReplicaSpec
+from paceline.runs.serving import ServingAbout, total_ps
+from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
-from paceline.sim.serving.simulate import serve
+from paceline.sim.serving.running import to_ps
+from paceline.sim.serving.serve import serve
 from paceline.traces.workloads import open_workload
 
 from ...data_folder import data_folder

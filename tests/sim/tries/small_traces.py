@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from paceline.decoding.prefill import Start
+from paceline.decoding.seen import Start
 from paceline.policies import Commit, Draft, Exact, Verify
+from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
 from paceline.traces import Closure, NgramInfo, Sampling, Trie, TrieMeta, TrieRecording, TrieRequest
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 
 from ...strategies import model_info
 

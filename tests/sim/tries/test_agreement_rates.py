@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from paceline.sim.tries.agreement_rates import Fallback
+from paceline.sim.contexts import Fallback
 from paceline.traces import SyntheticSpec, make_trace
 
 from .small_traces import THREE, request_of, trace_of

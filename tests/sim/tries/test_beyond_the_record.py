@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from paceline.policies import Draft, PolicyError, Verify, make_policy
 from paceline.reports import summarise_run
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.unrecorded_error import UnrecordedContextError
+from paceline.sim.recorded import UnrecordedContextError, recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
 from .small_traces import THREE, Script, request_of, table, trace_of, trunk_of

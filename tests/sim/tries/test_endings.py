@@ -1,9 +1,9 @@
 """Where a text ends: at its end-of-sequence token, or at its budget."""
 
 import pytest
-from paceline.decoding.ledger import DRAFT, VERIFY
+from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import write_trace
 
 from .small_traces import THREE, Script, request_of, table, trace_of

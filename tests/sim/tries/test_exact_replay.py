@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import DRAFT, VERIFY
+from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
 from ...strategies import synthetic_traces, traces

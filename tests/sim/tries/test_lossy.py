@@ -3,14 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
-from paceline.decoding.rules.acceptance import Fuzzy
-from paceline.decoding.rules.cascade_deferral import Deferral
-from paceline.decoding.rules.equilibrium import Equilibrium
+from paceline.decoding.results import COMMIT, DRAFT, VERIFY
+from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy
 from paceline.policies import Band, Commit, Divergence, Draft, Exact, Ratio, Typical, Verify, Vouched
 from paceline.reports import summarise_run
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.unrecorded_error import UnrecordedContextError
+from paceline.sim.recorded import UnrecordedContextError, recorded_pool
 
 from ...strategies import synthetic_traces, traces
 from .small_traces import (

@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 from paceline.policies.spec import make_policy
 from paceline.sim import Scenario, TrieTables, simulate
-from paceline.sim.tries import request_tables
+from paceline.sim import context_tables as request_tables
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.tries import stored_requests
+from paceline.traces.contexts import store as stored_requests
 
 from ...unit_cost import UnitCost
 

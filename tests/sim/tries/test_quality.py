@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Ratio, Verify
-from paceline.reports.quality import quality_of
+from paceline.reports.summary import quality_of
 from paceline.runs.log import QUALITY_FIELDS
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.recorded import recorded_pool
 
 from ...strategies import synthetic_traces, traces
 from .small_traces import Anything, Script, request_of, table, trace_of, trunk_of, with_ngram

@@ -1,19 +1,17 @@
 """Token trees in replay: what they cost, and that nothing beyond the record is guessed."""
 
 import pytest
-from paceline.decoding.contract import PolicyError, Verify
-from paceline.decoding.trees.draft_tree import DraftTree
-from paceline.decoding.trees.shapes import tree_shape
+from paceline.decoding.steps import PolicyError, Verify
+from paceline.decoding.trees import DraftTree, tree_shape
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
+from paceline.reports.recordings import run_table
 from paceline.reports.summary import rejection_rate
-from paceline.reports.tables.run import run_table
 from paceline.runtime.recording.recorder import record
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.contexts import TrieTables
+from paceline.sim.recorded import UnrecordedTreeError, recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.sim.unrecorded_error import UnrecordedTreeError
-from paceline.studies.both_worlds import made_up_cost
+from paceline.studies.agree import made_up_cost
 from paceline.studies.record import tree_of
 from paceline.traces.meta import Closure, Sampling
 

@@ -1,6 +1,6 @@
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.studies.comparing.setting import Setting
+from paceline.base.errors import ArgumentError
+from paceline.studies.setting import Setting
 from paceline.traces import TrieRecording
 
 from ...sim.cost.shapes import META

@@ -1,12 +1,11 @@
 """What a comparison shows beside its table."""
 
 import pytest
-from paceline.policies.oracles.choices import OracleChain
+from paceline.policies.oracles import OracleChain
 from paceline.reports.side_by_side import SideBySide
 from paceline.sim.cost.base import CostRangeError
-from paceline.sim.recorded_pool import recorded_pool
-from paceline.studies.comparing.policy_runs import PolicyRuns
-from paceline.studies.comparing.views import regret_in
+from paceline.sim.recorded import recorded_pool
+from paceline.studies.compare import PolicyRuns, regret_in
 from paceline.traces import SyntheticSpec, make_trace
 
 

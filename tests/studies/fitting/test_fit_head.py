@@ -5,18 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from paceline.base.files import shipped
 from paceline.policies import Signal, make_policy
-from paceline.policies.learned.acceptance_head import read_head
-from paceline.policies.learned.logistic import chances_of
-from paceline.shipped import shipped
+from paceline.policies.learned import chances_of, read_head
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
-from paceline.studies.fitting.fit_head import fit_head, fit_shared_head
-from paceline.studies.fitting.judged_tokens import judged_tokens
+from paceline.studies.fit import fit_head, fit_shared_head, judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.rounds.store import write_rounds
-from paceline.traces.tries.store import read_trace
 
 from ...cli.command_line import paceline
 from ...sim.rounds.small_rounds import one_request, recording_of, sequential

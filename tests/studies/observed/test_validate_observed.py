@@ -4,11 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from paceline.runs.observed.meta import ObservedMeta, ObservedRun
-from paceline.runs.observed.request import ObservedRequest
-from paceline.runs.observed.store import read_observed, write_observed
-from paceline.studies.observed.validate_observed import validate_observed
-from paceline.studies.serving.simulate import simulate
+from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed, write_observed
+from paceline.studies.calibrate import validate_observed
+from paceline.studies.serving import simulate
 
 from ...cli.command_line import done, refused
 

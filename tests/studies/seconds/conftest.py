@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from time import process_time
 
 import pytest
-from paceline.machine import FOLDER_VARIABLE
+from paceline.base.files import FOLDER_VARIABLE
+from paceline.studies.profile import profile
 from paceline.studies.record import record
-from paceline.studies.seconds.profile import profile
 
 from .profiled_pool import GRID, POOL, PROMPTS
 

@@ -1,6 +1,6 @@
 """The tiny pool whose profile tests share."""
 
-from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.runtime.profiling.forwards import Grid
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.runtime.forced.forced_pool import ForcedPool, shapes_of
+from paceline.base.errors import ArgumentError
+from paceline.runtime.forced import ForcedPool, shapes_of
 from paceline.runtime.pools.pool_file import PoolFileError, read_forced_pool_file
-from paceline.studies.seconds.forced_pool import write_forced_pool
+from paceline.studies.pools import write_forced_pool
 
 
 def test_what_is_written_is_what_is_read(tmp_path):

@@ -6,17 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from paceline.arguments import ArgumentError
-from paceline.profiles.forward_terms import AfterAway
-from paceline.profiles.profile import Profile, write_profile
-from paceline.reports.tables.trie import trace_tables
-from paceline.runtime.profiling.reference_shapes import reference_grid, reference_times
+from paceline.base.errors import ArgumentError
+from paceline.reports.recordings import trace_tables
+from paceline.runtime.profiling.forwards import reference_grid, reference_times
+from paceline.studies.freshness import Freshness, MemberPace, check_profile, device_name, mismatches, remarks_on_profile
 from paceline.studies.record import record
-from paceline.studies.seconds.check_profile import check_profile
-from paceline.studies.seconds.freshness import Freshness, MemberPace, device_name, mismatches, remarks_on_profile
-from paceline.studies.seconds.validate import validate
+from paceline.studies.validate import validate
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Sampling
-from paceline.traces.tries.store import read_trace
+from paceline.traces.profile import AfterAway, Profile, write_profile
 
 from ...profiles.profiles import made_profile
 from .profiled_pool import POOL, PROMPTS

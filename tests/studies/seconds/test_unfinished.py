@@ -4,12 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from paceline.machine import FOLDER_VARIABLE
-from paceline.runtime.profiling import forward_shapes
-from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.base.files import FOLDER_VARIABLE
+from paceline.runtime.profiling import forwards as forward_shapes
+from paceline.runtime.profiling.forwards import Grid
 from paceline.runtime.profiling.operations import measure_operations
-from paceline.studies.seconds import unfinished
-from paceline.studies.seconds.profile import profile
+from paceline.studies import freshness as unfinished
+from paceline.studies.profile import profile
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 
@@ -24,7 +24,7 @@ NUM_GROUPS = 4 * 4  # of rows and tokens held, in four rounds
 def operations():
     """They are measured once for all profiles here: forwards come before them, and a journal keeps no other thing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.studies.seconds.profile.measure_operations", once(measure_operations))
+        patch.setattr("paceline.studies.profile.measure_operations", once(measure_operations))
         yield
 
 
@@ -108,7 +108,7 @@ def test_what_is_of_no_use_is_begun_anew(interrupted, monkeypatch, capsys, ratio
     begun_at = (datetime.now(UTC) - timedelta(seconds=older_s)).isoformat()
     path.write_text(json.dumps(json.loads(header) | {"begun_at": begun_at}) + "\n" + "".join(lines))
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.studies.seconds.profile._refuse_drift", lambda *_: None)  # a test's machine is busy
+        patch.setattr("paceline.studies.profile._refuse_drift", lambda *_: None)  # a test's machine is busy
         profile(POOL, PROMPTS, **GIVEN | options)
     assert len(timed) == 4 * NUM_GROUPS
     told = capsys.readouterr().err

@@ -4,18 +4,17 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.profiles.meta import BesideForwards
-from paceline.profiles.profile import read_profile
-from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.base.errors import ArgumentError
+from paceline.runtime.profiling.forwards import Grid
 from paceline.runtime.prompts import Prompt
 from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
-from paceline.studies.seconds.check_profile import check_profile
-from paceline.studies.seconds.profile import profile
-from paceline.studies.seconds.validate import validate
+from paceline.studies.freshness import check_profile
+from paceline.studies.profile import profile
+from paceline.studies.validate import validate
+from paceline.traces.contexts.store import read_trace, write_trace
 from paceline.traces.meta import CostTable, Sampling
-from paceline.traces.tries.store import read_trace, write_trace
+from paceline.traces.profile import BesideForwards, read_profile
 
 from ...runtime.forced.forced_pools import write_tiny_forced_pool
 from .profiled_pool import GRID, POOL, PROMPTS
@@ -30,7 +29,7 @@ LONG = [*PROMPTS, Prompt(request_id="long", tag="a", text=" ".join(["t1"] * 256)
 def unmeasured(monkeypatch):
     """Nothing can be measured or run."""
     for what in ("profile.journal_of", "profile.measure_members", "profile.measure_operations", "validate._measured"):
-        monkeypatch.setattr(f"paceline.studies.seconds.{what}", None)
+        monkeypatch.setattr(f"paceline.studies.{what}", None)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,7 @@ def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(ma
 
 
 def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.studies.seconds.profile.measure_members", None)
+    monkeypatch.setattr("paceline.studies.profile.measure_members", None)
     grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
     with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)

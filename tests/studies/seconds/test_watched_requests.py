@@ -1,9 +1,9 @@
 """What is decoded for a profile: a forced pool's is chosen as its recording was, which nothing may contradict."""
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
+from paceline.studies.profile import watched_requests
 from paceline.studies.record import record
-from paceline.studies.seconds.watched_requests import watched_requests
 from paceline.traces.meta import Sampling
 
 from ...cli.command_line import refused

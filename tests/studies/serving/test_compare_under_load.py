@@ -4,9 +4,9 @@ import json
 
 import paceline
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.runs.serving.store import read_serving
-from paceline.studies.serving.compare_under_load import compare_under_load
+from paceline.base.errors import ArgumentError
+from paceline.runs.serving import read_serving
+from paceline.studies.load import compare_under_load
 
 LOAD = "poisson:requests=40"
 # Seconds under which a batch of a hundred makes a draft's verification dear.

@@ -7,10 +7,9 @@ import signal
 
 import paceline
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.runs.serving.store import read_serving
-from paceline.studies.serving.broken_workload import BrokenWorkloadError
-from paceline.studies.serving.simulate import simulate
+from paceline.base.errors import ArgumentError
+from paceline.runs.serving import read_serving
+from paceline.studies.serving import BrokenWorkloadError, simulate
 from paceline.traces.errors import TraceFormatError
 
 from ...data_folder import data_files

@@ -6,23 +6,20 @@ from random import Random
 
 import numpy as np
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.decoding.world import VerifyItem
 from paceline.runtime.world import TorchWorld
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.serving.cluster.make_cluster import open_cluster
-from paceline.sim.serving.engine.charges import ServingCharges
-from paceline.studies.named_policies import named_policy
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.serving.charges import ServingCharges
+from paceline.sim.serving.cluster import open_cluster
+from paceline.studies import in_the_loop as served_worlds
+from paceline.studies.in_the_loop import ModelsWorld, ServedWorlds, validate_under_load
 from paceline.studies.record import record
-from paceline.studies.serving.in_the_loop import served_worlds
-from paceline.studies.serving.in_the_loop.models_world import ModelsWorld
-from paceline.studies.serving.in_the_loop.served_worlds import ServedWorlds
-from paceline.studies.serving.validate_under_load import validate_under_load
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Sampling
-from paceline.traces.tries.store import read_trace
 from paceline.traces.workloads import Arrival, WorkloadAbout
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.traces.workloads.arrival import PS_PER_S
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 

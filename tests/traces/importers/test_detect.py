@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from paceline.traces import TraceFormatError, importers
 from paceline.traces.importers import choose_format, format_names
-from paceline.traces.importers.detect import detect
-from paceline.traces.importers.formats import FORMATS, format_named
+from paceline.traces.importers.formats import FORMATS, detect, format_named
 
 from .foreign_files import one_file_each, write_lines
 

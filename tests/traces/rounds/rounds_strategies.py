@@ -4,9 +4,8 @@ from math import erfc
 
 import numpy as np
 from hypothesis import strategies as st
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 from ...strategies import model_info
 

@@ -2,9 +2,8 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.rounds.columns import gather, rounds_requests, slices
+from paceline.traces.rounds.columns import gather, misaligned, request_arrays, request_table, rounds_requests, slices
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.schema import misaligned, request_arrays, request_table
 
 from .rounds_strategies import assert_same_rounds, rounds_traces
 

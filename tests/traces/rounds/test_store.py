@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from paceline.base.files import whole_folder
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
 from paceline.traces.folder import ROUNDS_FILES
 from paceline.traces.forms import open_recording
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import read_rounds, write_rounds
-from paceline.whole_files import whole_folder
 
 from ..tries.test_store import SPEC, assert_equal, cast, content, edit_meta, edit_table, sign, with_null
 from .rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces

@@ -4,11 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from paceline.reports.tables.rounds import rounds_tables
+from paceline.reports.recordings import rounds_tables
 from paceline.traces.importers import read_recording
+from paceline.traces.rounds.check import acceptance_lengths
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.store import read_rounds
-from paceline.traces.rounds.summary import acceptance_lengths
 from rich.console import Console
 
 from ...data_folder import data_folder

@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import write_rounds
 
 from ..tries.test_store import edit_table

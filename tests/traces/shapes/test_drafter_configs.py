@@ -3,9 +3,8 @@
 import pytest
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import DraftBlock
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.given import given_shapes
-from paceline.traces.shapes.hub_config import read_hub_config, read_hub_decoder
+from paceline.traces.shapes import presets
+from paceline.traces.shapes_given import given_shapes, read_hub_config, read_hub_decoder
 
 from .test_hub_config import LLAMA, QWEN_MOE, written
 

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.given import given_shapes
-from paceline.traces.shapes.named import head_called, model_called, named_shapes
+from paceline.traces.shapes import head_called, model_called, named_shapes, presets
+from paceline.traces.shapes_given import given_shapes
 
 QWEN_8B, LLAMA_8B, LLAMA_70B = "Qwen3-8B", "Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.given import given_shapes
-from paceline.traces.shapes.hub_config import read_hub_config
+from paceline.traces.shapes import presets
+from paceline.traces.shapes_given import given_shapes, read_hub_config
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 MODEL_TYPES = (

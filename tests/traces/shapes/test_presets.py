@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import ModelInfo
 from paceline.traces.meta import DraftBlock
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.heads import HEADS, head_of
-from paceline.traces.shapes.named import head_called, model_called, named_shapes, preset_names
+from paceline.traces.shapes import HEADS, head_called, head_of, model_called, named_shapes, preset_names, presets
 
 # Parameters as the safetensors index or the model card counts them.
 PUBLISHED = {

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.given import given_decoders, given_shapes
-from paceline.traces.shapes.hub_config import read_hub_config
-from paceline.traces.shapes.weights import FORMATS
+from paceline.traces.shapes import FORMATS, presets
+from paceline.traces.shapes_given import given_decoders, given_shapes, read_hub_config
 
 from .test_hub_config import LLAMA, QWEN_MOE, written
 

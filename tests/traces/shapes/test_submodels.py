@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.traces.meta import ModelInfo
-from paceline.traces.shapes.decoder import presets
-from paceline.traces.shapes.given import given_decoders, given_shapes
-from paceline.traces.shapes.submodels import derived_submodels
+from paceline.traces.shapes import derived_submodels, presets
+from paceline.traces.shapes_given import given_decoders, given_shapes
 
 
 def shape(name, layers, submodel_of=None):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 from paceline.traces import SyntheticSpec, TraceFormatError, TrieRequest, make_trace, read_trace, write_trace
-from paceline.traces.tries import stored_requests
-from paceline.traces.tries.stored_requests import StoredNodes, batches
+from paceline.traces.contexts import store as stored_requests
+from paceline.traces.contexts.store import StoredNodes, batches
 
 from .test_store import assert_equal, edit_table, sign
 from .test_validate import with_cell

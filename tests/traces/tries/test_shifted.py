@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.contexts.trie import columns_of
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import read_rounds
-from paceline.traces.tries.trie import columns_of
 
 from ..rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
 from ..rounds.test_store import write

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import SyntheticSpec, TraceFormatError, TrieRecording, make_trace, read_trace, write_trace
+from paceline.traces.contexts.trie import columns_of
 from paceline.traces.folder import TRIE_FILES as FILES
-from paceline.traces.tries.trie import columns_of
 
 from ...strategies import traces
 

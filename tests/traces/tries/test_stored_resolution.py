@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS, Grid
 
 GRIDS = st.sampled_from([LOG_PROBS, ENTROPIES, UNITS])
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, read_trace, write_trace
-from paceline.traces.tries.trie import columns_of
+from paceline.traces.contexts.trie import columns_of
 
 from .test_validate import trace, trie
 

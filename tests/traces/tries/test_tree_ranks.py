@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paceline.traces import TraceFormatError, read_trace, write_trace
+from paceline.traces.contexts.trie import TreeRanks
 from paceline.traces.meta import Closure, TreeClosure
-from paceline.traces.tries.trie import TreeRanks
 
 from .test_validate import trace
 

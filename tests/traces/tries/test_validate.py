@@ -16,7 +16,7 @@ from paceline.traces import (
     TrieRequest,
     write_trace,
 )
-from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 
 from ...strategies import model_info
 from .test_store import edit_table, read_whole, refusal

@@ -4,11 +4,11 @@ import resource
 import tracemalloc
 
 import pytest
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.traces.workloads import open_workload
-from paceline.traces.workloads.generated.spec import KINDS
-from paceline.traces.workloads.sharing.spec import SESSION_KINDS
-from paceline.traces.workloads.walk import requests_of
+from paceline.traces.workloads.arrival import requests_of
+from paceline.traces.workloads.generated import KINDS
+from paceline.traces.workloads.sharing import SESSION_KINDS
 
 PLAIN = {"rate": "2", "requests": "3", "prompt": "5", "output": "7"}
 SOUND = {kind: PLAIN | ({"cv": "2"} if kind == "gamma" else {}) for kind in KINDS}

@@ -5,7 +5,7 @@ from decimal import ROUND_HALF_UP, Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.workloads.exact_seconds import MOST_READ_PS, PS_PER_S, ps_of_decimal, ps_of_moment, ps_of_seconds
+from paceline.traces.workloads.arrival import MOST_READ_PS, PS_PER_S, ps_of_decimal, ps_of_moment, ps_of_seconds
 
 
 @given(st.decimals(min_value=0, max_value=10**9, allow_nan=False, allow_infinity=False))

@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import lines_of_workload, open_workload
 

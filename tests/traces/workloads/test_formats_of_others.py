@@ -5,8 +5,8 @@ import re
 import pytest
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import open_workload
+from paceline.traces.workloads.arrival import requests_of
 from paceline.traces.workloads.summary import summary_of
-from paceline.traces.workloads.walk import requests_of
 
 from .files import BAILIAN, DETAILS, LLMSERVINGSIM, MOONCAKE_SESSIONS, SPLITWISE, bailian_row, lines, write
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.shipped import shipped
+from paceline.base.errors import ArgumentError
+from paceline.base.files import shipped
 from paceline.traces import open_recording
 from paceline.traces.workloads import open_workload
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads import open_workload
-from paceline.traces.workloads.walk import requests_of
+from paceline.traces.workloads.arrival import requests_of
 
 from .files import lines, write
 

@@ -5,8 +5,7 @@ from heapq import heappop, heappush
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.workloads.graphs import GraphError, Node, SessionGraph, Waits
-from paceline.traces.workloads.sessions import Turn
+from paceline.traces.workloads.sessions import GraphError, Node, SessionGraph, Turn, Waits
 
 OUTPUT = 10
 

@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import open_workload
-from paceline.traces.workloads.exact_seconds import MOST_PS
+from paceline.traces.workloads.arrival import MOST_PS
 from paceline.traces.workloads.summary import summary_of
 
 from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, all_of, lines, write

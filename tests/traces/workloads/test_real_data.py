@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 from paceline.traces.workloads import open_workload
+from paceline.traces.workloads.arrival import requests_of
 from paceline.traces.workloads.summary import summary_of
-from paceline.traces.workloads.walk import requests_of
 
 from ...data_folder import data_folder
 from .files import all_of

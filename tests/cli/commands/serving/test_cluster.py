@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.studies.serving.cluster import cluster
+from paceline.studies.load import cluster
 
 from ...command_line import done, paceline
 

@@ -4,9 +4,9 @@ import json
 
 import pyarrow as pa
 import pytest
-from paceline.reports.interval import mean_interval
-from paceline.runs.serving.store import write_serving
-from paceline.studies.serving.metrics import metrics
+from paceline.reports.summary import mean_interval
+from paceline.runs.serving import write_serving
+from paceline.studies.serving import metrics
 
 from ....reports.serving.worked_example import ABOUT, worked_log
 from ...command_line import done, paceline

@@ -9,7 +9,7 @@ from itertools import pairwise
 from signal import SIGINT
 
 import pytest
-from paceline.runs.observed.store import read_observed
+from paceline.runs.observed import read_observed
 
 from ....observing.fake_server import Ways, served
 from ...command_line import done, paceline, refused

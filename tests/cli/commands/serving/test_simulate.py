@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from paceline.studies.serving.compare_under_load import compare_under_load
-from paceline.studies.serving.simulate import simulate
+from paceline.studies.load import compare_under_load
+from paceline.studies.serving import simulate
 
 from ...command_line import done, paceline, refused
 

@@ -1,10 +1,9 @@
 """Which cells there are."""
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.asked.cells import CellsFileError, all_cells, asked_cells
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena.cells import CellsFileError, Side, all_cells, asked_cells, read_split
 from paceline.laboratory.arena.ladders import ladders
-from paceline.laboratory.arena.split import Side, read_split
 
 SPLIT = read_split()
 

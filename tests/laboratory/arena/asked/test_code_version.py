@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from paceline.laboratory.arena.asked import code_version as versions
-from paceline.laboratory.arena.asked.code_version import code_version
+from paceline.laboratory.arena import versions
+from paceline.laboratory.arena.versions import code_version
 
 MODULES = {
     "__init__": "",

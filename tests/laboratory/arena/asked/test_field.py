@@ -1,8 +1,8 @@
 """Who plays."""
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.asked.field import asked_field, default_field
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena.cells import asked_field, default_field
 
 
 def test_the_default_field_sees_nothing_ahead_and_needs_no_option():

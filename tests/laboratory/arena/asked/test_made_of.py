@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from paceline.laboratory.arena import ladders
-from paceline.laboratory.arena.asked import code_version
-from paceline.laboratory.arena.asked.made_of import Versions, ladder_version
+from paceline.laboratory.arena import versions as code_version
+from paceline.laboratory.arena.versions import Versions, ladder_version
 from paceline.policies.spec import PolicySpec
 
 CLASS = """class Mine:

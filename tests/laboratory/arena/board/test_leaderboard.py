@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from paceline.laboratory.arena.board.leaderboard import leaderboard
-from paceline.laboratory.arena.board.page import leaderboard_page
-from paceline.laboratory.arena.board.runs import BoardRuns
-from paceline.laboratory.arena.board.tables import ranking
-from paceline.laboratory.arena.board.write import check_page, write_leaderboard
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.split import Side
+from paceline.laboratory.arena.board import (
+    BoardRuns,
+    check_page,
+    leaderboard,
+    leaderboard_page,
+    ranking,
+    write_leaderboard,
+)
+from paceline.laboratory.arena.cells import Side
+from paceline.laboratory.arena.store import BEST_STATIC
 
 from .made_runs import CELLS, POLICIES, SEEDS, SPLIT, run_of, runs
 

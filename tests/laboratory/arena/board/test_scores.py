@@ -4,13 +4,24 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from paceline.laboratory.arena.board.checks import EARLY, LIMITS, OTHERS, PLAIN, STATIC, checks
-from paceline.laboratory.arena.board.learning import ratios_after, ratios_beyond
-from paceline.laboratory.arena.board.losses import by_part, loses_at, worst_cells
-from paceline.laboratory.arena.board.regret import oracle_cells, regrets
-from paceline.laboratory.arena.board.runs import BoardRuns
-from paceline.laboratory.arena.board.scores import scores
-from paceline.laboratory.arena.played import BEST_STATIC
+from paceline.laboratory.arena.board import (
+    EARLY,
+    LIMITS,
+    OTHERS,
+    PLAIN,
+    STATIC,
+    BoardRuns,
+    by_part,
+    checks,
+    loses_at,
+    oracle_cells,
+    ratios_after,
+    ratios_beyond,
+    regrets,
+    scores,
+    worst_cells,
+)
+from paceline.laboratory.arena.store import BEST_STATIC
 
 from .made_runs import CELLS, POLICIES, SEEDS, run_of, runs
 

@@ -1,10 +1,8 @@
 import json
 
 import pytest
-from paceline.laboratory.arena.recordings import imported
-from paceline.laboratory.arena.recordings.imported import hsd, spec_bench
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf
-from paceline.laboratory.arena.recordings.source import RecordingUnavailableError
+from paceline.laboratory.arena import recordings as imported
+from paceline.laboratory.arena.recordings import RecordingShelf, RecordingUnavailableError, hsd, spec_bench
 from paceline.traces import read_rounds
 
 from ....data_folder import data_files

@@ -3,12 +3,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.recordings.catalogue import Entry
-from paceline.laboratory.arena.recordings.phases import StaleSource, TurnoverSource, gone_stale, turned_over
-from paceline.laboratory.arena.recordings.pools.agreement import TargetTexts
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf
-from paceline.laboratory.arena.recordings.trained_source import TrainedSource
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena.pools import TargetTexts
+from paceline.laboratory.arena.recordings import (
+    Entry,
+    RecordingShelf,
+    StaleSource,
+    TrainedSource,
+    TurnoverSource,
+    gone_stale,
+    turned_over,
+)
 from paceline.policies.spec import make_policy
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of

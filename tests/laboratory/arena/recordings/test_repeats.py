@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from paceline.laboratory.arena.recordings.repeats import PIECE, pieces_of, repeats, repeats_table
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.base.files import shipped
+from paceline.laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
+from paceline.traces.contexts.store import read_trace
 
 PICO = read_trace(shipped("recordings", "pico.trace"))
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.recordings.catalogue import Entry
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf, recording
-from paceline.laboratory.arena.recordings.source import Shelf
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena.recordings import Entry, RecordingShelf, Shelf, recording
 from paceline.traces.folder import META
 
 
@@ -143,7 +141,7 @@ def test_an_unknown_name_is_said_with_those_there_are(tmp_path):
 
 
 def test_the_shipped_recording_is_as_it_came(tmp_path):
-    from paceline.shipped import shipped
+    from paceline.base.files import shipped
 
     path = recording("pico", tmp_path)
     for file in ("requests.parquet", "nodes.parquet", META):

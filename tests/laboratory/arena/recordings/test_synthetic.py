@@ -2,12 +2,10 @@ import json
 
 import numpy as np
 import pytest
-from paceline.laboratory.arena.recordings import synthetic
-from paceline.laboratory.arena.recordings.catalogue import catalogue
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf
-from paceline.laboratory.arena.recordings.synthetic import bursty, deep, flat, ladder
+from paceline.laboratory.arena import recordings as synthetic
+from paceline.laboratory.arena.recordings import RecordingShelf, bursty, catalogue, deep, flat, ladder
 from paceline.traces import read_trace
-from paceline.traces.tries.store import write_trace
+from paceline.traces.contexts.store import write_trace
 
 SOURCES = {"synth-flat": flat(), "synth-deep": deep(), "synth-bursty": bursty(), "synth-ladder": ladder()}
 

@@ -3,16 +3,14 @@
 from pathlib import Path
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.laboratory.arena.recordings.catalogue import TRAINED, Entry, catalogue
-from paceline.laboratory.arena.recordings.pools import training
-from paceline.laboratory.arena.recordings.pools.agreement import TargetTexts, joined
-from paceline.laboratory.arena.recordings.pools.recipe import PoolRecipeError, pool_recipe
-from paceline.laboratory.arena.recordings.shelf import RecordingShelf
-from paceline.laboratory.arena.recordings.trained_source import TrainedSource
+from paceline.base.errors import ArgumentError
+from paceline.laboratory.arena import pools as training
+from paceline.laboratory.arena.pools import TargetTexts, joined
+from paceline.laboratory.arena.recipe import PoolRecipeError, pool_recipe
+from paceline.laboratory.arena.recordings import TRAINED, Entry, RecordingShelf, TrainedSource, catalogue
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.arena.stage.order import PARTS, reordered
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.base.files import shipped
+from paceline.laboratory.arena.play import PARTS, reordered
+from paceline.traces.contexts.store import read_trace
 
 RECORDING = read_trace(shipped("recordings", "pico.trace"))
 IDS = [request.request_id for request in RECORDING.requests]

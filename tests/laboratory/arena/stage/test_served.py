@@ -1,8 +1,8 @@
 """Arrivals of a recording's requests."""
 
 import pytest
-from paceline.decoding.contract import Verify
-from paceline.laboratory.arena.stage.served import served
+from paceline.decoding.steps import Verify
+from paceline.laboratory.arena.play import served
 
 
 class Looking:

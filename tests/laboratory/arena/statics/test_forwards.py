@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.base.files import shipped
 from paceline.laboratory.arena.ladders import ladders
-from paceline.laboratory.arena.statics.forwards import ForwardKinds, UnitCost
+from paceline.laboratory.arena.statics import ForwardKinds, UnitCost
 from paceline.policies.spec import make_policy
-from paceline.shipped import shipped
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import DraftTerms
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine, DrafterFigures
-from paceline.sim.cost.grid import CostGrid
+from paceline.sim.cost.files import CostGrid, CostLine, DrafterFigures, FileCost
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TrieTables
+from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import CostTable
-from paceline.traces.tries.store import read_trace
 
 from ....sim.fixed.recorded import contexts, logs, texts
 

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from paceline.laboratory.arena.cell import ArenaCell
-from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.stage.recording_stage import RecordingStage
-from paceline.laboratory.arena.statics.of_cells import CellStatics
+from paceline.base.files import shipped
+from paceline.laboratory.arena.cells import ArenaCell
+from paceline.laboratory.arena.play import RecordingStage, play
+from paceline.laboratory.arena.statics import CellStatics
+from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
-from paceline.shipped import shipped
-from paceline.traces.tries.store import read_trace
+from paceline.traces.contexts.store import read_trace
 
 
 @pytest.fixture(scope="module")

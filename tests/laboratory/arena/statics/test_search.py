@@ -3,18 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.base.files import shipped
 from paceline.decoding.pool import Member, Pool
-from paceline.laboratory.arena.statics import at_batch_one
-from paceline.laboratory.arena.statics.at_batch_one import ChainSearch, PlayedChains
-from paceline.laboratory.arena.statics.family import MOST, Family
-from paceline.laboratory.arena.statics.search import Search
-from paceline.policies.chain_notation import ChainSpec, parse_chain
-from paceline.shipped import shipped
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.tries.tables import TrieTables
-from paceline.traces.tries.recording import TrieRecording
-from paceline.traces.tries.store import read_trace
+from paceline.laboratory.arena import statics as at_batch_one
+from paceline.laboratory.arena.statics import MOST, ChainSearch, Family, PlayedChains, Search
+from paceline.policies.chains import ChainSpec, parse_chain
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
 
 POOL = Pool(
     (

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.reports.serving.metrics import metrics_of
-from paceline.reports.serving.slo.promises import Promises
-from paceline.reports.serving.slo.service_levels import ServiceLevels
+from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 
 from ....runs.serving.toy_engine import played
 from ..worked_example import worked_log

@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.multiplying import product_choice as choosing
-from paceline.runtime.forward.multiplying.product_choice import Multiplier, ProductChooser
-from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS
-from paceline.runtime.forward.multiplying.products import (
+from paceline.runtime import products as choosing
+from paceline.runtime.products import (
     PLAIN,
     PRODUCTS,
+    TOKEN_COUNTS,
+    KnownChoices,
+    Multiplier,
+    ProductChooser,
     named_products,
     padded,
     right,

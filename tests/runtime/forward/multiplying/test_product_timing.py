@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import torch
-from paceline.runtime.forward.multiplying.product_timing import TOKEN_COUNTS, chosen_of, time_products, ways_of
-from paceline.runtime.forward.multiplying.products import PLAIN, PRODUCTS
+from paceline.runtime.products import PLAIN, PRODUCTS, TOKEN_COUNTS, chosen_of, time_products, ways_of
 
 
 def seconds_of(**quickest):

@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefixes.member_prefixes import Hit
-from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.runtime.forward.fused_forward import FusedForward
-from paceline.runtime.forward.known_choices import KnownChoices
-from paceline.runtime.forward.multiplying.product_choice import ProductChooser
-from paceline.runtime.forward.shared import shared_attention
-from paceline.runtime.kv.prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
-from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.decoding.prefixes import Hit, PrefixCacheSize
+from paceline.runtime import prefix_caches as shared_attention
+from paceline.runtime.caches import SlotCache
+from paceline.runtime.fused import FusedForward
+from paceline.runtime.prefix_caches import PrefixedMaskCache, PrefixedSlotCache
+from paceline.runtime.products import KnownChoices, ProductChooser
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 VOCAB = 40

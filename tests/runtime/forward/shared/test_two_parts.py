@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.forward.shared import two_parts
-from paceline.runtime.forward.shared.two_parts import attend_in_two_parts, attend_with_sums, by_products
+from paceline.runtime import prefix_caches as two_parts
+from paceline.runtime.prefix_caches import attend_in_two_parts, attend_with_sums, by_products
 from torch.nn import functional
 
 sizes = st.integers(1, 5)

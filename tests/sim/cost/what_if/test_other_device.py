@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import RoundCost
-from paceline.sim.cost.cost_file import TableCost
+from paceline.sim.cost.files import TableCost
 from paceline.sim.cost.make import OnDevice, make_cost
+from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.timed import TimedCost
-from paceline.sim.cost.what_if.other_device import MappedCost, MappedRoundCost, Reading, mapped
+from paceline.sim.cost.what_if import MappedCost, MappedRoundCost, Reading, mapped
 from paceline.traces.meta import CostTable, DraftBlock
 
 from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds

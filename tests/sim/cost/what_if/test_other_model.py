@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.make import make_cost
 from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.what_if.other_model import Price, PricedAsCost
+from paceline.sim.cost.what_if import Price, PricedAsCost
 
 from ..shapes import DEVICE, MODEL, RECORDING, seconds
 

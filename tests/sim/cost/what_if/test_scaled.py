@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import RoundCost
 from paceline.sim.cost.make import make_cost
-from paceline.sim.cost.timed import TimedCost
-from paceline.sim.cost.what_if.scaled import scaled
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.cost.what_if import scaled
 
 from ..shapes import RECORDING, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.shapes.decoder import presets
+from paceline.traces.shapes import presets
 
 LLAMA_8B = presets()["llama-3.1-8b"].info("target")
 LLAMA_1B = presets()["llama-3.2-1b"].info("draft")

@@ -1,9 +1,9 @@
 """Every breach of a cluster file is one line with file, table, field, rule and value; defaults are vLLM's."""
 
 import pytest
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.serving.cluster import ClusterFileError, open_cluster, read_cluster_file
-from paceline.sim.serving.cluster.cluster_devices import batch_limits
+from paceline.sim.cost.roofline import device_sheet
+from paceline.sim.serving.cluster import batch_limits, open_cluster
+from paceline.sim.serving.cluster_file import ClusterFileError, read_cluster_file
 
 from .small_pools import LLAMA_1B, LLAMA_8B, llamas, recording_of
 

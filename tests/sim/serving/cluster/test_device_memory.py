@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.cluster.cluster_file import MemberTable, ReplicaTable
-from paceline.sim.serving.cluster.device_memory import MemoryRuleError, device_memory
+from paceline.sim.serving.cluster_file import MemberTable, MemoryRuleError, ReplicaTable, device_memory
 from paceline.traces.meta import ModelInfo
 
 from .small_pools import LLAMA_8B, llamas, recording_of

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.files import FileCost
 from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.limits import Admission, EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix
-from paceline.sim.serving.roles import Transfer
+from paceline.sim.serving.replica import Transfer
 
 from .small_pools import llamas
 

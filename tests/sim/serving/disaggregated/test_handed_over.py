@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.reports.serving.moved_kv.transfer_metrics import transfer_metrics
-from paceline.runs.serving.gap_sums import total_ps
-from paceline.sim.serving.disaggregated.link import Link
+from paceline.base.errors import ArgumentError
+from paceline.reports.serving import transfer_metrics
+from paceline.runs.serving import total_ps
+from paceline.sim.serving.apart import Link
 from paceline.sim.serving.limits import Preemption
-from paceline.sim.serving.roles import Role, Transfer
-from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.sim.serving.replica import Role, Transfer
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
 from ..engine.served_runs import MICROSECOND, POLICIES, Run, limits, limits_of, pico, target_only, workloads
 

@@ -4,19 +4,17 @@ from dataclasses import replace
 from functools import cache
 
 from hypothesis import strategies as st
+from paceline.base.files import shipped
 from paceline.policies.spec import make_policy
-from paceline.runs.serving.meta import ServingAbout
-from paceline.runs.serving.recorder import ServingRecorder
-from paceline.shipped import shipped
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout
 from paceline.sim.replay_tables import tables_of
-from paceline.sim.serving.engine.replica_spec import ReplicaSpec
 from paceline.sim.serving.limits import EngineLimits, KvLimits
-from paceline.sim.serving.roles import Role
+from paceline.sim.serving.replica import ReplicaSpec, Role
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
-from paceline.sim.serving.simulate import serve
+from paceline.sim.serving.serve import serve
 from paceline.traces.forms import open_recording
-from paceline.traces.workloads.arrival import Arrival, WorkloadAbout
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
 from ...rounds.small_rounds import one_request, recording_of, sequential
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runs.serving.gap_sums import total_ps
+from paceline.runs.serving import total_ps
 from paceline.traces.workloads.arrival import Arrival
 
 from .served_runs import POLICIES, Run, limits, limits_of, pico, some_rounds, workloads

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.kv.admission_estimate import AdmissionEstimate, Written
 from paceline.sim.serving.limits import Admission, Preemption
+from paceline.sim.serving.requests import AdmissionEstimate, Written
 from paceline.traces.workloads.arrival import Arrival
 
 from .served_runs import POLICIES, Run, limits, limits_of, pico, target_only, workloads

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.sim.serving.engine.drawn_requests import DrawnRequests
+from paceline.base.errors import ArgumentError
+from paceline.sim.serving.requests import DrawnRequests
 
 from .served_runs import pico
 

@@ -4,15 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from paceline.arguments import ArgumentError
-from paceline.policies.lossless.plain import Plain
-from paceline.policies.registry import own_policies
-from paceline.policies.spec import make_policy
-from paceline.sim.serving.engine.replica_spec import ReplicaSpec
-from paceline.sim.serving.engine.served_session import Deadline
+from paceline.base.errors import ArgumentError
+from paceline.policies.fixed import Plain
+from paceline.policies.spec import make_policy, own_policies
 from paceline.sim.serving.limits import EngineLimits, KvLimits
-from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import MOST_PS, PS_PER_S
+from paceline.sim.serving.replica import ReplicaSpec
+from paceline.sim.serving.requests import Deadline
+from paceline.traces.workloads.arrival import MOST_PS, PS_PER_S, Arrival
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
 

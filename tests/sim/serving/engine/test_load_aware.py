@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Draft, make_policy
-from paceline.sim.serving.engine.served_session import Deadline
+from paceline.sim.serving.requests import Deadline
 from paceline.traces.workloads.arrival import Arrival
 
 from .served_runs import MICROSECOND, LineCost, Run, limits, limits_of, pico, workloads

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.limits import Offload, OffloadedMember
-from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
 from .served_runs import MICROSECOND, POLICIES, Run, limits, limits_of, pico, target_only, workloads
 

@@ -3,9 +3,8 @@
 import pytest
 from paceline.policies.spec import make_policy
 from paceline.sim import Scenario, make_cost, simulate
-from paceline.sim.serving.engine.drawn_requests import DrawnRequests
-from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.sim.serving.requests import DrawnRequests
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
 from .served_runs import LineCost, Run, drawn_as, limits_of, pico, whole_answers
 

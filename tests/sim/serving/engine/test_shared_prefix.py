@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
-from paceline.runs.serving.meta import STEP_BY_STEP
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.devices import device_sheet
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.what_if.scaled import scaled
+from paceline.base.errors import ArgumentError
+from paceline.runs.serving import STEP_BY_STEP
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.sim.cost.what_if import scaled
 from paceline.sim.serving.limits import SharedPrefix
-from paceline.sim.serving.shared_prefix import SharedPrefixCost
-from paceline.traces.shapes.decoder import presets
+from paceline.sim.serving.scheduler import SharedPrefixCost
+from paceline.traces.shapes import presets
 from paceline.traces.workloads.arrival import Arrival
 
 from .served_runs import MICROSECOND, POLICIES, LineCost, Run, limits, limits_of, pico, workloads

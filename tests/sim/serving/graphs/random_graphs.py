@@ -3,9 +3,8 @@
 from itertools import count
 
 from hypothesis import strategies as st
-from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
-from paceline.traces.workloads.sessions import Turn, runs_of
-from paceline.traces.workloads.texts import Text
+from paceline.traces.workloads.arrival import Text
+from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
 from ..engine.served_runs import MICROSECOND
 

@@ -4,10 +4,9 @@ from itertools import count
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from paceline.sim.serving.engine.drawn_requests import DrawnRequests
-from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
-from paceline.traces.workloads.sessions import Turn, runs_of
-from paceline.traces.workloads.texts import Text
+from paceline.sim.serving.requests import DrawnRequests
+from paceline.traces.workloads.arrival import Text
+from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
 from ..engine.served_runs import drawn_as, limits_of, pico, some_rounds, target_only
 from ..jumps.both_paths import check as check_jumps

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from paceline.runs.serving.meta import JUMPS, STEP_BY_STEP
+from paceline.runs.serving import JUMPS, STEP_BY_STEP
 
 from ..engine.served_runs import Run, limits
 from .lined_costs import LinedLineCost

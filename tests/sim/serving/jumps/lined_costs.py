@@ -2,10 +2,8 @@
 
 from functools import partial
 
-from paceline.sim.cost.context_line import ContextLine
-from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.figures import CostLine
-from paceline.sim.cost.grid import CostGrid
+from paceline.sim.cost.base import ContextLine
+from paceline.sim.cost.files import CostGrid, CostLine, FileCost
 
 from ..engine.served_runs import LineCost
 

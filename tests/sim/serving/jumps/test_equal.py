@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from paceline.runs.serving.meta import STEP_BY_STEP
+from paceline.runs.serving import STEP_BY_STEP
 from paceline.sim.serving.limits import Preemption
 from paceline.traces.workloads.arrival import Arrival
 

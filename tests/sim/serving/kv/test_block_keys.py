@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.kv.block_keys import BlockKeys
+from paceline.sim.serving.memory import BlockKeys
 
 NUM_KEYS = 20
 

@@ -1,9 +1,8 @@
 """What leaves a member's memory, when, and in which order; what a hit may cover."""
 
 import pytest
-from paceline.sim.serving.kv.member_kv import MemberKv
-from paceline.sim.serving.kv.prefix_hits import PrefixHits
 from paceline.sim.serving.limits import KvLimits
+from paceline.sim.serving.memory import MemberKv, PrefixHits
 
 
 def kv_of(num_blocks, **options):

@@ -3,8 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from paceline.sim.serving.kv.member_kv import MemberKv
 from paceline.sim.serving.limits import KvLimits
+from paceline.sim.serving.memory import MemberKv
 
 from .naive_kv import NaiveKv
 

@@ -9,9 +9,8 @@ from collections import OrderedDict
 from functools import cache
 
 import pytest
-from paceline.sim.serving.kv.block_keys import BlockKeys
-from paceline.sim.serving.kv.member_kv import MemberKv
 from paceline.sim.serving.limits import KvLimits
+from paceline.sim.serving.memory import BlockKeys, MemberKv
 
 from ....data_folder import data_files
 

@@ -3,9 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from paceline.sim.serving.kv.host_tier import HostTier
-from paceline.sim.serving.kv.offloading_kv import OffloadingKv
 from paceline.sim.serving.limits import KvLimits
+from paceline.sim.serving.memory import HostTier, OffloadingKv
 
 from .naive_kv import NaiveHost, NaiveOffloading
 

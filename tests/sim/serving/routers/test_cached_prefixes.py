@@ -5,8 +5,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
-from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
-from paceline.traces.workloads.sessions import Turn, runs_of
+from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
 from ..engine.served_runs import Run, pico, target_only
 from ..graphs.random_graphs import Begun, begun_graphs

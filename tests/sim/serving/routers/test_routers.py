@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline import named_classes
-from paceline.sim.serving.routers import ReplicaSignals, RouterSetting, RouterSpec, RouterSpecError
-from paceline.sim.serving.routers.spec import own_routers
+from paceline.base import names as named_classes
+from paceline.sim.serving.routers import ReplicaSignals, RouterSetting, RouterSpec, RouterSpecError, own_routers
 from paceline.traces.workloads.arrival import Arrival
 
 IDLE = ReplicaSignals(running=0, waiting=0, queued_tokens=0, free_kv_share=1.0)
@@ -187,9 +186,7 @@ def test_the_class_of_the_page(tmp_path):
 
 
 def test_one_that_another_package_registers(monkeypatch):
-    theirs = EntryPoint(
-        name="theirs", value="paceline.sim.serving.routers.round_robin:RoundRobin", group="paceline.routers"
-    )
+    theirs = EntryPoint(name="theirs", value="paceline.sim.serving.routers:RoundRobin", group="paceline.routers")
     monkeypatch.setattr(named_classes, "entry_points", lambda group: [theirs] if group == "paceline.routers" else [])
     assert built("theirs", 2).pick(arrival(), Looked([IDLE] * 2)) == 0
 

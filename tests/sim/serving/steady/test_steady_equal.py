@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from paceline.runs.serving.meta import STEP_BY_STEP
-from paceline.sim.serving.steady.steady_replica import SteadyReplica
+from paceline.runs.serving import STEP_BY_STEP
+from paceline.sim.serving.steady_replica import SteadyReplica
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, some_rounds, workloads

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from paceline.policies.lossless.chain import Chain
+from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim.serving.tabled.superposed.shared_paths import SharedPaths
+from paceline.sim.serving.shared_paths import SharedPaths
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import pico

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.importers.reading.event_stream import BrokenStreamError, EventStream
+from paceline.traces.importers.reading import BrokenStreamError, EventStream
 
 texts = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), min_size=1).map(
     lambda text: f"x{text}"

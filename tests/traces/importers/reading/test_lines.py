@@ -4,14 +4,14 @@ import gzip
 import tracemalloc
 
 import pytest
+from paceline.base.files import MOST_BYTES
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tasks.forms import read_task
-from paceline.strict_json import MOST_BYTES
+from paceline.runtime.tasks import read_task
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import read_recording
-from paceline.traces.importers.reading import json_texts, lines
-from paceline.traces.importers.reading.lines import lines_of, text_lines
-from paceline.traces.importers.reading.objects import read_objects
+from paceline.traces.importers import reading as json_texts
+from paceline.traces.importers import reading as lines
+from paceline.traces.importers.reading import lines_of, read_objects, text_lines
 from paceline.traces.workloads import open_workload
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
-from paceline.traces.importers.reading.metrics_page import Scrapes, read_page
+from paceline.traces.importers.metrics_pages import Scrapes, read_page
 
 NAMES = frozenset({"a", "b"})
 LABELS = st.dictionaries(st.sampled_from(["engine", "model_name"]), st.text(max_size=6), max_size=2)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.importers.reading.objects import first_object, read_objects, the_one
+from paceline.traces.importers.reading import first_object, read_objects, the_one
 
 
 def refusal(path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.importers.reading.objects import read_objects
+from paceline.traces.importers.reading import read_objects
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
 METRICS = {"speculative_decoding": {"per_step_accepted": [1, 0], "per_step_drafted": [2, 2]}}

@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from paceline.traces.importers.steps.vllm_detailed import place_plain_steps
+from paceline.traces.importers.responses import place_plain_steps
 
 from ..foreign_files import plain_response, response, steps, write_lines
 

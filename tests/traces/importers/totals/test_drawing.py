@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.importers.totals.drawing import constant_hazard, draw_accepted, pair, place, spread
+from paceline.traces.importers.totals import constant_hazard, draw_accepted, pair, place, spread
 
 BOUNDS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8)
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.arguments import ArgumentError
+from paceline.base.errors import ArgumentError
 from paceline.traces.workloads import lines_of_workload, open_workload
+from paceline.traces.workloads.arrival import requests_of
 from paceline.traces.workloads.summary import summary_of
-from paceline.traces.workloads.walk import requests_of
 
 TEXTS = {
     "tree-rollouts": "tree-rollouts:branch=2@0/3@7/2@40,prompt=5..90,output=41..60,sessions=3",
@@ -92,7 +92,7 @@ def test_workers_read_again_what_others_wrote_beside_them():
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_session_with_more_text_than_the_bound_is_refused(text, monkeypatch):
-    monkeypatch.setattr("paceline.traces.workloads.sharing.session_kind.MOST_UNITS", 8)
+    monkeypatch.setattr("paceline.traces.workloads.sharing.MOST_UNITS", 8)
     with pytest.raises(ArgumentError, match="sessions must have at most 8 units of text, got"):
         list(open_workload(f"{text},unit=1"))
 

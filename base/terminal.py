@@ -1,0 +1,291 @@
+"""progress, interrupts.
+
+Interrupts that wait: Ctrl-C, or an order to end, is heard where there is something whole to be kept.
+
+How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
+
+And what has to be known before it begins (`tell`). Standard output is never written to.
+
+Text for screens, which cannot show all of it: ASCII lookalikes where there are some, escapes for the rest.
+"""
+
+import signal
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib.resources import files
+from threading import Event, Thread
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+
+from .errors import escaped
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_SOON_S = 0.01
+
+
+class Interrupts:
+    """Whether an interrupt came. Final."""
+
+    def __init__(self) -> None:
+        self._num_heard = 0
+
+    def heard(self) -> bool:
+        """Whether one came since the beginning."""
+        return self._num_heard > 0
+
+    def _note(self, *_: int | FrameType | None) -> None:
+        self._num_heard += 1
+        if self._num_heard > 1:  # nobody looks: what runs may never end
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def held_interrupts() -> Iterator[Interrupts]:
+    """The first interrupt is noted, for whoever looks; a second one raises KeyboardInterrupt, wherever that is.
+
+    In other threads than the main one nothing is held, and nothing heard: signals are not theirs.
+    """
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before = [(number, signal.signal(number, interrupts._note)) for number in _NUMBERS]
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupts_of_callbacks(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Raise once more, and soon, the interrupts that Python drops because they came in a destructor or callback.
+
+    Imports have such callbacks. Without this a Ctrl-C that comes there prints "Exception ignored", and nothing ends.
+
+    Args:
+        handler: of interrupts that are ignored since the first one; it is set again.
+    """
+    before, ours = sys.unraisablehook, threading.main_thread()
+
+    def raise_later() -> None:
+        signal.pthread_kill(ours.ident or 0, signal.SIGINT)
+
+    def note(dropped: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            before(dropped)
+            return
+        for number in _NUMBERS:
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, handler)
+        # From another thread, as what is raised in this hook is dropped like the first.
+        again = threading.Timer(_SOON_S, raise_later)
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = note
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+Item = TypeVar("Item")
+SECONDS_BETWEEN_LINES = 10.0
+_is_quiet = ContextVar("_is_quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is told of stages that begin inside: another's progress is shown around them, or seconds are measured."""
+    before = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(before)
+
+
+def tell(line: str) -> None:
+    """Say, on standard error, what is of use before something long and not only with its result; nothing in `quiet`."""
+    if not _is_quiet.get():
+        _write(line)
+
+
+def _write(line: str) -> None:
+    with suppress(OSError, ValueError):  # nobody reads it any more
+        sys.stderr.write(f"paceline: {line}\n")
+        sys.stderr.flush()
+
+
+class Progress:
+    """The position of one stage; a context manager, which is told while it is open. Final.
+
+    Lines come from a thread of their own, so that a single unit that takes minutes is told too. Whatever ends within
+    ten seconds says nothing; of what takes longer the last line says how long.
+
+    Args:
+        stage: what is done, in words.
+        total: units there are, >= 0; None where nobody knows.
+        unit: what is counted, in the plural.
+        done: of them before the stage begins, as a killed one left them.
+
+    Attributes:
+        total: as given.
+    """
+
+    def __init__(self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
+        self._stage, self.total, self._unit = stage, total, unit
+        self._note = ""
+        self._has_told = False
+        self._done = self._done_before = done
+        self._started_at_s = time.monotonic()
+        self._ended = Event()
+        self._teller: Bars | Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin; says nothing in `quiet()`."""
+        self._started_at_s = time.monotonic()
+        if not _is_quiet.get():
+            console = Console(stderr=True)
+            if sys.stderr.isatty() and console.is_interactive:
+                self._teller = _bar(console, self)
+            else:
+                self._teller = Thread(target=self._tell, name=f"progress of {self._stage}", daemon=True)
+                self._teller.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, however it ends; a bar disappears."""
+        self._ended.set()
+        if isinstance(self._teller, Bars):
+            self._teller.stop()
+        elif self._teller is not None:
+            self._teller.join()
+            if self._has_told and error is None:
+                self._write_line()
+
+    def advance(self, count: int = 1) -> None:
+        """So many more units are done."""
+        self.advance_to(self._done + count)
+
+    def advance_to(self, done: int, note: str | None = None) -> None:
+        """So many units are done in all.
+
+        Args:
+            done: units, those done before the stage began among them.
+            note: a few words that stand with them from now on; None leaves them.
+        """
+        self._done = done
+        if note is not None:
+            self._note = note
+        if isinstance(self._teller, Bars):
+            self._teller.update(self._teller.task_ids[0], completed=done)
+
+    def note(self, words: str) -> None:
+        """Say what is being done, without being further."""
+        self.advance_to(self._done, words)
+
+    @property
+    def line(self) -> str:
+        """Everything in one line."""
+        taken = in_words(time.monotonic() - self._started_at_s)
+        return f"{self._stage}: {', '.join(word for word in (self.counted, self._note, taken, self.left) if word)}"
+
+    @property
+    def doing(self) -> str:
+        """The stage and its note."""
+        return f"{self._stage} {self._note}".rstrip()
+
+    @property
+    def counted(self) -> str:
+        """How far it has come; empty where nothing is counted."""
+        if self.total is None:
+            return f"{self._done:,} {self._unit}".rstrip() if self._done else ""
+        return f"{self._done:,} of {self.total:,} {self._unit}".rstrip()
+
+    @property
+    def left(self) -> str:
+        """How long the rest takes at the pace so far; empty where that is not known."""
+        newly_done = self._done - self._done_before
+        if self.total is None or newly_done <= 0 or self._done >= self.total:
+            return ""
+        pace_s = (time.monotonic() - self._started_at_s) / newly_done
+        return f"about {in_words(pace_s * (self.total - self._done))} left"
+
+    def _tell(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_LINES):
+            self._write_line()
+
+    def _write_line(self) -> None:
+        self._has_told = True
+        _write(self.line)
+
+
+def _bar(console: Console, progress: Progress) -> Bars:
+    """A bar on a terminal, which leaves nothing there."""
+    doing, counted, left = (
+        # A long name is folded; numbers would be cut.
+        TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
+        for name in ("doing", "counted", "left")
+    )
+    bar = Bars(doing, BarColumn(bar_width=16), counted, TimeElapsedColumn(), left, console=console, transient=True)
+    bar.add_task("", total=progress.total, told=progress)
+    bar.start()
+    return bar
+
+
+def tracked(items: Iterable[Item], stage: str, *, total: int | None = None, unit: str = "") -> Iterator[Item]:
+    """The items, with progress from the first to the last."""
+    with Progress(stage, total, unit=unit) as shown:
+        for item in items:
+            yield item
+            shown.advance()
+
+
+def in_words(seconds: float) -> str:
+    """A span that a person may wait for: `41 s`, `12 min`, `3.2 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
+
+
+def shown_in(text: str, encoding: str) -> str:
+    """`text` as `encoding` can write it, each character replaced that it cannot write, or that steers a terminal."""
+    text = escaped(text)
+    if _writes(text, encoding):
+        return text
+    return "".join(char if _writes(char, encoding) else _replaced(char, encoding) for char in text)
+
+
+def draws_boxes(encoding: str) -> bool:
+    """Whether the corners and lines of our tables can be written in `encoding`."""
+    return _writes("┏━┓┃│└", encoding)
+
+
+def _writes(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _replaced(char: str, encoding: str) -> str:
+    # Escapes are ASCII, which every encoding of a terminal writes.
+    lookalike: str | None = LOOKALIKES.get(char)
+    return lookalike or char.encode(encoding, "backslashreplace").decode("ascii")

@@ -1,0 +1,81 @@
+"""TOML files of users: read and checked in one place, refused in one line with file, field, rule and value."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from .files import nested_too_deep, read_bounded
+
+# Read at any depth, with memory that grows as its square. No part is gone through twice, however long.
+_DEEP_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+Content = TypeVar("Content", bound=BaseModel)
+
+
+class TomlFileError(ValueError):
+    """One thing that is wrong with a file or with what it points to."""
+
+    def __init__(self, path: Path | str, field: str, rule: str, value: object, *, told: bool = False) -> None:
+        """State that `field` of the file at `path` breaks `rule` by being `value`; `told`: the rule says the value."""
+        super().__init__(f"{path}: {field} {rule}" if told else f"{path}: {field} {rule}, got {value!r}")
+        self.path = path
+        self.field = field
+        self.rule = rule
+        self.value = value
+        self.told = told
+
+
+def read_toml(file: Path, kind: str, refused: type[TomlFileError]) -> dict[str, Any]:
+    """The values of a file.
+
+    Args:
+        file: to be read.
+        kind: of file, in words, for messages.
+        refused: raised for a file that is no TOML or cannot be read.
+    """
+    try:
+        return decode_toml(read_bounded(file).decode("utf-8"))
+    except OSError as error:
+        raise refused(file, kind, "must be readable", error.strerror) from None
+    except ValueError as error:  # of UTF-8, of TOML, and of too much
+        raise refused(file, kind, "must be TOML in UTF-8", str(error)) from None
+
+
+def decode_toml(text: str) -> dict[str, Any]:
+    """The values of a text; raises ValueError, one line, for what is no TOML or nests deeper than 100 levels."""
+    deep = ValueError("tables or lists nested too deep")
+    if _DEEP_KEY.search(text):
+        raise deep
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise deep from None
+    if nested_too_deep(values):
+        raise deep
+    return values
+
+
+def checked_toml(
+    file: Path | str, values: dict[str, Any], content: type[Content], refused: type[TomlFileError]
+) -> Content:
+    """What a file holds; raises `refused` for the first value that breaks a rule."""
+    try:
+        return content.model_validate(values)
+    except ValidationError as error:
+        raise _first_of(error, file, refused) from error
+
+
+def _first_of(error: ValidationError, file: Path | str, refused: type[TomlFileError]) -> TomlFileError:
+    """The first complaint as one line."""
+    first = error.errors()[0]
+    field = ""
+    for part in first["loc"]:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    if first["type"] == "extra_forbidden":
+        return refused(file, field, "is not a known key", first["input"])
+    if first["type"] == "missing":
+        return refused(file, field, "must be given", None)
+    rule = first["msg"].removeprefix("Value error, ")
+    return refused(file, field, rule[0].lower() + rule[1:], first["input"])

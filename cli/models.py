@@ -1,0 +1,418 @@
+"""`paceline run`: decode prompts with real models under a policy.
+
+`paceline agree`: the same policies in both worlds, compared step by step.
+
+`paceline record`: token tries of real models for a list of prompts.
+
+`paceline prompts`: a published task's file as prompts for `run`, `record` and `agree`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..base.errors import counted, escaped, needs_torch, repeated
+from ..base.files import write_whole
+from ..decoding.prefixes import prefix_cache_size
+from ..decoding.rollouts import rollouts_of
+from ..runtime.prompts import read_prompts
+from ..runtime.tasks import FORMS, prompt_lines, read_task
+from ..traces.contexts.meta import ROUNDING
+from ..traces.contexts.recording import TrieRecording
+from .app import is_first
+from .errors import Interrupted
+from .options import (
+    BlockTokensOption,
+    CacheOption,
+    ChatOption,
+    DeadShareOption,
+    DebugOption,
+    KVLimitOption,
+    LimitOption,
+    LiveSampling,
+    LiveStartOption,
+    MaxNewTokensOption,
+    MemberDevicesOption,
+    OverlapOption,
+    PoolOption,
+    PrefixCacheOption,
+    PromptsOption,
+    RecordedSampling,
+    RolloutsOption,
+    SharedAttentionOption,
+    ThreadsOption,
+    check_split,
+    dead_share_of,
+    limit_bytes,
+    named_recording,
+    named_texts,
+)
+from .output import JsonOption, check_file_path, check_json_path, check_new_folder, say, show
+from .study_options import LosslessOption
+
+DIFFERENT = 1  # exit code: the worlds differ
+
+GivenTraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        callback=named_recording, help="A .trace folder of these prompts and this pool; default: recorded now."
+    ),
+]
+GivenClosureOption = Annotated[
+    Literal["monotone", "full"] | None,
+    typer.Option(help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."),
+]
+GivenReachOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
+        "the sum of its windows. Default: the most that any policy says it needs, at least 16.",
+        min=0,
+    ),
+]
+GivenRunOption = Annotated[
+    int | None, typer.Option(help="Most of them by a member after a larger one's; default: as --reach.", min=0)
+]
+
+
+def agree(
+    *,
+    prompts: PromptsOption,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
+    ] = None,
+    pool: PoolOption = None,
+    trace: GivenTraceOption = None,
+    max_new_tokens: MaxNewTokensOption = 64,
+    sampling: RecordedSampling,
+    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
+    cache: CacheOption = "slots",
+    start: LiveStartOption = "prefill",
+    closure: GivenClosureOption = None,
+    reach: GivenReachOption = None,
+    run: GivenRunOption = None,
+    limit: LimitOption = None,
+    lossless: LosslessOption = False,
+    prefix_cache: PrefixCacheOption = None,
+    block_tokens: BlockTokensOption = None,
+    threads: ThreadsOption = 1,
+    chat: ChatOption = False,
+    overlap: OverlapOption = "auto",
+    json: JsonOption = None,
+) -> None:
+    """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
+    mode = sampling.chosen()
+    check_json_path(json, prompts)
+    requests = read_prompts(prompts)
+    with needs_torch():
+        from ..studies.agree import agree as agreements_of
+    found = agreements_of(
+        pool,
+        requests,
+        policy,
+        recording=trace,
+        sampling=mode,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        batch=batch,
+        cache=cache,
+        start=start,
+        closure=closure,
+        reach=reach,
+        run=run,
+        lossless=lossless,
+        threads=threads,
+        chat=chat,
+        overlap=overlap,
+        prefix_cache=prefix_cache,
+        block_tokens=block_tokens,
+    )
+    show(json, found)
+    if not found.agree:
+        raise typer.Exit(DIFFERENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Which contexts are recorded, as it is typed: each field is an option."""
+
+    closure: Annotated[
+        Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
+    ] = "monotone"
+    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16
+    run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8
+    trees: Annotated[
+        list[str] | None, typer.Option(help="Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable.")
+    ] = None
+
+
+def record(
+    *,
+    out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
+    prompts: PromptsOption,
+    pool: PoolOption = None,
+    max_new_tokens: MaxNewTokensOption = 64,
+    sampling: RecordedSampling,
+    kept: _Kept,
+    limit: LimitOption = None,
+    name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
+    threads: ThreadsOption = 1,
+    chat: ChatOption = False,
+    costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
+    profile: Annotated[
+        str, typer.Option(help="Take them from a profile: here (the newest of this machine), FILE.profile or none.")
+    ] = "none",
+    debug: DebugOption = False,
+) -> None:
+    """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
+    mode = sampling.chosen()
+    requests = read_prompts(prompts)[:limit]
+    check_new_folder("OUT", out, what="a recording")
+    with needs_torch():
+        from ..studies.record import record as record_prompts
+    trace = record_prompts(
+        pool,
+        requests,
+        out,
+        sampling=mode,
+        max_new_tokens=max_new_tokens,
+        **{**asdict(kept), "trees": kept.trees or ()},
+        name=name,
+        costs=costs,
+        profile=profile,
+        threads=threads,
+        chat=chat,
+        debug=debug,
+    )
+    _say_what_it_holds(trace, out)
+
+
+def _say_what_it_holds(trace: TrieRecording, out: Path) -> None:
+    contexts = sum(request.trie.num_nodes for request in trace.requests)
+    typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")
+    ties = trace.meta.trunk_near_ties
+    assert ties is not None
+    typer.echo(f"{trace.meta.dtype}: {ties.words}{'' if trace.meta.exact else '; ' + ROUNDING}")
+
+
+if TYPE_CHECKING:
+    from ..studies.decode import Decoded, DecodedByPolicy
+
+SOME_FAILED = 1  # exit code: requests failed, the others are answered
+
+ForwardOption = Annotated[
+    Literal[
+        "auto",
+        "fused",
+        "modules",
+        "fused:plain",
+        "fused:plain-rows",
+        "fused:onednn",
+        "fused:onednn-rows",
+        "fused:onednn-packed",
+        "graphs",
+    ],
+    typer.Option(
+        help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
+        "one product; graphs are CUDA graphs."
+    ),
+]
+QualityOption = Annotated[
+    bool,
+    typer.Option(
+        "--quality/--no-quality",
+        help="After the run of a lossy policy, let the target answer alone and judge the texts.",
+    ),
+]
+
+RunTestsOption = Annotated[
+    bool,
+    typer.Option(
+        "--run-tests",
+        help="Where prompts have tests of code, run what the model wrote, in a sandbox; --run-tests unsandboxed: "
+        "without one, with your rights.",
+    ),
+]
+UnsandboxedArgument = Annotated[
+    Literal["unsandboxed"] | None,
+    typer.Argument(metavar="[unsandboxed]", help="After --run-tests.", show_default=False),
+]
+
+
+def run(
+    unsandboxed: UnsandboxedArgument = None,
+    *,
+    prompts: PromptsOption,
+    out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
+    pool: PoolOption = None,
+    device: MemberDevicesOption = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="As --policy of compare; several run in turn, in one table; default: plain."),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Of several policies, how many times each answers, in turn; default: 3.", min=1, max=1000),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
+    max_new_tokens: MaxNewTokensOption = 64,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
+    sampling: LiveSampling,
+    cache: CacheOption = "slots",
+    kv_limit_mib: KVLimitOption = None,
+    dead_share: DeadShareOption = None,
+    prefix_cache: PrefixCacheOption = None,
+    block_tokens: BlockTokensOption = None,
+    shared_attention: SharedAttentionOption = "auto",
+    forward: ForwardOption = "auto",
+    start: LiveStartOption = "prefill",
+    limit: LimitOption = None,
+    rollouts: RolloutsOption = None,
+    lossless: LosslessOption = False,
+    quality: QualityOption = True,
+    run_tests: RunTestsOption = False,
+    threads: ThreadsOption = 1,
+    chat: ChatOption = False,
+    overlap: OverlapOption = "auto",
+    debug: Annotated[bool, typer.Option(help="Say how models run; check every cache at every step.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Decode prompts with the models of a pool; the policy is the very object the simulator drives.
+
+    Exit 1 if requests failed; the others are answered.
+    """
+    names = policy or ["plain"]
+    _check_several(names, out, rollouts, repeats)
+    if unsandboxed and not run_tests:
+        raise ValueError("unsandboxed stands after --run-tests, got it without")
+    mode = sampling.chosen()
+    branching = None if rollouts is None else rollouts_of(rollouts)
+    check_stops(stop or [])
+    prefixes = prefix_cache_size(prefix_cache, block_tokens)
+    kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
+    devices = named_texts("--device", "DEVICE", device)
+    check_json_path(json, out, prompts)
+    check_new_folder("--out", out)
+    requests = read_prompts(prompts)
+    check_split(pool)
+    with needs_torch():
+        from ..runtime.ranks import leave
+        from ..runtime.threads import Memory
+        from ..studies.decode import REPEATS, decode, decode_each
+    loading: Any = {"lossless": lossless, "threads": threads, "chat": chat, "devices": devices}
+    loading |= {"forward": forward, "debug": debug}
+    options = dict[str, Any](
+        sampling=mode,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        batch=batch,
+        memory=Memory(
+            cache=cache,
+            limit_bytes=kv_bytes,
+            dead_share=most_dead,
+            prefixes=prefixes,
+            shared_attention=shared_attention,
+        ),
+        start=start,
+        stop=stop or (),
+        quality=quality,
+        run_tests=unsandboxed or run_tests,
+        overlap=overlap,
+        rollouts=branching,
+    )
+    if len(names) > 1:
+        each = decode_each(pool, requests, names, options, repeats=repeats or REPEATS, **loading)
+        leave()
+        if is_first():
+            _tell_each(each, len(names), json)
+        return
+    decoded = decode(pool, requests, names[0], **options, **loading)
+    leave()
+    if is_first():
+        _tell(decoded, counted(decoded.num_requests, "request"), out, json)
+
+
+def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -> None:
+    """Write and print what was decoded of what was asked for; raises Exit and Interrupted where that is not all."""
+    if decoded.quality_interrupted:
+        typer.echo("paceline: interrupted: the answers are kept, their quality is not measured", err=True)
+    if out is not None and decoded.outputs:
+        decoded.write(out)
+    if json is None and out is None:
+        for output in decoded.outputs:
+            leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
+            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
+    show(json, decoded)
+    for output in decoded.failed:
+        typer.echo(f"paceline: failed: {output.error}", err=True)
+    if decoded.log.meta["interrupted"]:
+        raise Interrupted(f"{_at(decoded)}{len(decoded.outputs)} of {asked} ended and are kept")
+    if decoded.failed:
+        typer.echo(f"paceline: {len(decoded.failed)} of {asked} failed", err=True)
+        raise typer.Exit(SOME_FAILED)
+
+
+def _tell_each(each: "DecodedByPolicy", asked: int, json: Path | None) -> None:
+    """Print what several policies wrote; raises Exit and Interrupted where that is not all."""
+    show(json, each)
+    failed = [output for run in each.runs for output in run.failed]
+    for output in failed:
+        typer.echo(f"paceline: failed: {output.error}", err=True)
+    last = each.runs[-1]
+    if last.log.meta["interrupted"] or last.quality_interrupted:
+        raise Interrupted(f"{_at(last)}{len(each.runs)} of {asked} policies began, the last one did not end")
+    if each.is_cut_short:
+        rounds = counted(each.num_rounds, "whole round")
+        raise Interrupted(f"every policy answered, and speeds are of {rounds} instead of {each.asked_rounds}")
+    if failed:
+        typer.echo(f"paceline: {counted(len(failed), 'request')} failed", err=True)
+        raise typer.Exit(SOME_FAILED)
+
+
+def _at(run: "Decoded") -> str:
+    """Where in a policy's file an interrupt came, as the beginning of a sentence; empty if in none."""
+    place = run.log.meta.get("interrupted_at")
+    return "" if place is None else f"in {run.log.meta['policy']} at {place}; "
+
+
+def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None, repeats: int | None) -> None:
+    """Raises ValueError for options that go with one policy alone, or with several only."""
+    if len(names) == 1 and repeats is not None:
+        raise ValueError(f"--repeats goes with several --policy, got {names[0]}")
+    if len(names) > 1 and (out is not None or rollouts is not None):
+        option = "--out" if out is not None else "--rollouts"
+        raise ValueError(f"{option} goes with one --policy, got {', '.join(names)}; --json has the answers of each")
+
+
+def check_stops(texts: Sequence[str]) -> None:
+    """Refuse what no answer can hold, before models are loaded; raises ValueError."""
+    for text in texts:
+        if not text:
+            raise ValueError("--stop must not be empty, got ''")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"--stop must be UTF-8, got {text!r}")
+
+
+def prompts(
+    form: Annotated[str, typer.Argument(metavar="FORM", help=f"Of the file: {', '.join(FORMS)}.")],
+    file: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The task's own files, also as .gz.")],
+    out: Annotated[Path, typer.Option(help="JSONL to write, a line a question.")],
+    limit: Annotated[int | None, typer.Option(help="Only the first so many of each file.", min=1)] = None,
+) -> None:
+    """Turn files of GSM8K, MGSM, HumanEval, MT-Bench or Spec-Bench into prompts, with what tells right answers.
+
+    questions are those of MT-Bench and Spec-Bench: first turns only, as a second one goes on from an answer.
+    """
+    check_file_path("--out", out)
+    found = tuple(prompt for path in file for prompt in read_task(form, path)[:limit])
+    twice = repeated(prompt.request_id for prompt in found)
+    if twice:
+        raise ValueError(f"FILE must name each question once, got {twice[0]} twice")
+    write_whole(out, prompt_lines(found))
+    scored = sum(prompt.answer is not None for prompt in found)
+    tested = sum(prompt.tests is not None for prompt in found)
+    tests = f", {tested:,} with tests that run --run-tests runs" if tested else ""
+    say(f"{out}: {counted(len(found), 'prompt')}, {scored:,} with an answer to be checked{tests}")

@@ -1,0 +1,300 @@
+"""`paceline validate`: how true simulated seconds are on this machine.
+
+`paceline profile`: what this machine takes for the operations of a pool.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..base.errors import ArgumentError, needs_torch
+from ..laboratory.figure import check_figure, write_figure
+from ..laboratory.findings import validation_panels
+from ..reports.grid import Printed
+from .options import (
+    CLUSTER,
+    WORKLOAD,
+    ChatOption,
+    DebugOption,
+    GivenSampling,
+    PoolOption,
+    ThreadsOption,
+    named_recording,
+    numbers,
+    whole_numbers,
+)
+from .output import JsonOption, check_file_path, check_json_path, show
+from .study_options import ForeignProfileOption, ObservedAsked, PoliciesOption, Replayed, batches
+
+UNFIT = 1  # exit code: a profile no longer fits
+_DecidingTraceOption = Annotated[
+    Path | None,
+    typer.Option(callback=named_recording, help="Of a forced pool: the .trace folder that decides what is accepted."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounds:
+    """How often forwards are timed, as it is typed: each field is an option."""
+
+    repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 3
+    most_drift: Annotated[
+        float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
+    ] = 0.1
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Do not go on where an interrupted profile of the last hour was.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shapes:
+    """The grid of forwards, as it is typed: each field is an option."""
+
+    rows: Annotated[
+        str | None, typer.Option(metavar="N,...", help="Rows of the forwards that are timed. Default: 1,2,3,6,12,24.")
+    ] = None
+    new_tokens: Annotated[
+        str | None, typer.Option(metavar="N,...", help="New tokens of each row. Default: 1,2,3,5,7,10,20,40,80,160.")
+    ] = None
+    context_tokens: Annotated[
+        str | None, typer.Option(metavar="N,...", help="Tokens each row holds. Default: 0,60,200,480,1100,2500.")
+    ] = None
+
+    def given(self) -> dict[str, tuple[int, ...]]:
+        """The axes that were given; raises ValueError for what is no list of whole numbers."""
+        texts = {name: text for name, text in asdict(self).items() if text is not None}
+        return {name: whole_numbers(f"--{name.replace('_', '-')}", text) for name, text in texts.items()}
+
+    def grid(self) -> Any:  # noqa: ANN401 - of the runtime, which needs torch
+        """The grid; raises ArgumentError for axes that do not increase."""
+        axes: Any = self.given()
+        with needs_torch():
+            from ..runtime.profiling.forwards import Grid
+        try:
+            return Grid(**axes)
+        except ValueError as error:
+            raise ArgumentError(f"the grid's {error}") from None
+
+
+def profile(
+    *,
+    file: Annotated[
+        Path | None, typer.Argument(help="Of --check, the .profile file; default: what --cost here uses.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether a profile still fits; exit 1 if it does not.")
+    ] = False,
+    pool: PoolOption = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSONL; some are decoded to time operations. Default: those beside the pool.")
+    ] = None,
+    trace: _DecidingTraceOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The .profile file to write; default: kept where --cost here finds it.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Also time how long this policy takes to decide; repeatable.")
+    ] = None,
+    shapes: _Shapes,
+    rounds: _Rounds,
+    sampling: GivenSampling,
+    threads: ThreadsOption = 1,
+    debug: DebugOption = False,
+    json: JsonOption = None,
+) -> None:
+    """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
+    mode = sampling.given()
+    check_json_path(json, out, prompts, trace, file)
+    if check:
+        given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
+        unchanged = asdict(_Rounds())
+        changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
+        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None)
+        _check(pool, file, threads=threads, debug=debug, json=json)
+        return
+    _check_files(file, out)
+    with needs_torch():
+        from ..studies.profile import profile as profile_pool
+    options = asdict(rounds) | {"policies": policy or (), "threads": threads, "debug": debug, "grid": shapes.grid()}
+    show(json, profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, **options))
+
+
+def _check_files(file: Path | None, out: Path | None) -> None:
+    """Raises ValueError for a FILE without --check, or one that cannot be written."""
+    if file is not None:
+        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
+    if out is not None:
+        check_file_path("--out", out)
+
+
+def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
+    """Refuse options that a check would ignore; raises ArgumentError for the first that was given."""
+    given = next((name for name, value in {**values, **changed}.items() if value), None)
+    if given is not None:
+        raise ArgumentError(f"`{given}` has no part in `check`, which measures a few forwards only")
+
+
+def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
+    with needs_torch():
+        from ..studies.freshness import check_profile
+    found = check_profile(pool, file, threads=threads, debug=debug)
+    show(json, found)
+    if not found.fits:
+        raise typer.Exit(UNFIT)
+
+
+_RecordedTraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        callback=named_recording,
+        help="A .trace folder, recorded of the pool and these prompts, or to be forced; with --observed that "
+        "acceptance is drawn from, by default the shipped one.",
+    ),
+]
+_CostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
+        "--observed the cluster's own."
+    ),
+]
+_PromptsOption = Annotated[
+    Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    """What each policy is run on, as it is typed: each field is an option."""
+
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
+    tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Requests of each tag, at most, 8 by default; of --workload arrivals.", min=1)
+    ] = None
+    runs: Annotated[
+        int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
+    ] = 3
+
+    def given(self) -> dict[str, object]:
+        """What is not as by default, by name."""
+        return {one.name: getattr(self, one.name) != one.default for one in fields(self)}
+
+    def refuse_beside_workload(self, figure: Path | None) -> None:
+        """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
+        for name, given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
+            if given:
+                raise ArgumentError(f"`{name}` has no part in --workload, whose batches are the cluster's")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What is served instead, if anything: each field is an option."""
+
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SPEC",
+            help=f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
+        ),
+    ] = None
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
+    ] = None
+    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")] = None
+    seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
+
+    def refuse_without_workload(self) -> None:
+        """Refuse what only --workload takes; raises ArgumentError for the first that was given."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise ArgumentError(f"`{field.name}` goes with --workload")
+
+
+def validate(
+    *,
+    trace: _RecordedTraceOption = None,
+    prompts: _PromptsOption = None,
+    pool: PoolOption = None,
+    policy: PoliciesOption = None,
+    cost: _CostOption = None,
+    cells: _Cells,
+    load: _Load,
+    observed: ObservedAsked,
+    allow_foreign_profile: ForeignProfileOption = False,
+    threads: ThreadsOption = 1,
+    chat: ChatOption = False,
+    debug: DebugOption = False,
+    figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
+
+    With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
+    of a running server, without models here.
+    """
+    check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
+    if observed.observed is not None:
+        beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug, **cells.given()}
+        asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
+        show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
+        return
+    recorded = observed.needed_without(trace)
+    _check_figure(figure)
+    of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
+    of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
+    if load.workload is not None:
+        cells.refuse_beside_workload(figure)
+        show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))
+        return
+    load.refuse_without_workload()
+    with needs_torch():
+        from ..studies.validate import validate as validate_seconds
+    requests = 8 if cells.limit is None else cells.limit
+    of_both |= {"batches": batches(cells.batch), "tags": cells.tag}
+    found = validate_seconds(pool, prompts, recorded, policy, requests=requests, **of_both)
+    show(json, found)
+    if figure is not None:
+        write_figure(validation_panels(found.cells), figure)
+
+
+def _check_figure(figure: Path | None) -> None:
+    """Refuse, before anything runs, a figure that could not be drawn or written after it."""
+    check_figure(figure)
+    if figure is not None:
+        check_file_path("--figure", figure)
+
+
+def _under_load(
+    pool: Path | None,
+    prompts: Path | None,
+    trace: Path,
+    policy: list[str] | None,
+    load: _Load,
+    **options: Any,  # noqa: ANN401 - see `validate_under_load`
+) -> Printed:
+    """Serve in both worlds; raises ValueError for what is missing."""
+    if load.cluster is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE")
+    if prompts is None:
+        raise ValueError("--workload goes with --prompts FILE, those of the recording")
+    with needs_torch():
+        from ..studies.in_the_loop import validate_under_load
+    rates = None if load.rate is None else numbers("--rate", load.rate)
+    assert load.workload is not None
+    return validate_under_load(
+        pool,
+        prompts,
+        trace,
+        policy,
+        workload=load.workload,
+        cluster=load.cluster,
+        rates=rates,
+        seed=load.seed,
+        **options,
+    )

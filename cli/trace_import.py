@@ -1,0 +1,148 @@
+"""`paceline trace import`: what another engine or a benchmark logged becomes a recording."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from ..studies.import_logs import import_logs
+from ..traces.importers import AUTO, ImportOptions, Load, format_names
+from ..traces.meta import NgramInfo
+from ..traces.rounds.rounds import LOOKUP
+from ..traces.shapes_given import given_shapes
+from .options import ModelsOption
+from .output import JsonOption, check_json_path, check_new_folder, show
+
+FormatArgument = Annotated[
+    str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys).")
+]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")]
+DrafterOption = Annotated[
+    list[str] | None, typer.Option(metavar="FILE_OR_METHOD=NAME", help="What to call a drafter; repeatable.")
+]
+TokenDrafterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A drafter that reads tokens only, so that rounds overlap; repeatable."),
+]
+WindowOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
+]
+StartOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=prefill|draft",
+        help="Whether a prefill emitted a token before a drafter's first round, where the format does not say; "
+        "repeatable.",
+    ),
+]
+SkipOption = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count lines that break their format.")]
+RequestsOption = Annotated[
+    int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
+]
+LineOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Line on which the result to import begins, in a file of several.")
+]
+LookupOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="max_match=N,min_match=N,occurrence=WHICH",
+        help="How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
+    ),
+]
+
+
+def import_(
+    format_name: FormatArgument,
+    files: FilesArgument,
+    out: Annotated[Path, typer.Option(help="The .trace folder to write.")],
+    name: Annotated[str | None, typer.Option(help="Of the recording; by default that of the folder.")] = None,
+    drafter: DrafterOption = None,
+    token_drafter: TokenDrafterOption = None,
+    window: WindowOption = None,
+    start: StartOption = None,
+    models: ModelsOption = None,
+    target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
+    skip_bad_lines: SkipOption = False,
+    requests: RequestsOption = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Of each such request's answer.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Of each such request's prompt.")] = None,
+    line: LineOption = None,
+    seed: SeedOption = None,
+    lookup: LookupOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Import what others logged: acceptance by round, and seconds where they were measured."""
+    check_new_folder("--out", out, what="a recording")
+    check_json_path(json, out, *files, *(Path(text.rpartition("=")[2]) for text in models or ()))
+    options = ImportOptions(
+        name=out.name.removesuffix(".trace") if name is None else name,
+        target=target,
+        names=_pairs("--drafter", drafter),
+        token_drafters=frozenset(token_drafter or ()),
+        windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
+        prefilled={key: _prefilled(key, value) for key, value in _pairs("--start", start).items()},
+        models=given_shapes(models or (), target),
+        skip_bad_lines=skip_bad_lines,
+        lookup=None if lookup is None else _lookup(lookup),
+        load=_load(requests, output_tokens, prompt_tokens),
+        line=line,
+        seed=seed,
+    )
+    imported = import_logs(files, out, options, format_name=format_name)
+    show(json, imported)
+
+
+def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` options; the last `=` parts them, since files may hold some."""
+    pairs: dict[str, str] = {}
+    for text in values or ():
+        key, _, value = text.rpartition("=")
+        if not key or not value:
+            raise ValueError(f"{option} must be of the form KEY=VALUE, got {text!r}")
+        if key in pairs:
+            raise ValueError(f"{option} must name {key} once, got {text!r}")
+        pairs[key] = value
+    return pairs
+
+
+def _load(requests: int | None, output_tokens: int | None, prompt_tokens: int | None) -> Load | None:
+    """The requests of a log that names none; raises ValueError for half of what it takes."""
+    if requests is None and output_tokens is None and prompt_tokens is None:
+        return None
+    if requests is None or output_tokens is None:
+        missing = "--requests" if requests is None else "--output-tokens"
+        raise ValueError(f"{missing} must be given beside the other counts of requests, got none")
+    return Load(requests=requests, output_tokens=output_tokens, prompt_tokens=prompt_tokens or 0)
+
+
+def _lookup(text: str) -> NgramInfo:
+    """How prompt lookup copies, out of `max_match=N,min_match=N,occurrence=WHICH`; raises ValueError."""
+    values: dict[str, int | str] = {"name": LOOKUP.name}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key in values or key not in ("max_match", "min_match", "occurrence"):
+            raise ValueError(f"--lookup must name max_match, min_match and occurrence once each, got {part!r}")
+        whole = value.isascii() and value.isdigit() and len(value) < len(str(2**31))
+        values[key] = int(value) if whole and key != "occurrence" else value
+    try:
+        return NgramInfo.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "min_match"
+    raise ValueError(f"--lookup {field} {first['msg'].removeprefix('Value error, ')}, got {text!r}")
+
+
+def _window(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(2**31 - 1)):
+        raise ValueError(f"--window {name} must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _prefilled(name: str, text: str) -> bool:
+    if text not in ("prefill", "draft"):
+        raise ValueError(f"--start {name} must be prefill or draft, got {text!r}")
+    return text == "prefill"

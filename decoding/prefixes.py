@@ -1,0 +1,515 @@
+"""The radix tree of cached blocks: who refers to them, and in which order they go.
+
+Which tokens each block of a prefix cache stands for, and what it follows: exact, since token ids are the keys.
+
+A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
+keeps keys and values, the place of these.
+
+What a prefix cache did in an operation.
+
+A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
+leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
+copying and comparing its keys.
+
+**References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
+block after it. A block that nobody refers to is *evictable*.
+
+**Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
+last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
+those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
+those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
+
+How large the prefix cache of a member is.
+
+The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
+
+- A text is **looked up** when the member's first forward for its request comes. A hit is the leading whole blocks that
+  are cached, and then the tokens that the text shares with the block in which it parts from what is cached: these are
+  copied, as that block goes on otherwise (**copy on write**). The text's last token is never in a hit, since what
+  follows it is computed from it.
+- Blocks **enter** after each forward: the full blocks of the committed text, which the forward computed. What another
+  request has put there meanwhile is shared. New blocks take free ones, else evict; where neither suffices, the others
+  stay the request's own, and are tried again.
+- A running request **refers** to its blocks; these are not evicted. The order of eviction is that of `PrefixTree`.
+
+Letters: N tokens of a text.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ..base.errors import ArgumentError, check_least
+
+Tokens = tuple[int, ...]
+START = -1  # stands in front of the first block of a text
+
+
+class Branch(NamedTuple):
+    """The block in which a text parts from what is cached.
+
+    Attributes:
+        block: its number.
+        num_equal: of its tokens that the text has, from the first on, >= 1.
+    """
+
+    block: int
+    num_equal: int
+
+
+class BlockTexts:
+    """Blocks by the text that they are the end of. Mutated by `add` and `remove`.
+
+    Args:
+        num_blocks: there are, >= 1.
+        block_tokens: tokens of each, >= 1.
+    """
+
+    __slots__ = ("_after", "_free", "_num_blocks", "_num_taken", "_tokens", "block_tokens")
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._num_blocks = num_blocks
+        self._num_taken = 0  # so many numbers were ever in use: memory goes by what is held, not by the size
+        self._free = list[int]()
+        self._after: dict[int, dict[Tokens, int]] = {START: {}}
+        self._tokens: dict[int, tuple[int, Tokens]] = {}  # by block: what it follows, and its tokens
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that stand for nothing."""
+        return len(self._free) + self._num_blocks - self._num_taken
+
+    def follow(self, before: int, tokens: Tokens) -> int | None:
+        """The block of `block_tokens` tokens after another one (`START`: of a text's beginning); None if not cached."""
+        return self._after[before].get(tokens)
+
+    def find(self, text: Tokens) -> list[int]:
+        """Leading whole blocks of a text that are cached."""
+        size, after, found = self.block_tokens, self._after, list[int]()
+        before = START
+        for start in range(0, len(text) - size + 1, size):
+            block = after[before].get(text[start : start + size])
+            if block is None:
+                break
+            found.append(block)
+            before = block
+        return found
+
+    def branch(self, before: int, rest: Sequence[int]) -> Branch | None:
+        """The block after another one that has most in common with what a text goes on with; the oldest of equals."""
+        best = None
+        if rest:
+            for tokens, block in self._after[before].items():
+                if tokens[0] == rest[0]:
+                    same = next(
+                        (at for at, pair in enumerate(zip(tokens, rest, strict=False)) if pair[0] != pair[1]), 0
+                    )
+                    num_equal = same or min(len(tokens), len(rest))
+                    if best is None or num_equal > best.num_equal:
+                        best = Branch(block, num_equal)
+        return best
+
+    def add(self, before: int, tokens: Tokens) -> int:
+        """A free block now stands for these tokens after another block; there must be one."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block = self._num_taken
+            self._num_taken += 1
+        self._after[before][tokens] = block
+        self._after[block] = {}
+        self._tokens[block] = before, tokens
+        return block
+
+    def remove(self, block: int) -> None:
+        """A block that nothing follows is free."""
+        before, tokens = self._tokens.pop(block)
+        del self._after[before][tokens], self._after[block]
+        self._free.append(block)
+
+
+class PrefixCounts(NamedTuple):
+    """Sums over the requests of an operation.
+
+    Attributes:
+        asked_tokens: of the texts that were looked up.
+        hit_tokens: of these, found: in whole blocks, and copied out of the block in which texts part.
+        entered_blocks: that were new in the cache.
+        evicted_blocks: that made room for them.
+    """
+
+    asked_tokens: int
+    hit_tokens: int
+    entered_blocks: int
+    evicted_blocks: int
+
+
+NO_COUNTS = PrefixCounts(0, 0, 0, 0)
+
+
+# Keys of blocks that follow one another; never changed in place, so that copies share it.
+Run: TypeAlias = "array[int]"
+
+
+class Node:
+    """A run of blocks of the tree, and what follows it."""
+
+    __slots__ = ("children", "keys", "num_references", "parent")
+
+    def __init__(self, parent: "Node | None", keys: Run, num_references: int) -> None:
+        self.parent = parent  # None: the root, which has no blocks
+        self.keys = keys
+        self.num_references = num_references
+        self.children: dict[int, Node] = {}  # by their first key
+
+
+class Match(NamedTuple):
+    """How much of a text is cached, in leading blocks."""
+
+    num_blocks: int
+    num_referenced: int  # the first of them, which somebody refers to
+
+
+class PrefixTree:
+    """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
+
+    `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
+    told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.
+    """
+
+    __slots__ = ("_evictable", "_on_evicted", "num_blocks", "num_evictable", "root")
+
+    def __init__(self, on_evicted: Callable[[Run, int], None] | None = None) -> None:
+        self._on_evicted = on_evicted
+        self.root = Node(None, array("q"), 0)
+        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self.num_evictable = 0
+        self.num_blocks = 0
+
+    def copy(self) -> "PrefixTree":
+        """What is cached now, whatever becomes of it; who refers to it is left out, so nothing of it can be evicted."""
+        copied = PrefixTree()
+        copied.num_blocks = self.num_blocks
+        pairs = [(self.root, copied.root)]
+        while pairs:
+            ours, theirs = pairs.pop()
+            for first, child in ours.children.items():
+                twin = theirs.children[first] = Node(theirs, child.keys, 0)
+                pairs.append((child, twin))
+        return copied
+
+    def match(self, keys: Run) -> Match:
+        """The leading blocks that are cached; changes nothing."""
+        node, end, num_referenced, most = self.root, 0, 0, len(keys)
+        while end < most and (child := node.children.get(keys[end])) is not None:
+            node = child
+            equal = _num_equal(node.keys, keys, end)
+            end += equal
+            if node.num_references:
+                num_referenced = end
+            if equal < len(node.keys):
+                break
+        return Match(end, num_referenced)
+
+    def take(self, keys: Run) -> Node:
+        """The tip of a new reference to leading blocks, all of which must be cached."""
+        node, end = self.root, 0
+        while end < len(keys):
+            node = self._head(node.children[keys[end]], len(keys) - end)
+            self._refer(node)
+            end += len(node.keys)
+        return node
+
+    def extend(self, tip: Node, keys: Run) -> tuple[Node, int]:
+        """Move an owner's reference from its tip over the blocks that follow it, which enter the tree.
+
+        Args:
+            tip: where the owner's reference ends, as `take` or `extend` returned it.
+            keys: of the next blocks, at least one.
+
+        Returns:
+            The new tip, and how many of the blocks were cached before, which the owner now shares.
+        """
+        end = 0
+        while tip.children and end < len(keys) and (child := tip.children.get(keys[end])) is not None:
+            tip = self._head(child, _num_equal(child.keys, keys, end))
+            self._refer(tip)
+            end += len(tip.keys)
+        if end == len(keys):
+            return tip, end
+        new = keys[end:] if end else keys
+        self.num_blocks += len(new)
+        if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
+            tip.keys = tip.keys + new
+            return tip, end
+        tip.children[new[0]] = node = Node(tip, new, 1)
+        return node, end
+
+    def release(self, tip: Node) -> None:
+        """Give up a reference, the last block first."""
+        node = tip
+        while (parent := node.parent) is not None:
+            node.num_references -= 1
+            if not node.num_references:
+                self._evictable[node] = None
+                self.num_evictable += len(node.keys)
+            node = parent
+
+    def evict(self, num_blocks: int) -> None:
+        """Drop the first blocks of the queue, at most `num_evictable`."""
+        self.num_evictable -= num_blocks
+        self.num_blocks -= num_blocks
+        while num_blocks:
+            node = next(iter(self._evictable))
+            if self._on_evicted is not None:
+                self._on_evicted(_text(node), min(num_blocks, len(node.keys)))
+            if len(node.keys) > num_blocks:
+                node.keys = node.keys[:-num_blocks]
+                return
+            num_blocks -= len(node.keys)
+            del self._evictable[node]
+            assert node.parent is not None
+            del node.parent.children[node.keys[0]]
+
+    def _refer(self, node: Node) -> None:
+        """One reference more; what nobody referred to leaves the queue."""
+        if not node.num_references:
+            del self._evictable[node]
+            self.num_evictable -= len(node.keys)
+        node.num_references += 1
+
+    def _head(self, node: Node, num_blocks: int) -> Node:
+        """The first blocks of a node, as a node; the rest of a longer one stays the node it was.
+
+        So tips and places in the queue stay right, since they belong to the end of a run. The head of a run that
+        nobody refers to is in the queue for a moment only: whoever asks for a head refers to it next.
+        """
+        if num_blocks >= len(node.keys):
+            return node
+        parent = node.parent
+        assert parent is not None
+        head = Node(parent, node.keys[:num_blocks], node.num_references)
+        node.keys = node.keys[num_blocks:]
+        node.parent = parent.children[head.keys[0]] = head
+        head.children[node.keys[0]] = node
+        if not head.num_references:
+            self._evictable[head] = None
+        return head
+
+
+def _text(node: Node) -> Run:
+    """The keys from the root to the end of a node."""
+    text = node.keys
+    while (parent := node.parent) is not None and parent.parent is not None:  # the root has none
+        text = parent.keys + text
+        node = parent
+    return text
+
+
+def _num_equal(run: Run, keys: Run, start: int) -> int:
+    """How many blocks of a run a text has from block `start` on."""
+    same = keys[start : start + len(run)]
+    if run == same:
+        return len(run)
+    equal, most = 0, len(same)
+    if run[:most] == same:
+        return most
+    while most - equal > 1:  # these are equal, and those are not; slices are compared at once, keys one by one
+        middle = (equal + most) // 2
+        if run[equal:middle] == same[equal:middle]:
+            equal = middle
+        else:
+            most = middle
+    return equal
+
+
+BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCacheSize:
+    """Of each member's prefix cache.
+
+    Attributes:
+        num_blocks: >= 1.
+        block_tokens: tokens of a block, >= 1.
+
+    Raises:
+        ArgumentError: either is below 1.
+    """
+
+    num_blocks: int
+    block_tokens: int = BLOCK_TOKENS
+
+    def __post_init__(self) -> None:
+        check_least("`prefix_cache`", self.num_blocks, 1)
+        check_least("`block_tokens`", self.block_tokens, 1)
+
+    @property
+    def num_tokens(self) -> int:
+        """That all blocks hold."""
+        return self.num_blocks * self.block_tokens
+
+
+def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> PrefixCacheSize | None:
+    """The size that is asked for; None: no prefix cache.
+
+    Args:
+        prefix_cache: blocks of each member, >= 1; None for no cache.
+        block_tokens: of a block, >= 1; None is 16.
+
+    Raises:
+        ArgumentError: a number below 1, or a size of blocks without a number of them.
+    """
+    if prefix_cache is not None:
+        size = BLOCK_TOKENS if block_tokens is None else block_tokens
+        return PrefixCacheSize(num_blocks=prefix_cache, block_tokens=size)
+    if block_tokens is not None:
+        raise ArgumentError(f"`block_tokens` goes with `prefix_cache` BLOCKS, got `block_tokens` {block_tokens} alone")
+    return None
+
+
+class Hit(NamedTuple):
+    """What is cached of a text.
+
+    Attributes:
+        blocks: its leading whole blocks.
+        branch: the block that tokens after these are copied from; None if there are none.
+        num_tokens: of both.
+    """
+
+    blocks: tuple[int, ...]
+    branch: Branch | None
+    num_tokens: int
+
+
+class Entered(NamedTuple):
+    """Blocks of a request that the cache now holds, following those that it referred to before.
+
+    Attributes:
+        blocks: in order.
+        num_shared: the first so many were there: another request put them there.
+    """
+
+    blocks: list[int]
+    num_shared: int
+
+
+class _Held:
+    """What a request refers to."""
+
+    __slots__ = ("last", "num_blocks", "tip")
+
+    def __init__(self, tip: Node, blocks: tuple[int, ...]) -> None:
+        self.tip = tip
+        self.num_blocks = len(blocks)
+        self.last = blocks[-1] if blocks else START
+
+
+class MemberPrefixes:
+    """A member's prefix cache, without what its blocks hold. Mutated by all methods but `find`.
+
+    Args:
+        size: of the cache.
+
+    Attributes:
+        num_evicted: blocks that ever made room.
+    """
+
+    __slots__ = ("_held", "_texts", "_tree", "block_tokens", "num_evicted")
+
+    def __init__(self, size: PrefixCacheSize) -> None:
+        self.block_tokens = size.block_tokens
+        self.num_evicted = 0
+        self._texts = BlockTexts(size.num_blocks, size.block_tokens)
+        self._tree = PrefixTree(self._on_evicted)
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that hold something."""
+        return self._tree.num_blocks
+
+    def holds(self, request_id: str) -> bool:
+        """Whether a request was looked up, and has not been released since."""
+        return request_id in self._held
+
+    def find(self, text: Tokens) -> Hit:
+        """What is cached of `[N]` tokens; changes nothing."""
+        size = self.block_tokens
+        usable = text[: len(text) - 1]
+        blocks = self._texts.find(usable)
+        found = size * len(blocks)
+        branch = self._texts.branch(blocks[-1] if blocks else START, usable[found : found + size])
+        return Hit(tuple(blocks), branch, found + (branch.num_equal if branch else 0))
+
+    def look_up(self, request_id: str, text: Tokens) -> Hit:
+        """Let a request refer to what is cached of its text; raises ValueError for one that does already."""
+        if request_id in self._held:
+            raise ValueError(f"request {request_id} was looked up already")
+        hit = self.find(text)
+        self._held[request_id] = _Held(self._tree.take(array("q", hit.blocks)), hit.blocks)
+        return hit
+
+    def missing(self, request_id: str, num_tokens: int) -> range:
+        """Indices of the full blocks of a request's first `num_tokens` tokens that it does not refer to."""
+        return range(self._held[request_id].num_blocks, num_tokens // self.block_tokens)
+
+    def enter(self, request_id: str, tokens_of: Callable[[int], Tokens], num_tokens: int) -> Entered:
+        """Take in the full blocks of a request's first `num_tokens` tokens, all of them computed, as far as they fit.
+
+        Args:
+            request_id: that was looked up.
+            tokens_of: the tokens of a block of its text, by index.
+            num_tokens: of the text.
+        """
+        held, texts = self._held[request_id], self._texts
+        missing = self.missing(request_id, num_tokens)
+        blocks: list[int] = []
+        before: int = held.last
+        for index in missing:
+            block = texts.follow(before, tokens_of(index))
+            if block is None:
+                break
+            blocks.append(block)
+            before = block
+        num_shared = len(blocks)
+        if blocks:  # they are evicted no more
+            held.tip, _ = self._tree.extend(held.tip, array("q", blocks))
+        new = self._add(before, [tokens_of(index) for index in missing[num_shared:][: self._num_available]])
+        if new:
+            held.tip, _ = self._tree.extend(held.tip, array("q", new))
+            blocks += new
+        if blocks:
+            held.last = blocks[-1]
+            held.num_blocks += len(blocks)
+        return Entered(blocks, num_shared)
+
+    def release(self, request_id: str) -> None:
+        """A request refers to nothing more; it may refer to nothing."""
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            self._tree.release(held.tip)
+
+    @property
+    def _num_available(self) -> int:
+        return self._texts.num_free + self._tree.num_evictable
+
+    def _add(self, before: int, texts: list[Tokens]) -> list[int]:
+        """Blocks that follow one another; there is room for them."""
+        short = len(texts) - self._texts.num_free
+        if short > 0:
+            self._tree.evict(short)
+            self.num_evicted += short
+        blocks = []
+        for tokens in texts:
+            before = self._texts.add(before, tokens)
+            blocks.append(before)
+        return blocks
+
+    def _on_evicted(self, text: Run, num_blocks: int) -> None:
+        for block in reversed(text[-num_blocks:]):
+            self._texts.remove(block)

@@ -1,0 +1,253 @@
+"""What a policy answers and learns: the kinds of step, and what came of one.
+
+Rules and stops of other people: whether the worlds can call them, told before they do.
+
+A call that does not fit raises in the caller, far below the policy and with no line of the user's file in it.
+
+Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..base.errors import defined_at, is_foreign, said
+from .rules import Exact, Rule, Stop
+from .trees import DraftTree
+
+
+def check_rule(rule: object) -> None:
+    """That a rule of a verifier can be called: our own are known to fit, and cost nothing here.
+
+    Raises:
+        ValueError: it cannot; names the class, and where it is defined.
+    """
+    if is_foreign(type(rule)):
+        _check_method(rule, "accepts", "facts")
+        if getattr(rule, "escalates", None) is not None:
+            _check_method(rule, "escalates", "facts")
+
+
+def check_stop(stop: object) -> None:
+    """That a stop of a draft can be called; raises as `check_rule`."""
+    if is_foreign(type(stop)):
+        _check_method(stop, "holds", "signal", "product")
+        if getattr(stop, "factor", None) is not None:
+            _check_method(stop, "factor", "signal", "index")
+
+
+def _check_method(rule: object, name: str, *arguments: str) -> None:
+    method, cls = getattr(rule, name), type(rule)
+    expected = f"{cls.__name__}.{name} must be a method that takes ({', '.join(arguments)})"
+    if not callable(method):
+        raise ValueError(f"{expected}, got {said(method, repr)}{defined_at(cls)}")
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # not written in Python: what it takes is not known
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ValueError(f"{expected}, got {signature}: {error}{defined_at(cls)}") from None
+
+
+class PolicyError(Exception):
+    """A policy raised, broke the contract or made no progress; the message names policy, request and step."""
+
+    def __init__(self, policy: str, request_id: str, step: object, reason: str) -> None:
+        # All four are args, since SimPy builds the error of a process anew from its args.
+        super().__init__(policy, request_id, step, reason)
+        self.policy = policy
+        self.request_id = request_id
+        self.step = step
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
+
+
+class UnknownHereError(ValueError):
+    """Why a world does not carry out a legal step."""
+
+
+class UnavailableStepError(PolicyError):
+    """A legal step that the world at hand does not carry out, such as a token tree under load."""
+
+
+RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
+MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
+MOST_ID = 2**31 - 1  # of a token: logs and recordings hold 32 bits
+ONE_STEP = f"[1, {MOST_TOKENS:,}]"  # tokens, for `check_within`
+
+
+def _check_tokens(kind: str, tokens: int) -> None:
+    if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
+        raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
+    if tokens < 1:
+        raise ValueError(f"{kind} tokens must be >= 1, got {tokens}")
+    if tokens > MOST_TOKENS:
+        raise ValueError(f"{kind} tokens must be <= {MOST_TOKENS:,}, got {tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Append up to `tokens` tokens written by `model`, one forward each.
+
+    The draft is shorter when `stop` holds (that token stays), after an end-of-sequence token, when pending tokens
+    fill the budget, and when a model-free drafter finds nothing.
+
+    Attributes:
+        model: a pool member below the target.
+        tokens: window, 1 to 1,000,000.
+        stop: ends the draft early; None drafts the whole window.
+        copy: `[tokens]` what is drafted, for a policy that looks up by itself: ids that a model-free member appends in
+            place of what it would find; None is its own lookup.
+
+    Raises:
+        ValueError: `tokens` out of range or not whole, a stop that is no rule or cannot be called as one, or a copy of
+            another length, with a stop, or of what are no ids.
+    """
+
+    model: str
+    tokens: int
+    stop: Stop | None = None
+    copy: tuple[int, ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_tokens("draft", self.tokens)
+        if self.copy is not None:
+            self._check_copy(self.copy)
+        if self.stop is None:
+            return
+        if isinstance(self.stop, type) or not hasattr(self.stop, "holds"):
+            raise ValueError(f"draft stop must be a rule such as ConfidenceBelow(0.4), got {self.stop!r}")
+        check_stop(self.stop)
+
+    def _check_copy(self, copy: tuple[int, ...]) -> None:
+        if len(copy) != self.tokens or self.stop is not None:
+            raise ValueError(
+                f"draft copy must have {self.tokens} ids and no stop, got {len(copy)} and stop {self.stop!r}"
+            )
+        if not all(isinstance(token, int) and 0 <= token <= MOST_ID for token in copy):
+            raise ValueError(f"draft copy must hold token ids, whole numbers >= 0, got {said(copy, repr)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """One forward of `model` over the pending tokens from the first one it has not judged.
+
+    The accepted prefix stays, the first refused token and all after it go, and the verifier adds a token of its own
+    (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
+    pending it is plain decoding.
+
+    Raises:
+        ValueError: a rule that is none, or cannot be called as one.
+    """
+
+    model: str
+    rule: Rule = field(default_factory=Exact)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rule, type) or not all(hasattr(self.rule, name) for name in RULE_NAMES):
+            raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
+        check_rule(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Take the first `tokens` pending tokens as they are, without (further) verification. Lossy, and counted."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check_tokens("commit", self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Several steps of one request at once, by different members, the largest first: working ahead.
+
+    Every Verify judges what the next part's member, or one above it, has endorsed; the last one all the rest. Each
+    further part works on what stands after that: it judges it, or, a Draft, appends to it. All parts begin from the
+    same pending tokens; none knows what another one says.
+
+    Their answers are put together from the last part to the first, so that no race decides anything. Where a verifier
+    accepted all it was given, and its own token equals the first token that then stands after them, what stands after
+    that one stays pending; in all other cases it is thrown away. So the text is what the verdicts alone would make it
+    (PEARL, arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
+
+    Under rejection sampling the text follows the target's distribution as long as who judges a token does not depend on
+    the token: a member whose span is empty while tokens are pending writes past them, which is another way to the same
+    distribution than to judge them. Where a text has ended, leave out the Draft and let the others do the same.
+
+    A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
+    and wrote before any of that was thrown away, and its own seconds. `done` is said with the last one, and
+    `Observation.last` is that one. What stayed is what is pending.
+
+    Attributes:
+        steps: two or more, by members of strictly falling level; each a Verify by a lossless rule, but for the last,
+            which may be a Draft.
+
+    Raises:
+        ValueError: fewer than two, a Draft before the last, or a lossy rule.
+    """
+
+    steps: tuple[Verify | Draft, ...]
+
+    def __post_init__(self) -> None:
+        steps = self.steps
+        if not isinstance(steps, tuple) or len(steps) < 2:
+            raise ValueError(f"overlap steps must be a tuple of two or more, got {said(steps, repr)}")
+        for number, step in enumerate(steps):
+            if not isinstance(step, Verify) and not (isinstance(step, Draft) and number == len(steps) - 1):
+                raise ValueError(f"overlap steps must be Verify, the last one may be a Draft, got {said(step, repr)}")
+            if isinstance(step, Verify) and not step.rule.lossless:
+                raise ValueError(f"overlap verify rule must be lossless, got {step.rule!r}")
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the last part is a Draft."""
+        return isinstance(self.steps[-1], Draft)
+
+
+SingleStep = Draft | Verify | Commit | DraftTree
+Step = SingleStep | Overlap
+
+
+class Outcome(NamedTuple):
+    """What came of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x).
+
+    Attributes:
+        request_id: the request the step was for.
+        step: the step as the policy gave it; of an `Overlap`, the part that this is the outcome of.
+        num_drafted: tokens a Draft appended, nodes of a DraftTree.
+        num_judged: pending tokens a Verify looked at, all nodes of a tree.
+        num_accepted: of those, how many stayed (of a tree the length of the path that was kept); the verifier's own
+            token is not among them.
+        num_own: 1 if the verifier's own token (correction or bonus) was added, else 0.
+        num_emitted: tokens committed to the answer by this step, the target's own token included.
+        refused_at: index among the judged tokens of the first one refused, of a tree the depth at which all nodes
+            beyond the path were; None if none was.
+        tvd: total variation distance drafter to verifier per judged token up to and including the first refused
+            one, 0 to 1, of a tree along its path; NaN where the drafter is model-free or the recording does not say.
+            Real models work them out when they are first read.
+        duration_s: seconds of the batched operation this step was part of.
+        num_rows: requests in that operation.
+        done: whether the request is finished.
+        num_escalated: of the accepted tokens, how many the verifier left to the next one (`rules.Band`).
+    """
+
+    request_id: str
+    step: SingleStep
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+    num_own: int
+    num_emitted: int
+    refused_at: int | None
+    tvd: Sequence[float]
+    duration_s: float
+    num_rows: int
+    done: bool
+    num_escalated: int = 0

@@ -1,0 +1,409 @@
+"""The cells of the arena: `cells.toml`, and those of them that are asked for.
+
+The policies of an arena: those of this package that need not be told anything, or a user's choice.
+
+What the arena gives to policies that must be fitted beforehand: a head, fitted to tuning recordings alone.
+
+Whether policies can be built for any recording at all; one that cannot is a mistake in its name or its options.
+
+Loads of the arena: how many requests run at a time, or how fast they come.
+
+A batch is a closed loop: one request finishes, the next starts. Arrivals are as many requests as the recording has,
+with their lengths and tags; they come as a Poisson process to one replica, which runs `MOST_RUNNING` at a time at
+most. Their rate is a share of capacity: the output tokens a second of the target alone in the same cell with
+`MOST_RUNNING` running.
+
+A cell of the arena: what policies are compared in, by three names.
+
+Which recordings constants are settled on, and which are reported: `split.toml`, committed before any tuning.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationInfo, field_validator
+
+from ...base.errors import ArgumentError, repeated
+from ...base.files import write_whole
+from ...base.terminal import tell
+from ...base.toml import TomlFileError, checked_toml, read_toml
+from ...policies.about import BRANCHES, about_of
+from ...policies.chains import PolicyClass
+from ...policies.check import check_pool
+from ...policies.learned import SpecDec
+from ...policies.spec import PolicySpec, PolicySpecError, own_policies
+from ...sim.recorded import recorded_pool
+from ...studies.fit import fit_shared_head
+from ...traces.forms import by_form, open_recording
+from ...traces.meta import Record
+from .ladders import ladder, ladders
+from .versions import DIGITS, code_version, recording_version
+
+
+def default_field() -> tuple[str, ...]:
+    """Every policy of this package, with its defaults, in the order of the registry.
+
+    Not among them are oracles, which see ahead, those of token trees, which few recordings hold, and those that must be
+    given something: a chain, or another policy.
+    """
+    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
+
+
+def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> tuple[PolicySpec, ...]:
+    """The policies that are to be played.
+
+    Args:
+        policies: texts, as `compare` takes them; None: the default field.
+        added: further ones.
+
+    Raises:
+        PolicySpecError: a text that names nothing, or options it does not take; one line.
+        ArgumentError: one of them twice.
+    """
+    specs = [PolicySpec.parse(text) for text in (*(policies or default_field()), *(added or ()))]
+    for spec in specs:
+        if spec.policy_class is None:  # a target's name, or nobody's: told now, and not cell by cell
+            spec.build(check_pool())
+    twice = repeated(spec.label for spec in specs)
+    if twice:
+        raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
+    return tuple(specs)
+
+
+def _left_out(kind: PolicyClass) -> bool:
+    about = about_of(kind)
+    return about is not None and (about.oracle or about.observes >= BRANCHES)
+
+
+def _must_be_told(kind: PolicyClass) -> bool:
+    _, *options = signature(kind).parameters.values()  # the pool comes first
+    return any(one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD for one in options)
+
+
+FITTING = fit_shared_head.__module__
+HEAD = "head"  # the option
+
+
+def needs_head(spec: PolicySpec) -> bool:
+    """Whether a policy must be given an acceptance head."""
+    return spec.policy_class is SpecDec and HEAD not in spec.options
+
+
+def with_heads(specs: Sequence[PolicySpec], tuning: Mapping[str, Path], work: Path) -> tuple[PolicySpec, ...]:
+    """The policies, those that need a head with one that is fitted to recordings, under the names they have.
+
+    Nothing is drawn: a head is the same for the same recordings. It is kept, and fitted anew where they, or the code
+    that fits, are others. Recordings without probabilities do not count; without any other, policies stay as they are.
+
+    Args:
+        specs: as they were named.
+        tuning: folders of the recordings that may be fitted to, by name.
+        work: where heads are kept, in `heads`.
+
+    Raises:
+        TraceFormatError: a recording breaks its format.
+    """
+    if not any(map(needs_head, specs)):
+        return tuple(specs)
+    known = {name: path for name, path in tuning.items() if _has_probabilities(path)}
+    if not known:
+        return tuple(specs)
+    head = str(_head(list(known.values()), work))
+    tell(f"acceptance heads are fitted to {', '.join(known)}")
+    return tuple(replace(spec, options={**spec.options, HEAD: head}) if needs_head(spec) else spec for spec in specs)
+
+
+def given_to(spec: PolicySpec) -> tuple[tuple[str, str], ...]:
+    """Options of a policy that its name does not say, by name."""
+    said = PolicySpec.parse(spec.label).options
+    return tuple((name, str(value)) for name, value in spec.options.items() if name not in said)
+
+
+def _has_probabilities(path: Path) -> bool:
+    return by_form(open_recording(path), tries=lambda _: True, rounds=lambda _: False)
+
+
+def _head(paths: Sequence[Path], work: Path) -> Path:
+    """The file of a head that is fitted to these recordings."""
+    parts = [code_version([FITTING]), *map(recording_version, paths)]
+    made_of = blake2b(" ".join(parts).encode(), digest_size=DIGITS // 2).hexdigest()
+    file = work / "heads" / f"{made_of}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, fit_shared_head(paths).head.to_json())
+    return file
+
+
+def check_buildable(specs: Sequence[PolicySpec], traces: Iterable[Path]) -> None:
+    """Refuse a policy that was named and that no recording can be played with, before anything is played.
+
+    One that some recordings cannot be played with is left out of their cells, and so are those of the default field and
+    those that need a head which no recording could be found to fit to.
+
+    Args:
+        specs: the policies, with all their options.
+        traces: folders of the recordings; without any, nothing is refused.
+
+    Raises:
+        PolicySpecError: with what the first recording says of the policy; one line.
+        TraceFormatError: a recording breaks its format.
+    """
+    named = [spec for spec in specs if spec.label not in default_field() and not needs_head(spec)]
+    if not named:
+        return
+    pools = [recorded_pool(open_recording(path)) for path in traces]
+    for spec in named:
+        refused: list[PolicySpecError] = []
+        for pool in pools:
+            try:
+                spec.build(pool)
+                break
+            except PolicySpecError as error:
+                refused.append(error)
+        else:
+            if refused:
+                raise refused[0]
+
+
+MOST_RUNNING = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How requests come; one of both is given.
+
+    Attributes:
+        batch: requests that run at a time, >= 1.
+        share: of capacity that arrives, 0 to 1.
+    """
+
+    batch: int | None = None
+    share: float | None = None
+
+    @property
+    def what(self) -> str:
+        """It is, in words."""
+        if self.batch is not None:
+            return "one request at a time" if self.batch == 1 else f"{self.batch} requests at a time"
+        return f"arrivals at {self.share:g} of what the target alone can serve, {MOST_RUNNING} at a time at most"
+
+
+def loads() -> Mapping[str, Load]:
+    """By name."""
+    return {
+        "batch-1": Load(batch=1),
+        "batch-8": Load(batch=8),
+        "batch-32": Load(batch=MOST_RUNNING),
+        "half": Load(share=0.5),
+        "ninety": Load(share=0.9),
+    }
+
+
+def load(name: str) -> Load:
+    """The load of a name; raises ArgumentError for one that is none."""
+    known = loads()
+    if name not in known:
+        raise ArgumentError(f"the load of a cell must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
+
+
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+PARTS = ("recording", "ladder", "load")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ArenaCell:
+    """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`.
+
+    Attributes:
+        recording: by the arena's name of it.
+        ladder: of seconds, by name.
+        load: how requests come, by name.
+
+    Raises:
+        ArgumentError: a name that is none: small letters, digits, points and hyphens, a letter or digit first.
+    """
+
+    recording: str
+    ladder: str
+    load: str
+
+    def __post_init__(self) -> None:
+        for part in PARTS:
+            name = getattr(self, part)
+            if not NAME.fullmatch(name):
+                raise ArgumentError(f"{part} must match {NAME.pattern}, got {name!r}")
+
+    def __str__(self) -> str:
+        return f"{self.recording}/{self.ladder}/{self.load}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a cell's text.
+
+        Raises:
+            ArgumentError: other than three names with slashes between.
+        """
+        names = text.split("/")
+        if len(names) != len(PARTS):
+            raise ArgumentError(f"a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
+        try:
+            return cls(**dict(zip(PARTS, names, strict=True)))
+        except ArgumentError as error:
+            raise ArgumentError(f"cell {text!r}: {error}") from None
+
+
+SPLIT_FILE = Path(__file__).with_name("split.toml")
+
+
+class SplitFileError(TomlFileError):
+    """A split that breaks a rule."""
+
+
+class Side(StrEnum):
+    """Of a split."""
+
+    tune = "tune"
+    report = "report"
+    all = "all"
+
+
+class Split(Record):
+    """Recordings on two sides.
+
+    Attributes:
+        tune: by name, those that constants are settled on.
+        report: those that are reported and nothing is settled on, one at least.
+    """
+
+    tune: tuple[str, ...] = ()
+    report: tuple[str, ...]
+
+    @field_validator("tune", "report")
+    @classmethod
+    def _names_each_once(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if info.field_name == "report" and not names:
+            raise ValueError("must name one recording at least")
+        before = (*info.data.get("tune", ()),)
+        for place, name in enumerate(names):
+            if not NAME.fullmatch(name):
+                raise ValueError(f"must hold names that match {NAME.pattern}, which {name!r} does not")
+            if name in (*before, *names[:place]):
+                raise ValueError(f"must hold what no side holds before, which {name!r} is not")
+        return names
+
+    def recordings(self, side: Side) -> tuple[str, ...]:
+        """Those of a side, in the order of the file; of all the tuning side's come first."""
+        return {Side.tune: self.tune, Side.report: self.report, Side.all: (*self.tune, *self.report)}[side]
+
+    def side_of(self, recording: str) -> Side:
+        """`tune` or `report`; raises KeyError for a recording that is on neither."""
+        if recording in self.tune:
+            return Side.tune
+        if recording in self.report:
+            return Side.report
+        raise KeyError(recording)
+
+
+def read_split(path: Path = SPLIT_FILE) -> Split:
+    """Read a split; the one that is committed unless another file is named.
+
+    Raises:
+        SplitFileError: no TOML, or one that is no split, as without a recording to report; one line.
+    """
+    return checked_toml(path, read_toml(path, "the split", SplitFileError), Split, SplitFileError)
+
+
+CELLS_FILE = Path(__file__).with_name("cells.toml")
+
+
+class CellsFileError(TomlFileError):
+    """Cells that break a rule."""
+
+
+class Block(Record):
+    """Every recording at every ladder under every load.
+
+    Attributes:
+        recordings: names, in which `*` stands for anything; those that the split has count.
+        ladders, loads: names likewise; each must name something.
+    """
+
+    recordings: tuple[str, ...]
+    ladders: tuple[str, ...]
+    loads: tuple[str, ...]
+
+
+class Blocks(Record):
+    """All of `cells.toml`.
+
+    Attributes:
+        blocks: a cell of several of them is one.
+    """
+
+    blocks: tuple[Block, ...]
+
+
+def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
+    """Every cell, by recording in the order of the split, then as the blocks stand.
+
+    Raises:
+        CellsFileError: a file that breaks a rule, or a ladder or load that is none; one line.
+    """
+    blocks = checked_toml(path, read_toml(path, "the cells", CellsFileError), Blocks, CellsFileError).blocks
+    recordings = split.recordings(Side.all)
+    found = dict.fromkeys(
+        ArenaCell(recording=recording, ladder=at, load=under)
+        for place, block in enumerate(blocks)
+        for recording in recordings
+        if any(fnmatchcase(recording, pattern) for pattern in block.recordings)
+        for at in _named(block.ladders, ladders(), path, f"blocks[{place}].ladders")
+        for under in _named(block.loads, loads(), path, f"blocks[{place}].loads")
+    )
+    return tuple(sorted(found, key=lambda cell: recordings.index(cell.recording)))
+
+
+def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCell, ...]:
+    """The cells of a side of the split that match a pattern, as `*/batch-1`.
+
+    A cell that is named in full need not be among those of `cells.toml`.
+
+    Raises:
+        ArgumentError: no cell matches, or the side has no recording.
+    """
+    if not split.recordings(side):
+        raise ArgumentError(f"`split` must be a side with recordings, got {side}")
+    known = [cell for cell in all_cells(split) if cell.recording in split.recordings(side)]
+    if pattern is None:
+        return tuple(known)
+    found = tuple(cell for cell in known if fnmatchcase(str(cell), pattern))
+    if found:
+        return found
+    if "*" in pattern or pattern.count("/") != 2:
+        raise ArgumentError(f"`cells` must match one of the {len(known)} cells of split {side}, got {pattern!r}")
+    return (_checked(ArenaCell.parse(pattern), split.recordings(side), side),)
+
+
+def _checked(cell: ArenaCell, recordings: Sequence[str], side: Side) -> ArenaCell:
+    if cell.recording not in recordings:
+        raise ArgumentError(
+            f"`cells` must name a recording of split {side} ({', '.join(recordings)}), got {cell.recording!r}"
+        )
+    ladder(cell.ladder)
+    load(cell.load)
+    return cell
+
+
+def _named(patterns: Iterable[str], names: Iterable[str], path: Path, field: str) -> list[str]:
+    known = list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise CellsFileError(path, field, f"must name {', '.join(known)}", pattern)
+    return [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]

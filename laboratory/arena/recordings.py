@@ -1,0 +1,704 @@
+"""Recordings in which something changes in mid-run: a drafter goes stale, or the mix of tags turns over.
+
+Requests of several recordings of the same members as one recording.
+
+Folders that are made once: each appears whole, and is used again while what it is made of stays the same.
+
+Two processes that want one folder do not both make it: the second waits for the first. Who makes it holds a lock of the
+system on a file beside it, which ends with the process, however that ends. So the file stays, and says nothing.
+
+What makes a recording of the arena: the protocol of every kind of source.
+
+Recordings that others published, where they lie on this machine; nothing of them is shipped.
+
+Each request is taken whole from a recording in which nothing changes, so what it holds stays exact. Changes come after
+half of the requests.
+
+Recordings that come with the package.
+
+Synthetic recordings of the arena: what their agreement depends on is stated, tag by tag.
+
+Recordings of pools that are trained for the arena.
+
+Every recording of the arena by its name: what it is, and how it is made.
+
+The folder of finished recordings: each is made once, appears whole, and is used again while its recipe stays.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from dataclasses import field as dataclass_field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from ...base.errors import ArgumentError, needs_torch
+from ...base.files import shipped, whole_folder, write_whole
+from ...base.terminal import tell
+from ...traces.contexts.meta import TrieMeta
+from ...traces.contexts.recording import TrieRecording
+from ...traces.contexts.store import read_trace, write_trace
+from ...traces.contexts.trie import TrieRequest
+from ...traces.folder import META, hash_file
+from ...traces.importers import ImportOptions, import_recording
+from ...traces.rounds.rounds import RoundsRequest
+from ...traces.synthetic import SyntheticSpec, make_trace
+from .recipe import PoolRecipe, pool_recipe
+from .versions import code_version
+
+# What decides the columns, and what a replay of one recording takes to hold for all of its requests.
+_SHARED = ("models", "ngram", "vocab_size", "eos_token_ids", "tokenizer_sha256", "sampling", "closure")
+
+
+def in_turn(lists: Sequence[Sequence[TrieRequest]]) -> tuple[TrieRequest, ...]:
+    """The first of each list, the second of each, and so on; a list that has ended is passed over."""
+    longest = max(map(len, lists), default=0)
+    return tuple(requests[place] for place in range(longest) for requests in lists if place < len(requests))
+
+
+def as_one(
+    recordings: Sequence[TrieRecording], requests: Sequence[TrieRequest], *, name: str, origin: str
+) -> TrieRecording:
+    """Requests of these recordings as one; near ties are those of all of them, and the rest is that of the first.
+
+    Args:
+        recordings: at least one.
+        requests: of them, in the order of the new one.
+        name: of the new one.
+        origin: how it was made, in words.
+
+    Raises:
+        ArgumentError: the recordings differ in members, tokens, sampling or closure, or are none.
+    """
+    if not recordings:
+        raise ArgumentError(f"recording {name}: must be of at least one recording, got none")
+    first = recordings[0].meta
+    for other in recordings[1:]:
+        _check_same(name, first, other.meta)
+    near_ties = sum(each.meta.near_ties for each in recordings)
+    meta = first.model_copy(update={"name": name, "origin": origin, "near_ties": near_ties})
+    return replace(recordings[0], meta=meta, requests=requests)
+
+
+def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
+    for field in _SHARED:
+        if getattr(first, field) != getattr(other, field):
+            raise ArgumentError(
+                f"recording {name}: {first.name} and {other.name} must have the same {field}, got "
+                f"{getattr(first, field)!r} and {getattr(other, field)!r}"
+            )
+
+
+def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path:
+    """The folder `out`, made unless it is there and was made with this fingerprint.
+
+    A fingerprint stands beside what it is of: `NAME.made.json` of a finished folder, `NAME.making.json` of one that was
+    cut short, so that what is left of that is gone on from only where it is of the same recipe. While another process
+    makes it, this one waits.
+
+    Args:
+        out: the folder.
+        fingerprint: of all that decides what is in it.
+        make: writes a folder that is not there, `NAME.making` with the suffix of `out`; what it keeps to go on from
+            after it was cut short stands beside, under names that begin with that one.
+    """
+    if is_made(out, fingerprint):
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        if not is_made(out, fingerprint):  # by whom this one waited for
+            _make(out, fingerprint, make)
+    return out
+
+
+def _make(out: Path, fingerprint: str, make: Callable[[Path], None]) -> None:
+    made, begun = _made(out), out.with_name(f"{out.stem}.making.json")
+    part = out.with_name(f"{out.stem}.making{out.suffix}")
+    if _read(begun) != fingerprint:
+        _remove_all(part)
+        _write(begun, fingerprint)
+    shutil.rmtree(part, ignore_errors=True)
+    tell(f"making {out}")
+    make(part)
+    # In this order a kill leaves a folder without its fingerprint, never one with that of another.
+    made.unlink(missing_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    part.rename(out)
+    _write(made, fingerprint)
+    begun.unlink()
+    _remove_all(part)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Nobody else makes `out` in this block; its beginning waits until that is so."""
+    with out.with_name(f"{out.stem}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"waiting for {out}, which another process makes")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_made(out: Path, fingerprint: str) -> bool:
+    """Whether the folder `out` is there, and was made with this fingerprint."""
+    return out.exists() and _read(_made(out)) == fingerprint
+
+
+def _made(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.made.json")
+
+
+def _remove_all(part: Path) -> None:
+    """A folder and what was kept beside it."""
+    for path in part.parent.glob(f"{part.name}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _write(path: Path, fingerprint: str) -> None:
+    write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
+
+
+def _read(path: Path) -> str | None:
+    """The fingerprint that was kept, None without a sound one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found.get("fingerprint") if isinstance(found, dict) else None
+
+
+class RecordingUnavailableError(ValueError):
+    """A recording that cannot be had on this machine, such as one of absent logs; the arena leaves it out by name."""
+
+
+class Shelf(Protocol):
+    """Where finished recordings stand; sources that are made of others ask it for them."""
+
+    @property
+    def work(self) -> Path:
+        """The folder below which everything is kept."""
+
+    def recording(self, name: str) -> Path:
+        """The finished .trace folder of a recording of the catalogue, made if need be."""
+
+
+class Source(Protocol):
+    """One way to make a recording; a frozen dataclass of settings."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether making it takes minutes, so that it is made only where somebody asks for that."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Recordings of the catalogue that it is made of."""
+
+    def recipe(self) -> object:
+        """All that decides what comes out, save the recordings it needs: something that JSON can hold.
+
+        The code that makes it is part of it where that takes seconds; what is trained is not trained anew for a change
+        of code that may be none to it. A finished recording is used again only where this is the same.
+
+        Raises:
+            RecordingUnavailableError: it cannot be had on this machine.
+        """
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Write the recording.
+
+        Args:
+            out: the .trace folder to write; not there yet. What a later call could go on from may be kept beside it.
+            name: what the recording is called in its meta.
+            shelf: has the recordings that it needs.
+
+        Raises:
+            RecordingUnavailableError: it cannot be had on this machine.
+        """
+
+
+class QuickSource:
+    """A source that is made in seconds and of no other recording."""
+
+    @property
+    def slow(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedSource(QuickSource):
+    """Logs of a benchmark, through the importer of their format.
+
+    Attributes:
+        folder: of the logs, below the folder of published logs.
+        pattern: which of its files.
+        format_name: of the importer.
+        every: of the logged requests the first of so many is taken, >= 1, so that all tasks stay.
+    """
+
+    folder: str
+    pattern: str
+    format_name: str
+    every: int
+
+    def recipe(self) -> object:
+        """Hashes of the files, what is done with them, and the code that does it.
+
+        Raises:
+            RecordingUnavailableError: the files are not there.
+        """
+        files = {path.name: hash_file(path) for path in self._files()}
+        code = code_version([import_recording.__module__])
+        return {"files": files, "format": self.format_name, "every": self.every, "code": code}
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Import them; raises RecordingUnavailableError where they are not there."""
+        del shelf
+        import_recording(self.format_name, self._files(), out, ImportOptions(name=name), watch=self._taken)
+
+    def _taken(self, requests: Iterable[RoundsRequest]) -> Iterable[RoundsRequest]:
+        return islice(requests, 0, None, self.every)
+
+    def _files(self) -> list[Path]:
+        folder = published_logs() / self.folder
+        files = sorted(folder.glob(self.pattern))
+        if not files:
+            rule = f"published logs {self.pattern} must lie there, or below the folder that {DATA} names"
+            raise RecordingUnavailableError(f"{folder}: {rule}, got none")
+        return files
+
+
+def spec_bench() -> ImportedSource:
+    """Vicuna-7B with EAGLE and with a draft model of 68 million parameters, on the tasks of Spec-Bench."""
+    return ImportedSource(folder="specbench_yukiki", pattern="*.jsonl.gz", format_name="spec-bench", every=9)
+
+
+def hsd() -> ImportedSource:
+    """Llama-3.1-8B with EAGLE-3, its tree verified as it comes and by hierarchical speculative decoding, on GSM8K."""
+    return ImportedSource(folder="hsd_eagle3_h100", pattern="h100_*.jsonl.gz", format_name="eagle-timed", every=2)
+
+
+def published_logs() -> Path:
+    """The folder that PACELINE_DATA names, else `shared/data` beside the checkout; it need not be there."""
+    return Path(os.environ.get(DATA) or BESIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleSource:
+    """A drafter goes stale: the first half of the requests is from one recording, the rest from another.
+
+    Attributes:
+        fresh: recording of the catalogue.
+        stale: makes one of the same prompts, by a pool that differs in what a drafter has learned.
+    """
+
+    fresh: str
+    stale: Source
+
+    @property
+    def slow(self) -> bool:
+        """Yes: so are the recordings that it needs."""
+        return True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The fresh one."""
+        return (self.fresh, *self.stale.needs)
+
+    def recipe(self) -> object:
+        """That of the stale one; raises as it does."""
+        return {"stale": self.stale.recipe()}
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Record the stale one beside `out`, and put both together.
+
+        Raises:
+            ArgumentError: the recordings differ in more than views.
+        """
+        beside = out.with_name(f"{out.name}.stale")
+        shutil.rmtree(beside, ignore_errors=True)
+        self.stale.make(beside, name=f"{name}.stale", shelf=shelf)
+        write_trace(gone_stale(read_trace(shelf.recording(self.fresh)), read_trace(beside), name=name), out)
+        shutil.rmtree(beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnoverSource:
+    """The mix of tags turns over: requests of some tags come first, those of the others after them.
+
+    Attributes:
+        recording: of the catalogue.
+        phases: the tags of each phase; each tag of the recording in one of them.
+    """
+
+    recording: str
+    phases: tuple[tuple[str, ...], ...]
+
+    @property
+    def slow(self) -> bool:
+        """Yes: so are the recordings that it needs."""
+        return True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The recording whose requests they are."""
+        return (self.recording,)
+
+    def recipe(self) -> object:
+        """The tags."""
+        return {"phases": [list(tags) for tags in self.phases]}
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Put the requests in order; raises ArgumentError where tags are not those of the recording."""
+        write_trace(turned_over(read_trace(shelf.recording(self.recording)), self.phases, name=name), out)
+
+
+def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> TrieRecording:
+    """The first half of the requests as the fresh recording has them, the rest as the stale one; tags take turns.
+
+    Raises:
+        ArgumentError: another target, other requests in one than in the other, or recordings that cannot be one.
+    """
+    if _texts(fresh) != _texts(stale):
+        raise ArgumentError(
+            f"recording {name}: {fresh.meta.name} and {stale.meta.name} must have the same requests, and the same "
+            "text of the target for each"
+        )
+    origin = f"the first half of the requests from {fresh.meta.name}, the rest from {stale.meta.name}"
+    half = (len(fresh.requests) + 1) // 2
+    requests = (*tags_in_turn(fresh.requests)[:half], *tags_in_turn(stale.requests)[half:])
+    return as_one([fresh, stale], requests, name=name, origin=origin)
+
+
+def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[int]]]:
+    """Prompt and trunk of each request by its id."""
+    tries = ((request, request.trie) for request in recording.requests)
+    return {one.request_id: (one.prompt, trie.token[trie.trunk[1:]].tolist()) for one, trie in tries}
+
+
+def turned_over(recording: TrieRecording, phases: Sequence[Sequence[str]], *, name: str) -> TrieRecording:
+    """The requests of each phase's tags after those of the phase before; within a phase tags take turns.
+
+    Raises:
+        ArgumentError: the phases do not name each tag of the recording once.
+    """
+    tags = sorted({request.tag for request in recording.requests})
+    if sorted(tag for phase in phases for tag in phase) != tags:
+        raise ArgumentError(f"recording {name}: phases must name each tag of {tags} once, got {phases}")
+    origin = f"requests of {recording.meta.name}: {'; then '.join(', '.join(phase) for phase in phases)}"
+    of_phases = [[one for one in recording.requests if one.tag in phase] for phase in phases]
+    requests = tuple(request for phase in of_phases for request in tags_in_turn(phase))
+    return as_one([recording], requests, name=name, origin=origin)
+
+
+def tags_in_turn(requests: Sequence[TrieRequest]) -> tuple[TrieRequest, ...]:
+    """One request of each tag after the other, in the order of their first ones."""
+    by_tag: dict[str, list[TrieRequest]] = {}
+    for request in requests:
+        by_tag.setdefault(request.tag, []).append(request)
+    return in_turn(list(by_tag.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedSource(QuickSource):
+    """A recording of the package.
+
+    Attributes:
+        title: of the recording, such as `pico`.
+    """
+
+    title: str
+
+    def recipe(self) -> object:
+        """Its meta, which holds the hashes of all else."""
+        return {"shipped": (self._folder() / META).read_text(encoding="utf-8")}
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Copy it; it keeps the name it has."""
+        del name, shelf
+        with whole_folder(out) as folder:
+            shutil.copytree(self._folder(), folder, dirs_exist_ok=True)
+
+    def _folder(self) -> Path:
+        return shipped("recordings", f"{self.title}.trace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticSource(QuickSource):
+    """A recording of several tags, a request of each in turn.
+
+    Attributes:
+        spec: of every tag but for its acceptance: `requests` and `tokens` are those of one tag.
+        acceptance: by tag, S rates of equal next tokens with the target on the trunk (S members below the target).
+    """
+
+    spec: SyntheticSpec
+    acceptance: Mapping[str, tuple[float, ...]]
+
+    def recipe(self) -> object:
+        """The spec, the rates by tag, in their order, and the code that draws."""
+        rates = [list(each) for each in self.acceptance.items()]
+        return {"spec": asdict(self.spec), "acceptance": rates, "code": code_version([make_trace.__module__])}
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Write it; every tag has a seed of its own."""
+        del shelf
+        recordings = [make_trace(spec) for spec in self.specs(name)]
+        origin = f"one of each in turn: {'; '.join(each.meta.origin for each in recordings)}"
+        requests = in_turn([each.requests for each in recordings])
+        write_trace(as_one(recordings, requests, name=name, origin=origin), out)
+
+    def specs(self, name: str) -> tuple[SyntheticSpec, ...]:
+        """One for each tag."""
+        return tuple(
+            replace(self.spec, name=f"{name}-{tag}", tags=(tag,), acceptance=rates, seed=self.spec.seed + number)
+            for number, (tag, rates) in enumerate(self.acceptance.items())
+        )
+
+
+def flat() -> SyntheticSource:
+    """Members agree independently of all that was before, on and off the trunk."""
+    rates = {"easy": (0.85, 0.93), "usual": (0.65, 0.82), "hard": (0.4, 0.62)}
+    return SyntheticSource(spec=_spec(requests=28, seed=100, depth_decay=0.0, reach=32), acceptance=rates)
+
+
+def deep() -> SyntheticSource:
+    """The longer a run of agreement, and the further off the trunk, the more often the next token is another."""
+    rates = {"easy": (0.7, 0.78), "usual": (0.55, 0.7), "hard": (0.35, 0.5)}
+    return SyntheticSource(spec=_spec(requests=16, seed=200, depth_decay=0.1, run_decay=0.08), acceptance=rates)
+
+
+def bursty() -> SyntheticSource:
+    """Easy and hard stretches: agreement at neighbouring tokens has correlation 0.6."""
+    rates = {"easy": (0.8, 0.9), "usual": (0.6, 0.75), "hard": (0.35, 0.55)}
+    return SyntheticSource(spec=_spec(requests=28, seed=300, autocorrelation=0.6, reach=24), acceptance=rates)
+
+
+def ladder() -> SyntheticSource:
+    """Four models that agree from little to much, with the memory that real texts have."""
+    rates = {"easy": (0.55, 0.75, 0.92), "usual": (0.4, 0.6, 0.85), "hard": (0.25, 0.5, 0.75)}
+    spec = _spec(requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
+    return SyntheticSource(spec=spec, acceptance=rates)
+
+
+def _spec(
+    *,
+    requests: int,
+    seed: int,
+    models: tuple[str, ...] = ("draft", "mid", "target"),
+    depth_decay: float = 0.05,
+    run_decay: float = 0.0,
+    autocorrelation: float = 0.0,
+    reach: int = 16,
+) -> SyntheticSpec:
+    """Of one tag; its acceptance is set by tag. A probability tells of it about as much as in `pico`.
+
+    With the reach of the shipped recordings, a router that drafts far on easy text at steep prices leaves the record of
+    the flat one in 8% of its decisions; so the longer a recording's runs of agreement, the further it reaches.
+    """
+    return SyntheticSpec(
+        requests=requests,
+        tokens=128,
+        models=models,
+        acceptance=(0.5,) * (len(models) - 1),
+        depth_decay=depth_decay,
+        run_decay=run_decay,
+        autocorrelation=autocorrelation,
+        reach=reach,
+        run=reach // 2,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedSource:
+    """A pool of the recipes, trained, and what it says of its held-out prompts.
+
+    Attributes:
+        pool: name of the recipe.
+        file: of recipes; ours if None.
+        goals: agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`.
+    """
+
+    pool: str
+    file: Path | None = None
+    goals: Mapping[str, float] = dataclass_field(default_factory=dict)
+
+    @property
+    def slow(self) -> bool:
+        """Yes: a pool is trained."""
+        return True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def recipe(self) -> object:
+        """That of the pool and of its recording; raises PoolRecipeError for one that is not sound."""
+        return self._recipe().deciding(recorded=True)
+
+    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+        """Train the pool, if it is not there, and record it.
+
+        Raises:
+            ModuleNotFoundError: torch or transformers is not installed.
+        """
+        recipe = self._recipe()
+        pool = self.trained(shelf.work)
+        with needs_torch(f"recording {name}"):
+            from ...studies.record import record
+            from .pools import write_recorded_prompts
+        prompts = out.with_name(f"{out.name}.prompts.jsonl")
+        write_recorded_prompts(recipe, pool, prompts)
+        record(
+            pool,
+            prompts,
+            out,
+            name=name,
+            max_new_tokens=recipe.max_new_tokens,
+            reach=recipe.reach,
+            run=recipe.run,
+            costs=False,
+        )
+        prompts.unlink()
+
+    def trained(self, work: Path) -> Path:
+        """The folder of the pool, `pools/NAME` below `work`; trained if need be, and continued where it was cut short.
+
+        Raises:
+            ModuleNotFoundError: torch or transformers is not installed.
+        """
+        recipe = self._recipe()
+        deciding = json.dumps(recipe.deciding(recorded=False), sort_keys=True)
+        fingerprint = hashlib.sha256(deciding.encode()).hexdigest()
+
+        def train(part: Path) -> None:
+            with needs_torch(f"pool {recipe.name}"):
+                from .pools import train_arena_pool
+            train_arena_pool(recipe, part, part.with_name(f"{part.name}.work"))
+
+        return made_once(work / "pools" / recipe.name, fingerprint, train)
+
+    def _recipe(self) -> PoolRecipe:
+        recipe = pool_recipe(self.pool, self.file)
+        return recipe.stale(self.goals) if self.goals else recipe
+
+
+TRAINED = (
+    "llama-plain",
+    "neox-near",
+    "gpt2-middle",
+    "gpt2-weak",
+    "qwen3-strong",
+    "gemma-specialists",
+    "mixed",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One recording.
+
+    Attributes:
+        what: one line that says what is special about it.
+        source: makes it.
+    """
+
+    what: str
+    source: Source
+
+
+def catalogue() -> Mapping[str, Entry]:
+    """By name, in the order in which the page lists them."""
+    return {
+        "pico": Entry(what="the shipped recording", source=ShippedSource(title="pico")),
+        "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
+        **{name: Entry(what=pool_recipe(name).what, source=TrainedSource(pool=name)) for name in TRAINED},
+        "llama-stale": Entry(
+            what="as llama-plain; after half of the requests the draft is one trained to agree in 40%, not 70%",
+            source=StaleSource(fresh="llama-plain", stale=TrainedSource(pool="llama-plain", goals={"draft": 0.4})),
+        ),
+        "mixed-stale": Entry(
+            what="as mixed; after half of the requests the draft is one trained to agree in 35%, not 63%",
+            source=StaleSource(fresh="mixed", stale=TrainedSource(pool="mixed", goals={"draft": 0.35})),
+        ),
+        "qwen3-turnover": Entry(
+            what="as qwen3-strong, dialogues and edits first, then word problems and translations",
+            source=TurnoverSource(recording="qwen3-strong", phases=(("dialogue", "edit"), ("math", "translation"))),
+        ),
+        "synth-flat": Entry(what="synthetic: agreement independent of all else", source=flat()),
+        "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
+        "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),
+        "synth-ladder": Entry(what="synthetic: four models, from little agreement to much", source=ladder()),
+        "specbench": Entry(what="imported: Vicuna-7B on Spec-Bench, every ninth request", source=spec_bench()),
+        "hsd": Entry(what="imported: Llama-3.1-8B on GSM8K with EAGLE-3, every second request", source=hsd()),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingShelf:
+    """Recordings below one folder.
+
+    Attributes:
+        work: the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint.
+        entries: what can be asked for.
+    """
+
+    work: Path
+    entries: Mapping[str, Entry] = dataclass_field(default_factory=catalogue)
+
+    def recording(self, name: str) -> Path:
+        """The finished .trace folder, made if it is not there or its recipe is another now.
+
+        Raises:
+            ArgumentError: no recording has this name.
+            RecordingUnavailableError: it cannot be had on this machine.
+        """
+        source = self._entry(name).source
+        make = partial(source.make, name=name, shelf=self)
+        return made_once(self._place(name), self.fingerprint(name), make)
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether it is there, or can be made in seconds; raises as `recording` does."""
+        return not self._entry(name).source.slow or is_made(self._place(name), self.fingerprint(name))
+
+    def fingerprint(self, name: str) -> str:
+        """Hash of all that decides what is in a recording; raises as `recording` does."""
+        source = self._entry(name).source
+        said = {"recipe": source.recipe(), "needs": [self.fingerprint(other) for other in source.needs]}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def _place(self, name: str) -> Path:
+        return self.work / "recordings" / f"{name}.trace"
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise ArgumentError(f"a recording must be one of {', '.join(self.entries)}, got {name!r}")
+        return self.entries[name]
+
+
+def recording(name: str, work: Path) -> Path:
+    """The finished .trace folder of a recording of the catalogue below `work` (see `RecordingShelf.recording`)."""
+    return RecordingShelf(work=work).recording(name)

@@ -1,0 +1,554 @@
+"""Runs with one request at a time as counts of forwards, so that a run that was played once has seconds at any cost.
+
+The static chains that a cell's best is sought among, and which are next to each other.
+
+The family: the target alone; every other member at windows 1 to 16 below the target, prompt lookup too; and every chain
+of more levels whose upper members can judge, at windows 1 to 16 each.
+
+Which rounds a fixed chain plays does not depend on seconds: a ladder changes what the forwards of its run cost, and not
+which there are. Letters: O operations of a run, K kinds of forwards.
+
+The fastest chain among many: the best of those given, then the best next to it until there is none better.
+
+Local ascent finds the best of what is near a start, so it is begun at the fastest chains of several sets of members.
+
+Static chains with one request at a time: each is played once for a recording, and priced for every ladder.
+
+The best static chain of a cell in hindsight, and what it did there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import combinations, islice, pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...decoding.pool import Pool
+from ...decoding.results import DRAFT
+from ...policies.chains import ChainSpec
+from ...policies.fixed import Chain
+from ...policies.spec import PolicySpec
+from ...runs.log import RunLog
+from ...sim.context_tables import RequestTables
+from ...sim.contexts import TrieTables
+from ...sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
+from ...sim.replay_tables import ReplayTables
+from ...sim.simulate import Scenario, simulate
+from .cells import ArenaCell, load
+from .play import RecordingStage, play
+from .store import BEST_STATIC, Played
+
+MOST = 16  # tokens of a window
+TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)
+LOWER, UPPER = (1, 3, 6, 12), (2, 5, 10)
+LOOKED_UP, ABOVE_LOOKUP = (6,), (3, 8)
+FOUR_LEVELS = ((3, 3, 6), (6, 6, 10))
+ENTRY = (2, 6)  # windows that a member gets where it comes in
+STEPS = (-2, -1, 1, 2)  # of a window
+
+
+class Family:
+    """All static chains of a pool.
+
+    Args:
+        pool: the members.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        *self._below, self._target = pool.names
+
+    @property
+    def plain(self) -> ChainSpec:
+        """The target alone."""
+        return ChainSpec(members=(self._target,), windows=())
+
+    def two_levels(self, windows: tuple[int, ...] = TWO_LEVELS) -> Iterator[ChainSpec]:
+        """Every member below the target, at every one of `windows`."""
+        for name, window in product(self._below, windows):
+            yield ChainSpec(members=(name, self._target), windows=(window,))
+
+    def three_levels(self, lower: tuple[int, ...], upper: tuple[int, ...], *, lookups: bool) -> Iterator[ChainSpec]:
+        """Every pair of members that can stand below the target, with model-free members or without."""
+        for low, high in combinations(self._below, 2):
+            if self._verifies(high) and self._pool.members[self._pool.level(low)].model_free == lookups:
+                for windows in product(lower, upper):
+                    yield ChainSpec(members=(low, high, self._target), windows=windows)
+
+    def coarse(self) -> Iterator[ChainSpec]:
+        """Some of up to four levels, to begin with."""
+        yield self.plain
+        yield from self.two_levels()
+        yield from self.three_levels(LOWER, UPPER, lookups=False)
+        yield from self.three_levels(LOOKED_UP, ABOVE_LOOKUP, lookups=True)
+        for below, windows in product(combinations(self._below, 3), FOUR_LEVELS):
+            yield from self._legal(below, windows)
+
+    def looks_up(self, chain: ChainSpec) -> bool:
+        """Whether a model-free member drafts."""
+        return self._pool.members[self._pool.level(chain.members[0])].model_free
+
+    def windows_near(self, chain: ChainSpec) -> Iterator[ChainSpec]:
+        """The same members with one window changed, or with all of them changed by one."""
+        for place, step in product(range(len(chain.windows)), STEPS):
+            yield from self._within(chain, _changed(chain.windows, place, step))
+        for step in (-1, 1) if len(chain.windows) > 1 else ():
+            yield from self._within(chain, tuple(window + step for window in chain.windows))
+
+    def windows_next(self, chain: ChainSpec) -> Iterator[ChainSpec]:
+        """The same members with one window longer or shorter by one."""
+        for place, step in product(range(len(chain.windows)), (-1, 1)):
+            yield from self._within(chain, _changed(chain.windows, place, step))
+
+    def members_near(self, chain: ChainSpec) -> Iterator[ChainSpec]:
+        """One member more, one less, or another one in its place."""
+        below, windows = chain.members[:-1], chain.windows
+        for place in range(len(below)):
+            yield from self._legal(below[:place] + below[place + 1 :], windows[:place] + windows[place + 1 :])
+            for name in self._below:
+                yield from self._legal((*below[:place], name, *below[place + 1 :]), windows)
+        for place, name, window in product(range(len(below) + 1), self._below, ENTRY):
+            with_it = (*below[:place], name, *below[place:])
+            yield from self._legal(with_it, (*windows[:place], window, *windows[place:]))
+        wide = tuple(min(2 * window, MOST) for window in windows)
+        for name in self._below:  # what drafts in front of others lengthens what they keep
+            yield from self._legal((name, *below), (ENTRY[-1], *wide))
+
+    def _within(self, chain: ChainSpec, windows: tuple[int, ...]) -> Iterator[ChainSpec]:
+        if all(1 <= window <= MOST for window in windows):
+            yield ChainSpec(members=chain.members, windows=windows)
+
+    def _legal(self, below: tuple[str, ...], windows: tuple[int, ...]) -> Iterator[ChainSpec]:
+        levels = [self._pool.level(name) for name in below]
+        if all(low < high for low, high in pairwise(levels)) and all(map(self._verifies, below[1:])):
+            yield ChainSpec(members=(*below, self._target), windows=windows)
+
+    def _verifies(self, name: str) -> bool:
+        return self._pool.members[self._pool.level(name)].verifies
+
+
+def _changed(windows: tuple[int, ...], place: int, step: int) -> tuple[int, ...]:
+    return (*windows[:place], windows[place] + step, *windows[place + 1 :])
+
+
+Counts = NDArray[np.int64]
+_BITS = 24  # of a number of tokens: more than a context holds
+_MASK = (1 << _BITS) - 1
+
+
+class UnitCost:
+    """Each forward and each lookup takes a second: for runs of which only the forwards are of interest."""
+
+    name = "forwards"
+    lookup_s = 1.0
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """One second; see `CostModel`."""
+        return 1.0
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """None: drafts are forwards."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """There is nothing to say."""
+        return ()
+
+
+class _Kind(NamedTuple):
+    """A forward of one row."""
+
+    level: int
+    drafts: bool
+    new_tokens: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunForwards:
+    """What a run asked of its models.
+
+    Attributes:
+        tokens: of output, >= 1.
+        kinds: `[K]` by index in the `ForwardKinds` that counted them.
+        repeats: `[K]` forwards of the kind, >= 1.
+        drafts: `[L]` drafts by each level; those of model-free members are lookups.
+        drafted: `[L]` tokens in them.
+    """
+
+    tokens: int
+    kinds: Counts
+    repeats: Counts
+    drafts: Counts
+    drafted: Counts
+
+
+class ForwardKinds:
+    """Kinds of forwards of runs of one pool, each priced once for all runs that have it.
+
+    Args:
+        pool: its members.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._num_free = sum(member.model_free for member in pool.members)
+        self._known: dict[int, int] = {}
+        self._prices: dict[CostModel, NDArray[np.float64]] = {}
+
+    def count(self, log: RunLog) -> RunForwards:
+        """The forwards of a run with one request at a time.
+
+        Raises:
+            ValueError: several requests in an operation.
+        """
+        ops, steps = log.ops, log.steps
+        if (ops["num_rows"] != 1).any():
+            raise ValueError("a run whose forwards are counted must have one request at a time")
+        drafts, level = ops["kind"] == DRAFT, ops["level"].astype(np.int64)
+        drafted = np.where(drafts, steps["drafted"], 0)
+        # Tokens of the text, pending ones among them, that a forward has been fed once it has run.
+        text = _text_before(log)
+        forwards = level >= self._num_free
+        first = forwards & ~(drafts & (drafted == 0))
+        new = ops["new_tokens"] - np.maximum(drafted - 1, 0)
+        later = first & (drafted > 1)
+        # The middle of the later forwards stands for them (`sim.charges.later_held`).
+        middle = text + (drafted - 2) // 2
+        packed = np.concatenate(
+            [
+                _packed(level, drafts, new, text - new)[first],
+                _packed(level, drafts, np.ones_like(new), middle)[later],
+            ]
+        )
+        kinds, index = np.unique(packed, return_inverse=True)
+        times = np.concatenate([np.ones(int(first.sum()), np.int64), drafted[later] - 1])
+        levels = len(self._pool.members)
+        return RunForwards(
+            tokens=int(log.requests["emitted_tokens"].sum()),
+            kinds=self._indices(kinds),
+            repeats=np.bincount(index, times, minlength=len(kinds)).astype(np.int64),
+            drafts=np.bincount(level[drafts], minlength=levels),
+            drafted=np.bincount(level[drafts], drafted[drafts], minlength=levels).astype(np.int64),
+        )
+
+    def seconds(self, run: RunForwards, cost: CostModel) -> float:
+        """What the run takes at a cost; but for rounding, what `simulate` says.
+
+        Raises:
+            ValueError: a cost that knows more of operations than their forwards.
+            CostRangeError: a forward that the cost does not know.
+        """
+        if isinstance(cost, OperationCost | RoundCost):
+            raise ValueError(f"cost {cost.name} knows more of operations than their forwards")
+        names, free = self._pool.names, self._num_free
+        seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())
+        for level, name in enumerate(names[free:], free):
+            terms = cost.draft_terms(name)
+            if terms is not None and terms.block is not None:
+                raise ValueError(
+                    f"cost {cost.name} has {name} draft a block in one forward; drafts are counted by the token here"
+                )
+            if terms is not None:
+                seconds += terms.per_round_s * int(run.drafts[level])
+                seconds += (terms.per_token_s or 0.0) * int(run.drafted[level])
+        return seconds
+
+    def _indices(self, packed: Counts) -> Counts:
+        known = self._known
+        return np.array([known.setdefault(kind, len(known)) for kind in packed.tolist()], np.int64)
+
+    def _priced(self, cost: CostModel) -> NDArray[np.float64]:
+        prices = self._prices.setdefault(cost, np.zeros(0))
+        if len(prices) < len(self._known):
+            names, free = self._pool.names, self._num_free
+            whole = [level >= free and _whole_drafts(cost.draft_terms(name)) for level, name in enumerate(names)]
+            added = [
+                0.0 if kind.drafts and whole[kind.level] else self._forward_s(cost, kind)
+                for kind in map(_unpacked, islice(self._known, len(prices), None))
+            ]
+            prices = self._prices[cost] = np.concatenate([prices, added])
+        return prices
+
+    def _forward_s(self, cost: CostModel, kind: _Kind) -> float:
+        name = self._pool.names[kind.level]
+        return cost.forward_s(name, num_rows=1, new_tokens=kind.new_tokens, context_tokens=kind.context_tokens)
+
+
+def _whole_drafts(terms: DraftTerms | None) -> bool:
+    return terms is not None and terms.per_token_s is not None
+
+
+def _text_before(log: RunLog) -> Counts:
+    """`[O]` tokens of the request's text before each operation: its prompt, its answer and what is pending."""
+    steps, request = log.steps, log.steps["request"]
+    change = steps["drafted"] - (steps["judged"] - steps["accepted"]) + steps["own"]
+    after = np.cumsum(change)
+    before: Counts = after - change
+    starts = np.flatnonzero(np.diff(request, prepend=-1))
+    return before - before[starts][request] + log.requests["prompt_tokens"][request]
+
+
+def _packed(level: Counts, drafts: NDArray[np.bool_], new_tokens: Counts, context_tokens: Counts) -> Counts:
+    packed: Counts = (((level * 2 + drafts) << _BITS | new_tokens) << _BITS) | context_tokens
+    return packed
+
+
+def _unpacked(packed: int) -> _Kind:
+    which, rest = packed >> (2 * _BITS), packed & ((1 << 2 * _BITS) - 1)
+    return _Kind(which >> 1, bool(which & 1), rest >> _BITS, rest & _MASK)
+
+
+Seconds = Callable[[ChainSpec], float]
+Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """What a search tried.
+
+    Attributes:
+        chains: fastest first; of equally fast ones in the order in which they were tried.
+        seconds: for each token of output, > 0.
+    """
+
+    chains: tuple[ChainSpec, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def best(self) -> ChainSpec:
+        """The fastest."""
+        return self.chains[0]
+
+    def unlike(self, count: int) -> tuple[ChainSpec, ...]:
+        """The fastest chains no two of which have the same members and the same lowest window, so many at most."""
+        fastest: dict[tuple[tuple[str, ...], tuple[int, ...]], ChainSpec] = {}
+        for chain in self.chains:
+            fastest.setdefault((chain.members, chain.windows[:1]), chain)
+        return tuple(fastest.values())[:count]
+
+    def of_each_members(self) -> tuple[ChainSpec, ...]:
+        """The fastest chain of each set of members, fastest first."""
+        fastest: dict[tuple[str, ...], ChainSpec] = {}
+        for chain in self.chains:
+            fastest.setdefault(chain.members, chain)
+        return tuple(fastest.values())
+
+
+class Search:
+    """Remembers what was tried.
+
+    Args:
+        seconds: of a chain, for each token of output; asked once for each.
+    """
+
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self._tried: dict[ChainSpec, float] = {}
+
+    def fastest(self, chains: Iterable[ChainSpec]) -> ChainSpec:
+        """Try chains, at least one, and return the fastest of them; of equals the first."""
+        return min(chains, key=self._of)
+
+    def ascend(self, start: ChainSpec, moves: Sequence[Moves]) -> ChainSpec:
+        """Go to the fastest neighbour while there is a faster one; later moves are tried where earlier ones end."""
+        found, turn = start, 0
+        while turn < len(moves):
+            better = self.fastest([found, *moves[turn](found)])
+            turn = turn + 1 if better == found else 0
+            found = better
+        return found
+
+    def ranked(self) -> Ranked:
+        """All that was tried."""
+        return ranked(self._tried)
+
+    def _of(self, chain: ChainSpec) -> float:
+        seconds = self._tried.get(chain)
+        if seconds is None:
+            seconds = self._tried[chain] = self._seconds(chain)
+        return seconds
+
+
+def ranked(tried: Mapping[ChainSpec, float]) -> Ranked:
+    """Chains by their seconds."""
+    chains = sorted(tried, key=tried.__getitem__)
+    return Ranked(chains=tuple(chains), seconds=tuple(tried[chain] for chain in chains))
+
+
+SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
+STARTS = 3  # sets of members that the ascent on the sample begins with
+FINALISTS = 10  # unlike chains of the sample that are played over all requests
+
+
+class PlayedChains:
+    """Runs of static chains over a recording, one request at a time.
+
+    Args:
+        tables: the recording.
+        seed: of what has to be modelled.
+    """
+
+    def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
+        self._scenario = Scenario(tables=tables, cost=UnitCost(), seed=seed)
+        self._kinds = ForwardKinds(tables.pool)
+        self._runs: dict[ChainSpec, RunForwards] = {}
+        # Held, so that they are not built again for every chain.
+        self._held: list[RequestTables] = []
+        if isinstance(tables, TrieTables):
+            self._held = [tables.of(request.request_id) for request in tables.trace.requests]
+
+    def __len__(self) -> int:
+        """Chains that were played."""
+        return len(self._runs)
+
+    def seconds(self, cost: CostModel, chain: ChainSpec) -> float:
+        """For each token of output at a cost; raises as `ForwardKinds.seconds`."""
+        run = self._runs.get(chain)
+        if run is None:
+            name = str(chain)
+            log = simulate(self._scenario, Chain(self._scenario.tables.pool, name), name)
+            run = self._runs[chain] = self._kinds.count(log)
+        return self._kinds.seconds(run, cost) / run.tokens
+
+
+class ChainSearch:
+    """Seeks the best static chains of a recording at one cost after another.
+
+    Args:
+        tables: the recording.
+        seed: of what has to be modelled.
+
+    Attributes:
+        family: of the recording's pool.
+        whole: runs over all requests.
+        sample: runs over a part of the requests of each tag, the same as `whole` where there are few.
+    """
+
+    def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
+        self.family = Family(tables.pool)
+        self.whole = PlayedChains(tables, seed=seed)
+        some = sampled(tables)
+        self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
+
+    def best(self, cost: CostModel) -> Ranked:
+        """The fastest at a cost, and whatever else was played over all requests to find it."""
+        return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
+
+
+def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
+    """The fastest chain of a family, and whatever else was tried over all requests to find it.
+
+    Args:
+        family: of chains.
+        sample: seconds over a sample of the requests, by which a few are chosen.
+        whole: over all of them.
+    """
+    rough = Search(sample)
+    rough.fastest(family.coarse())
+    starts = rough.ranked().of_each_members()
+    with_lookups = [chain for chain in starts if family.looks_up(chain)]
+    for start in dict.fromkeys([*starts[:STARTS], *with_lookups[:1]]):
+        rough.ascend(start, (family.windows_next, family.windows_near))
+    rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
+    found = rough.ranked()
+    final = Search(whole)
+    finalists = [*found.unlike(FINALISTS), *found.of_each_members()[:STARTS], family.plain]
+    final.ascend(final.fastest(dict.fromkeys(finalists)), (family.windows_next,))
+    return final.ranked()
+
+
+def sampled(tables: ReplayTables) -> ReplayTables:
+    """Some of the requests of an exact recording: as large a part of each tag, evenly spread over its requests."""
+    if not isinstance(tables, TrieTables):
+        return tables
+    requests = tables.trace.requests
+    tokens = sum([len(tables.of(request.request_id).trunk_tokens) for request in requests])
+    every = tokens // SAMPLE_TOKENS
+    by_tag = sorted(requests, key=lambda request: request.tag)
+    return TrieTables(replace(tables.trace, requests=by_tag[::every])) if every > 1 else tables
+
+
+REPLAYED = 3  # chains that another order of the requests chooses among
+CANDIDATES = 8  # of the search with one request at a time that other loads begin with
+NARROW = (1, 2, 3, 4)  # windows of two levels that they begin with besides, of
+DRAFTERS = 2  # members that are fastest alone below the target
+
+
+class CellStatics:
+    """The best static chains of all cells of one recording; searches are made once for each ladder.
+
+    Searches are made in the recorded order of the requests. With one request at a time that is `ChainSearch`; under
+    another load its `CANDIDATES` best, the target alone and two levels with `NARROW` windows are played there, and from
+    the fastest of them windows are changed by one while that pays. Another order of the requests takes the fastest of
+    the `REPLAYED` best.
+
+    Args:
+        stage: the recording.
+    """
+
+    def __init__(self, stage: RecordingStage) -> None:
+        self._stage = stage
+        self._ranked: dict[str, Ranked] = {}
+        self._under_load: dict[ArenaCell, Ranked] = {}
+
+    @cached_property
+    def _search(self) -> ChainSearch:
+        return ChainSearch(self._stage.tables(0))
+
+    def best(self, cell: ArenaCell, seed: int) -> Played:
+        """What the best chain did at a seed, as the policy `best-static`.
+
+        Raises:
+            ValueError: as `play`.
+        """
+        runs = _Runs(self._stage, cell, seed)
+        chains = self._of(cell).chains[: REPLAYED if seed else 1]
+        return runs.best_static(Search(runs.seconds).fastest(chains))
+
+    def _of(self, cell: ArenaCell) -> Ranked:
+        if load(cell.load).batch == 1:
+            return self._of_ladder(cell.ladder)
+        if cell not in self._under_load:
+            search = Search(_Runs(self._stage, cell, 0).seconds)
+            found = search.fastest(dict.fromkeys(self._candidates(self._of_ladder(cell.ladder))))
+            search.ascend(found, (self._search.family.windows_next,))
+            self._under_load[cell] = search.ranked()
+        return self._under_load[cell]
+
+    def _candidates(self, ranked: Ranked) -> Iterable[ChainSpec]:
+        yield from ranked.chains[:CANDIDATES]
+        yield self._search.family.plain
+        two_levels = [chain.members for chain in ranked.of_each_members() if len(chain.members) == 2]
+        for members, window in product(two_levels[:DRAFTERS], NARROW):
+            yield ChainSpec(members=members, windows=(window,))
+
+    def _of_ladder(self, ladder: str) -> Ranked:
+        if ladder not in self._ranked:
+            self._ranked[ladder] = self._search.best(self._stage.cost(ladder))
+        return self._ranked[ladder]
+
+
+class _Runs:
+    """What chains did in a cell at a seed."""
+
+    def __init__(self, stage: RecordingStage, cell: ArenaCell, seed: int) -> None:
+        self._stage, self._cell, self._seed = stage, cell, seed
+        self._runs: dict[ChainSpec, Played] = {}
+
+    def seconds(self, chain: ChainSpec) -> float:
+        """For each token of output."""
+        played = self._of(chain)
+        return played.seconds / played.tokens
+
+    def best_static(self, chain: ChainSpec) -> Played:
+        """The run of a chain under the name of the best."""
+        return replace(self._of(chain), policy=BEST_STATIC, chain=str(chain))
+
+    def _of(self, chain: ChainSpec) -> Played:
+        if chain not in self._runs:
+            self._runs[chain] = play(self._stage, self._cell, PolicySpec.parse(str(chain)), self._seed)
+        return self._runs[chain]

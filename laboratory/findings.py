@@ -1,0 +1,429 @@
+"""Tables whose columns are declared where their values are, and tables as Markdown.
+
+Sets of axes, as figures show them. Letter: P points.
+
+Letters: R rows, C columns.
+
+What an experiment is given and what it returns: a setting, and a finding of tables, panels and an answer.
+
+The page of all experiments: docs/experiments.md, written from what was just found.
+
+How far simulated seconds are from measured ones, as a figure.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+from ..base.files import shipped
+from ..reports.grid import Column, Grid
+from ..reports.seconds import Cell as ValidationCell
+from ..traces.contexts.meta import TrieMeta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one name.
+
+    Attributes:
+        name: in the legend; equal names have equal colours in all panels.
+        x: `[P]`; in panels with categories their index from 0.
+        y: `[P]`.
+        error: `[P]`, half the width of an error bar, >= 0; None: none are drawn.
+
+    Raises:
+        ValueError: lengths differ, or a number is not finite.
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    error: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        parts = [self.x, self.y] if self.error is None else [self.x, self.y, self.error]
+        if len({len(part) for part in parts}) > 1:
+            raise ValueError(f"series {self.name!r}: x, y and error must be as long, got {[len(p) for p in parts]}")
+        wrong = [value for part in parts for value in part if not isfinite(value)]
+        if wrong:
+            raise ValueError(f"series {self.name!r}: numbers must be finite, got {wrong[0]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title, x_label, y_label: shown; a label says the unit.
+        series: drawn in this order, at least one.
+        kind: of marks.
+        categories: names along x at 0, 1, ...; bars need them.
+        log_x, log_y: scale of the axes.
+        diagonal: whether the line of equal x and y is drawn.
+
+    Raises:
+        ValueError: nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    kind: Literal["line", "bar", "scatter"] = "line"
+    categories: tuple[str, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        if not any(series.x for series in self.series):
+            raise ValueError(f"panel {self.title!r}: series must hold at least one point, got none")
+        if self.kind == "bar" and not self.categories:
+            raise ValueError(f"panel {self.title!r}: bars must have categories, got none")
+        for series in self.series:
+            self._check(series)
+
+    def _check(self, series: Series) -> None:
+        where = f"panel {self.title!r}, series {series.name!r}"
+        allowed = range(len(self.categories))
+        strays = [x for x in series.x if x not in allowed] if self.categories else []
+        if strays:
+            raise ValueError(f"{where}: x must be an index of {len(self.categories)} categories, got {strays[0]}")
+        for axis, logarithmic, values in (("x", self.log_x, series.x), ("y", self.log_y, series.y)):
+            if logarithmic and values and min(values) <= 0:
+                raise ValueError(f"{where}: {axis} must be > 0 on a logarithmic axis, got {min(values)}")
+
+
+def series_of(x: Sequence[float], y: Mapping[str, Iterable[float]]) -> tuple[Series, ...]:
+    """A series for each name, all over the same `x`."""
+    places = tuple(map(float, x))
+    return tuple(Series(name=name, x=places, y=tuple(values)) for name, values in y.items())
+
+
+def by_category(
+    title: str,
+    y_label: str,
+    categories: Sequence[object],
+    y: Mapping[str, Iterable[float]],
+    *,
+    x_label: str = "",
+    kind: Literal["bar", "scatter"] = "bar",
+) -> Panel:
+    """A panel of names along x; each series of `y` has a value for every category."""
+    return Panel(
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        kind=kind,
+        categories=tuple(map(str, categories)),
+        series=series_of(range(len(categories)), y),
+    )
+
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a column says of its values.
+
+    Attributes:
+        name: shown.
+        unit: shown after the name; empty for none.
+        digits: after the point; None: text or whole numbers.
+    """
+
+    name: str
+    unit: str = ""
+    digits: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Name and unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def text(self, value: Value) -> str:
+        """A value as tables show it."""
+        if value is None or isinstance(value, str):
+            return value or ""
+        return f"{value:,}" if self.digits is None else f"{value:,.{self.digits}f}"
+
+
+class Cell(NamedTuple):
+    """One value under the head of its column."""
+
+    head: Head
+    value: Value
+
+
+def table_cell(name: str, value: Value, unit: str = "", digits: int | None = None) -> Cell:
+    """A value and its head, in one line of a row; the arguments are those of `Head`."""
+    return Cell(Head(name=name, unit=unit, digits=digits), value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A table.
+
+    Attributes:
+        title: one line.
+        columns: `[C]`.
+        rows: `[R][C]`; None is an empty cell.
+
+    Raises:
+        ValueError: a row of another length, a value of another type, or a float in a column without digits.
+    """
+
+    title: str
+    columns: tuple[Head, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.title!r}: a row must have {len(self.columns)} cells, got {row}")
+            for head, value in zip(self.columns, row, strict=True):
+                where = f"table {self.title!r}: column {head.name!r}"
+                if not isinstance(value, Value):
+                    raise ValueError(f"{where} must hold text and numbers, got {value!r}")
+                if isinstance(value, float) and head.digits is None:
+                    raise ValueError(f"{where} must have digits, got {value}")
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """The values `[R]` of the column of this name, as a panel draws them.
+
+        Raises:
+            ValueError: not exactly one column has the name, or it holds something else.
+        """
+        places = [place for place, head in enumerate(self.columns) if head.name == name]
+        values = [row[places[0]] for row in self.rows] if len(places) == 1 else [None]
+        numbers = tuple(float(value) for value in values if isinstance(value, int | float))
+        if len(numbers) < len(values):
+            raise ValueError(f"table {self.title!r}: one column {name!r} must hold numbers, got {values}")
+        return numbers
+
+    def grid(self, *remarks: str, lines: Iterable[int] = ()) -> Grid:
+        """As it is shown, numbers to the right, text to the left; remarks below, `lines` drawn after these rows."""
+        numbers = [not any(isinstance(row[place], str) for row in self.rows) for place in range(len(self.columns))]
+        return Grid(
+            title=self.title,
+            columns=tuple(
+                Column(heading=head.words, number=number) for head, number in zip(self.columns, numbers, strict=True)
+            ),
+            rows=tuple(
+                tuple(head.text(value) for head, value in zip(self.columns, row, strict=True)) for row in self.rows
+            ),
+            remarks=remarks,
+            lines=frozenset(lines),
+        )
+
+
+def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
+    """The table of rows whose cells say what column they are in.
+
+    Raises:
+        ValueError: no row, rows of other columns than the first one's, or as `Rows`.
+    """
+    each = [tuple(row) for row in rows]
+    if not each:
+        raise ValueError(f"table {title!r}: rows must be one or more, got none")
+    heads = tuple(one.head for one in each[0])
+    for row in each:
+        if (got := tuple(one.head for one in row)) != heads:
+            wanted, found = ([head.words for head in side] for side in (heads, got))
+            raise ValueError(f"table {title!r}: columns must be the same in all rows, {wanted}, got {found}")
+    return Rows(title=title, columns=heads, rows=tuple(tuple(one.value for one in row) for row in each))
+
+
+def markdown_table(shown: Grid) -> str:
+    """Title, if there is one, head and rows as lines of Markdown."""
+    heads = [column.heading for column in shown.columns]
+    rules = ["---:" if column.number else "---" for column in shown.columns]
+    head, *body = ([_escaped(text) for text in texts] for texts in (heads, *shown.rows))
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, rules, *body)]
+    return "\n".join([*([f"**{_escaped(shown.title)}**", ""] if shown.title else []), *lines])
+
+
+def _escaped(text: str) -> str:
+    """Without what would end a cell or start markup."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
+
+
+MOST_PANELS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSetting:
+    """What every experiment is given.
+
+    Attributes:
+        pool: folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`.
+        trace: folder of the recording, by default the shipped one.
+        seed: of whatever is drawn.
+        threads: CPU threads of torch, >= 1.
+        limit: prompts and recorded requests at most, >= 1; None: the experiment's default.
+
+    Raises:
+        ValueError: threads or limit below 1.
+    """
+
+    pool: Path = field(default_factory=lambda: shipped("pools", "pico"))
+    trace: Path = field(default_factory=lambda: shipped("recordings", "pico.trace"))
+    seed: int = 0
+    threads: int = 1
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads must be >= 1, got {self.threads}")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit must be >= 1, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What an experiment returns.
+
+    Attributes:
+        question: one sentence.
+        tables: at least one.
+        panels: of one figure, 1 to 4.
+        answer: one to four sentences, made from what was just measured.
+
+    Raises:
+        ValueError: no table, or no or too many panels.
+    """
+
+    question: str
+    tables: tuple[Rows, ...]
+    panels: tuple[Panel, ...]
+    answer: str
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise ValueError("tables must hold at least one table, got ()")
+        if not 1 <= len(self.panels) <= MOST_PANELS:
+            raise ValueError(f"panels must be 1 to {MOST_PANELS}, got {len(self.panels)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field; rows as lists of values, not of texts."""
+        return asdict(self)
+
+
+INTRO = """\
+# Experiments
+
+Questions about chains of models, each answered by one command on the pool and the recording that come with the package.
+`make experiments` runs all of them and writes this page with every table, figure and sentence in it; nothing here is
+typed by hand. `--pool`, `--trace`, `--limit`, `--seed` and `--threads` ask the same of other models and other traffic,
+`--figure FILE.svg` draws, and `--json FILE` writes the numbers.
+
+Small models on a shared CPU are what was measured. What carries over is the method, and ratios rather than seconds.
+Seconds that were measured when the page was made drift with the machine; seconds that are replayed do not.
+"""
+
+
+def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
+    """The whole page.
+
+    Args:
+        findings: by experiment; the error of one that failed.
+        meta: of the recording.
+        figures: folder of `NAME.svg` as seen from the page.
+    """
+    parts = [INTRO, _machine(meta), _contents(findings)]
+    parts += [
+        _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)
+        for name, found in findings.items()
+    ]
+    return "\n".join(parts)
+
+
+def link_between(page_path: Path, folder: Path) -> str:
+    """`folder` as a link on the page."""
+    return Path(os.path.relpath(folder.absolute(), page_path.absolute().parent)).as_posix()
+
+
+def _machine(meta: TrieMeta) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(meta.software.items()))
+    machine = meta.hardware or "an unnamed machine"
+    return f"Recording `{meta.name}` ({meta.kind}, {meta.sampling.words}) of {machine}; {versions}.\n"
+
+
+def _contents(findings: Mapping[str, Finding | Exception]) -> str:
+    lines = []
+    for name, found in findings.items():
+        asked = "failed when this page was made" if isinstance(found, Exception) else found.question
+        lines.append(f"- [{name}](#{name}): {asked}")
+    return "\n".join([*lines, ""])
+
+
+def _section(name: str, finding: Finding, figures: str) -> str:
+    tables = [f"{markdown_table(rows.grid())}\n" for rows in finding.tables]
+    parts = [
+        f"## {name}\n",
+        f"{finding.question}\n",
+        f"```sh\n.venv/bin/paceline experiment {name}\n```\n",
+        f"{finding.answer}\n",
+        f"![{name}: {'; '.join(panel.title for panel in finding.panels)}]({figures}/{name}.svg)\n",
+        *tables,
+    ]
+    return "\n".join(parts)
+
+
+def _failure(name: str, error: Exception) -> str:
+    told = " ".join(str(error).split())
+    return f"## {name}\n\nFailed when this page was made: {type(error).__name__}: {told}\n"
+
+
+def validation_panels(cells: Sequence[ValidationCell]) -> tuple[Panel, Panel]:
+    """Simulated over measured seconds of every cell, and the error by policy; both by requests at a time.
+
+    Args:
+        cells: at least one.
+    """
+    batches = sorted({cell.batch for cell in cells})
+    policies = list(dict.fromkeys(cell.policy for cell in cells))
+    by_batch = [(f"batch {batch}", [cell for cell in cells if cell.batch == batch]) for batch in batches]
+    seconds = Panel(
+        title="Seconds of each policy, batch and tag" + (", forced" if any(cell.forced for cell in cells) else ""),
+        x_label="measured, s",
+        y_label="simulated, s",
+        kind="scatter",
+        log_x=True,
+        log_y=True,
+        diagonal=True,
+        series=tuple(
+            Series(
+                name=name,
+                x=tuple(cell.measured_s for cell in some),
+                y=tuple(cell.simulated_s for cell in some),
+            )
+            for name, some in by_batch
+        ),
+    )
+    errors = Panel(
+        title="Error of total seconds: median over tags, half their range as bars",
+        x_label="",
+        y_label="simulated over measured - 1, %",
+        kind="bar",
+        categories=tuple(policies),
+        series=tuple(_errors(name, some, policies) for name, some in by_batch),
+    )
+    return seconds, errors
+
+
+def _errors(name: str, cells: Sequence[ValidationCell], policies: Sequence[str]) -> Series:
+    """Of one batch: the median over tags, and half of their range."""
+    of_policy = [[100 * cell.error for cell in cells if cell.policy == policy] for policy in policies]
+    known = [(place, errors) for place, errors in enumerate(of_policy) if errors]
+    return Series(
+        name=name,
+        x=tuple(float(place) for place, _ in known),
+        y=tuple(median(errors) for _, errors in known),
+        error=tuple((max(errors) - min(errors)) / 2 for _, errors in known),
+    )

@@ -1,0 +1,277 @@
+"""Chains, and replays of recordings that experiments time; needs no torch.
+
+Families of chains in notation, such as `draft:4/target`, that experiments and benchmarks run.
+
+Families of published models that the members of a recording are priced as.
+
+What experiments on a recording share: its requests, its prices, and speeds and steps by tag.
+
+What a policy's own thinking costs, step by step.
+
+Jobs run in turn, how long they take, and the memory of this process.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from statistics import median
+from time import perf_counter, thread_time
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.terminal import quiet
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.seen import Observation
+from ..decoding.steps import Outcome, Step
+from ..policies.chains import ChainSpec
+from ..policies.spec import make_policy
+from ..runs.log import RunLog
+from ..sim.contexts import TrieTables
+from ..sim.cost.make import default_cost, make_cost
+from ..sim.cost.roofline import RooflineCost, device_sheet
+from ..sim.cost.what_if import Price
+from ..sim.simulate import Scenario, simulate
+from ..traces.contexts.recording import TrieRecording
+from ..traces.contexts.store import read_trace
+from ..traces.meta import ModelInfo
+from ..traces.shapes import presets
+from .findings import ExperimentSetting
+
+
+def chain(members: Sequence[str], windows: Sequence[int]) -> str:
+    """Members from smallest to target, each but the last with its window."""
+    return str(ChainSpec(members=tuple(members), windows=tuple(windows)))
+
+
+def two_levels(drafters: Sequence[str], target: str, windows: Sequence[int]) -> list[str]:
+    """Every drafter at every window."""
+    return [chain((drafter, target), (window,)) for drafter in drafters for window in windows]
+
+
+def three_levels(pool: Pool, *, lower: Sequence[int], upper: Sequence[int]) -> list[str]:
+    """Every pair of members below the target whose upper one can judge, at every pair of windows."""
+    return [
+        chain((low.name, high.name, pool.target), windows)
+        for low, high in combinations(pool.members[:-1], 2)
+        if high.verifies
+        for windows in product(lower, upper)
+    ]
+
+
+DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Three models that stand for drafter, middle level and target, and what they run on.
+
+    Attributes:
+        name: shown.
+        device: of the device sheet.
+        models: shapes, the target's last.
+        devices: that each is split over.
+    """
+
+    name: str
+    device: str
+    models: tuple[ModelInfo, ...]
+    devices: tuple[int, ...]
+
+    @property
+    def target(self) -> ModelInfo:
+        """The largest."""
+        return self.models[-1]
+
+    def price(self, model: ModelInfo, num_devices: int) -> Price:
+        """Seconds of one of its models, by roofline.
+
+        Raises:
+            ValueError: the weights of all three do not fit into the devices together.
+        """
+        device = device_sheet()[self.device]
+        RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # refuses what does not fit
+        return Price(cost=RooflineCost(device, (model,), tensor_parallel=num_devices), model=model.name)
+
+
+def families() -> tuple[Family, ...]:
+    """Smallest target first; bfloat16 throughout."""
+    return (
+        _family("7B (160M, 1.1B)", "h100", {"llama-160m": 1, "tinyllama-1.1b": 1, "llama-2-7b": 1}),
+        _family("70B (1B, 8B)", "h100", {"llama-3.2-1b": 1, "llama-3.1-8b": 1, "llama-3.1-70b": 4}),
+        _family("405B (1B, 8B)", "h200", {"llama-3.2-1b": 1, "llama-3.1-8b": 1, "llama-3.1-405b": 8}),
+        _family("405B (8B, 70B)", "h200", {"llama-3.1-8b": 1, "llama-3.1-70b": 8, "llama-3.1-405b": 8}),
+    )
+
+
+def submodel(target: ModelInfo, share: float) -> ModelInfo:
+    """The target with `share` of its parameters, layers and cache, as a recorded submodel has of its own target."""
+    return target.model_copy(
+        update={
+            "name": f"{target.name}-slim",
+            "parameters": max(1, round(target.parameters * share)),
+            "layers": max(1, round(target.layers * share)),
+            "kv_bytes_per_token": round(target.kv_bytes_per_token * share),
+        }
+    )
+
+
+def _family(name: str, device: str, devices: Mapping[str, int]) -> Family:
+    known = presets()
+    models = tuple(replace(known[model], dtype=DTYPE).info(model) for model in devices)
+    return Family(name=name, device=device, models=models, devices=tuple(devices.values()))
+
+
+ALL = "all"
+TARGET_ALONE = "plain"
+
+
+def recording_of(setting: ExperimentSetting) -> TrieRecording:
+    """The recording, as many requests of it as the limit lets through."""
+    trace = read_trace(setting.trace)
+    return replace(trace, requests=trace.requests[: setting.limit])
+
+
+def scenario_of(setting: ExperimentSetting, trace: TrieRecording) -> Scenario:
+    """One request at a time, at the seconds measured with the recording."""
+    cost = make_cost(default_cost(trace), trace)
+    return Scenario(tables=TrieTables(trace), cost=cost, seed=setting.seed)
+
+
+def replayed(scenario: Scenario, policy: str) -> RunLog:
+    """The run of a policy built for it."""
+    return simulate(scenario, make_policy(policy, scenario.tables.pool), policy)
+
+
+def drafters_of(scenario: Scenario) -> tuple[str, ...]:
+    """Every member below the target, smallest first; raises ValueError where there is none."""
+    names = scenario.tables.pool.names[:-1]
+    if not names:
+        raise ValueError(
+            f"recording {scenario.tables.trace.about.name}: models must be two or more, got the target alone"
+        )
+    return names
+
+
+def tags_of(trace: TrieRecording) -> tuple[str, ...]:
+    """In the order of their first request."""
+    return tuple(dict.fromkeys(request.tag for request in trace.requests))
+
+
+def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
+    """Output tokens per second of the requests of a tag, or of those called `among`, in a run with batch 1.
+
+    Seconds are those from admission to the last token, summed over requests.
+
+    Raises:
+        ValueError: no such request.
+    """
+    requests = log.requests
+    chosen = np.ones(len(requests["tag"]), dtype=bool) if tag == ALL else requests["tag"] == tag
+    if among is not None:
+        chosen &= np.isin(requests["request_id"], list(among))
+    if not chosen.any():
+        raise ValueError(f"run of {log.meta['policy']}: requests of tag {tag} must be one or more, got none")
+    duration_s = (requests["finished_at_s"] - requests["admitted_at_s"])[chosen].sum()
+    return int(requests["emitted_tokens"][chosen].sum()) / float(duration_s)
+
+
+def speed_up_of(log: RunLog, alone: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
+    """Its speed over that of the run `alone`, each of the same requests; see `speed_of`."""
+    return speed_of(log, tag=tag, among=among) / speed_of(alone, tag=tag, among=among)
+
+
+def steps_of(log: RunLog, tag: str = ALL) -> NDArray[np.bool_]:
+    """Which steps belong to requests of a tag."""
+    if tag == ALL:
+        return np.ones(len(log.steps["request"]), dtype=bool)
+    chosen: NDArray[np.bool_] = log.requests["tag"][log.steps["request"]] == tag
+    return chosen
+
+
+class TimedSteps:
+    """Passes on to a policy and keeps the seconds of what it does.
+
+    Attributes:
+        deciding_s, learning_s: of this thread in `decide` and in `learn`, in all: whatever else the machine does adds
+            none.
+        steps_s: by the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._decided_s: dict[str, float] = {}
+        self.deciding_s = self.learning_s = 0.0
+        self.steps_s: list[float] = []
+
+    def decide(self, seen: Observation) -> Step:
+        """What the policy says."""
+        thread_s, start_s = thread_time(), perf_counter()
+        step = self._policy.decide(seen)
+        self._decided_s[seen.request_id] = perf_counter() - start_s
+        self.deciding_s += thread_time() - thread_s
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Tell the policy."""
+        thread_s, start_s = thread_time(), perf_counter()
+        self._policy.learn(outcome)
+        self.steps_s.append(perf_counter() - start_s + self._decided_s.pop(outcome.request_id))
+        self.learning_s += thread_time() - thread_s
+
+
+RUNS = 7
+Name = TypeVar("Name")
+Result = TypeVar("Result")
+
+
+class Timing(NamedTuple):
+    """Seconds by the wall clock, and of this process's own work (a busy machine adds none)."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def in_turns(
+    jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
+) -> dict[Name, list[Result]]:
+    """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
+
+    Args:
+        jobs: by name.
+        runs: of each, >= 1.
+        warm_ups: runs of each before these, whose results are dropped.
+    """
+    given: dict[Name, list[Result]] = {name: [] for name in jobs}
+    with quiet():  # telling takes time, too
+        for turn in range(warm_ups + runs):
+            for name, job in jobs.items():
+                result = job()
+                if turn >= warm_ups:
+                    given[name].append(result)
+    return given
+
+
+def interleaved(jobs: Mapping[str, Callable[[], object]], *, runs: int = RUNS) -> dict[str, Timing]:
+    """Medians over `runs` runs after one that warms up, all jobs in turn."""
+    taken = in_turns({name: _timed(job) for name, job in jobs.items()}, runs=runs, warm_ups=1)
+    return {name: Timing(*(median(column) for column in zip(*each, strict=True))) for name, each in taken.items()}
+
+
+def peak_bytes(of: int = resource.RUSAGE_SELF) -> int:
+    """Largest resident memory so far of this process, or of its largest child with `RUSAGE_CHILDREN`."""
+    return resource.getrusage(of).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _timed(job: Callable[[], object]) -> Callable[[], Timing]:
+    def run() -> Timing:
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        job()
+        return Timing(time.perf_counter() - wall_s, time.process_time() - cpu_s)
+
+    return run

@@ -1,0 +1,661 @@
+"""Training of the target so that it also works with layers left out, and of the small models on its distribution.
+
+Freshly initialised small networks of several architectures of transformers, from one kind of shape.
+
+State of a run on disk: safetensors, written so that a kill leaves the old state.
+
+A cache for writing long texts in wide batches: new tokens are written into room that is there already.
+
+transformers' own copies all keys and values at every token.
+
+Letters: B texts, H heads, T tokens held, R tokens that there is room for, D width of a head.
+
+The optimizer loop that all trained models share.
+
+Batched text generation with a KV cache, for distillation.
+
+Letters: B prompts of a batch, T tokens of the longest prompt.
+
+What the small models learn from: text by the target and the target's distribution at each position.
+
+Letters: N sequences, T = sequence_tokens, K = teacher_top.
+"""
+
+import copy
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+from transformers.cache_utils import Cache, DynamicLayer
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+from ...base.files import write_whole
+from ...base.terminal import Progress
+from ...runtime.features import INPUT
+from ...runtime.forward import cache_argument
+from .recipe import TAGS, Recipe, Schedule, Shape
+from .texts import END_TOKEN_ID, Corpus
+
+
+def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> PreTrainedModel:
+    """A network with random weights and tied embeddings.
+
+    Args:
+        shape: its architecture and size.
+        recipe: its vocabulary and context.
+        seed: of the weights.
+    """
+    torch.manual_seed(seed)
+    network: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape, recipe))
+    return network
+
+
+def layers_of(network: PreTrainedModel) -> nn.ModuleList:
+    """The decoder layers, first to last."""
+    body: Any = network.base_model
+    layers: nn.ModuleList = body.h if network.config.model_type == "gpt2" else body.layers
+    return layers
+
+
+def _config(shape: Shape, recipe: Recipe) -> PreTrainedConfig:
+    common: dict[str, Any] = {
+        "vocab_size": recipe.vocabulary_size,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "attn_implementation": _ATTENTION.get(shape.architecture, "sdpa"),
+    }
+    if shape.architecture == "gpt2":
+        return _gpt2(shape, recipe, common)
+    common |= {
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "max_position_embeddings": recipe.context_tokens,
+    }
+    if shape.architecture == "gpt-neox":
+        return GPTNeoXConfig(**common)
+    common["num_key_value_heads"] = shape.num_heads
+    if shape.architecture == "llama":
+        return LlamaConfig(**common)
+    head_dim = shape.hidden_size // shape.num_heads
+    if shape.architecture == "qwen3":
+        return Qwen3Config(**common, head_dim=head_dim)
+    # Half a context, so that the windows of their layers do cut something off.
+    window = {"sliding_window": recipe.context_tokens // 2, "query_pre_attn_scalar": head_dim, "pad_token_id": None}
+    kind = Gemma2Config if shape.architecture == "gemma2" else Gemma3TextConfig
+    return kind(**common, **window, head_dim=head_dim)
+
+
+def _gpt2(shape: Shape, recipe: Recipe, common: dict[str, Any]) -> GPT2Config:
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2Config(
+        **common,
+        **dropouts,
+        n_embd=shape.hidden_size,
+        n_inner=shape.intermediate_size,
+        n_layer=shape.num_layers,
+        n_head=shape.num_heads,
+        n_positions=recipe.context_tokens,
+    )
+
+
+# Gemma 2 caps its attention scores, which sdpa does not.
+_ATTENTION: dict[str, Literal["eager"]] = {"gemma2": "eager"}
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Replace `path` in one step; the metadata lies in the same file, so that both always fit together."""
+    # Not by its own `save_file`: of a full disk that raises no OSError, and only the owner may read what it writes.
+    write_whole(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata))
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read every tensor of a file."""
+    tensors: dict[str, torch.Tensor] = load_file(path)
+    return tensors
+
+
+def save_run(
+    path: Path, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], *, step: int, seconds: float
+) -> None:
+    """Write weights, optimizer states, the next step and the seconds spent so far."""
+    tensors = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            tensors |= {f"optimizer.{names[parameter]}.{key}": value for key, value in state.items()}
+    progress = torch.tensor([float(step), seconds], dtype=torch.float64)
+    write_tensors({**tensors, "progress": progress}, path)
+
+
+def load_run(path: Path, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, float]:
+    """Restore what `save_run` wrote; returns the next step and the seconds, (0, 0.0) without a file."""
+    if not path.exists():
+        return 0, 0.0
+    tensors = read_tensors(path)
+    owners = {parameter: each for each in optimizers for group in each.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        parameter.data.copy_(tensors[f"model.{name}"])
+        prefix = f"optimizer.{name}."
+        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if state:
+            owners[parameter].state[parameter] = state
+    step, seconds = tensors["progress"].tolist()
+    return int(step), seconds
+
+
+ROOM = 128  # tokens more at a time
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values `[B, H, T, D]`, as views of tensors `[B, H, R, D]`."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of transformers
+        super().__init__(**options)
+        self._room: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write new tokens after those held; returns all, `[B, H, T, D]`."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        # Others may have replaced the keys and values, as `batch_repeat_interleave` does.
+        is_stale = self._room is None or self.keys.data_ptr() != self._room[0].data_ptr()
+        if self._room is None or is_stale or end > self._room[0].shape[-2]:
+            self._room = self._larger(key_states, end), self._larger(value_states, end)
+            for room, held in zip(self._room, (self.keys, self.values), strict=True):
+                if start:
+                    room[:, :, :start] = held
+        for room, new in zip(self._room, (key_states, value_states), strict=True):
+            room[:, :, start:end] = new
+        self._show(end)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these texts only."""
+        if self._room is not None:
+            end = self.get_seq_length()
+            self._room = self._room[0][indices], self._room[1][indices]
+            self._show(end)
+
+    def _show(self, end: int) -> None:
+        assert self._room is not None
+        self.keys, self.values = (room[:, :, :end] for room in self._room)
+
+    @staticmethod
+    def _larger(states: Tensor, num_tokens: int) -> Tensor:
+        return states.new_empty((*states.shape[:2], num_tokens + ROOM, states.shape[-1]))
+
+
+def growing_cache() -> Cache:
+    """Of as many layers as a model asks for."""
+    return Cache(layer_class_to_replicate=GrowingLayer)
+
+
+WEIGHT_DECAY = 0.05
+EMBEDDING_RATE_SCALE = 0.5
+MAX_GRADIENT_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """What one training run took.
+
+    Attributes:
+        num_tokens: tokens seen, repeated ones counted again.
+        seconds: wall time, interrupted parts included.
+    """
+
+    num_tokens: int
+    seconds: float
+
+
+def run_training(
+    model: PreTrainedModel | nn.ModuleList,
+    loss_at: Callable[[int, torch.Tensor], torch.Tensor],
+    *,
+    num_sequences: int,
+    schedule: Schedule,
+    seed: int,
+    sequence_tokens: int,
+    checkpoint_every_s: float,
+    checkpoint: Path,
+    stage: str,
+    is_done: Callable[[int], bool] = lambda _: False,
+    optimizers: list[torch.optim.Optimizer] | None = None,
+) -> TrainingRun:
+    """Train `model` in place; continues from `checkpoint` where one exists.
+
+    Args:
+        model: changed in place.
+        loss_at: loss of a step, given the indices `[num_rows]` of its sequences; it must depend on these two alone, so
+            that a continued run repeats an uninterrupted one.
+        num_sequences: that there are to learn from.
+        schedule: length and rates.
+        seed: orders the sequences.
+        sequence_tokens: of a sequence, in the mean.
+        checkpoint_every_s: seconds between two checkpoints.
+        checkpoint: file that holds the state.
+        stage: what is trained, for the progress.
+        is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
+            weights alone.
+        optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None for those of a network
+            that is trained whole.
+    """
+    if optimizers is None:
+        assert isinstance(model, PreTrainedModel)
+        optimizers = _make_optimizers(model)
+    first, spent_s = load_run(checkpoint, model, optimizers)
+    started_at_s = saved_at_s = time.monotonic()
+    model.train()
+    with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
+        step = first
+        while step < schedule.num_steps and not is_done(step):
+            rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
+            loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
+            step += 1
+            progress.advance_to(step, f"loss {loss:.3f}")
+            now_s = time.monotonic()
+            if now_s - saved_at_s >= checkpoint_every_s:
+                saved_at_s = now_s
+                save_run(checkpoint, model, optimizers, step=step, seconds=spent_s + now_s - started_at_s)
+    model.eval()
+    seconds = spent_s + time.monotonic() - started_at_s
+    if step > first:
+        save_run(checkpoint, model, optimizers, step=step, seconds=seconds)
+    num_tokens = step * schedule.num_rows * sequence_tokens
+    return TrainingRun(num_tokens=num_tokens, seconds=seconds)
+
+
+def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms.
+
+    In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7;
+    on a CPU that pays for its extra time many times over.
+    """
+    # The input layer is one, of a drafter that reads hidden states.
+    inside = [layers_of(model), getattr(model, INPUT, torch.nn.Identity())]
+    matrices = [parameter for part in inside for parameter in part.parameters() if parameter.ndim == 2]
+    inner = set(matrices)
+    others = [parameter for parameter in model.parameters() if parameter not in inner]
+    return [
+        torch.optim.Muon(matrices, momentum=0.95, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [{"params": others, "scale": EMBEDDING_RATE_SCALE}], betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        ),
+    ]
+
+
+def _take_step(
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    loss_of: Callable[[], torch.Tensor],
+    rate: float,
+) -> float:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group.get("scale", 1.0)
+        optimizer.zero_grad(set_to_none=True)
+    loss = loss_of()
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+    for optimizer in optimizers:
+        optimizer.step()
+    return float(loss.detach())
+
+
+def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> torch.Tensor:
+    """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
+    picked = []
+    for position in range(step * num_rows, (step + 1) * num_rows):
+        epoch, place = divmod(position, num_sequences)
+        picked.append(_order(num_sequences, seed + epoch)[place])
+    return torch.stack(picked)
+
+
+def _order(num_sequences: int, seed: int) -> torch.Tensor:
+    return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed))
+
+
+@contextmanager
+def layers_kept(model: PreTrainedModel, kept: tuple[int, ...]) -> Iterator[None]:
+    """Run the model through some of its layers only while the context is open; no KV cache."""
+    every = model.model.layers
+    model.model.layers = nn.ModuleList(every[layer] for layer in kept)
+    try:
+        yield
+    finally:
+        model.model.layers = every
+
+
+def slim_layers(recipe: Recipe) -> tuple[int, ...]:
+    """The layers that `slim` keeps."""
+    return tuple(layer for layer in range(recipe.target.num_layers) if layer not in recipe.skip_layers)
+
+
+def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[PreTrainedModel, TrainingRun]:
+    """Train the target on packed sequences.
+
+    Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
+    (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710, drops by depth; here every inner layer alike). Late slim
+    steps learn from the full model's distribution instead of the text.
+
+    Args:
+        sequences: token ids, `[N, sequence_tokens + 1]`.
+        recipe: shapes, shares and schedule.
+        checkpoint: file for the state.
+    """
+    model = make_model(recipe.target, recipe, seed=recipe.seed)
+    run = run_training(
+        model,
+        lambda step, rows: _step_loss(model, sequences[rows].long(), step, recipe),
+        num_sequences=len(sequences),
+        schedule=recipe.target_schedule,
+        seed=recipe.seed,
+        sequence_tokens=recipe.sequence_tokens,
+        checkpoint_every_s=recipe.checkpoint_every_s,
+        checkpoint=checkpoint,
+        stage="target",
+    )
+    return model, run
+
+
+def logits_of(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Next-token logits in float32 `[B, T, V]` of token ids `[B, T]`, computed in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    return logits.float()
+
+
+def _step_loss(model: PreTrainedModel, batch: torch.Tensor, step: int, recipe: Recipe) -> torch.Tensor:
+    tokens, labels = batch[:, :-1], batch[:, 1:]
+    rng = random.Random(f"{recipe.seed}/layers/{step}")
+    kind = rng.random()
+    is_slim = recipe.full_share <= kind < recipe.full_share + recipe.slim_share
+    if is_slim and step >= recipe.slim_distil_from * recipe.target_schedule.num_steps:
+        return _slim_distil_loss(model, tokens, slim_layers(recipe))
+    if kind < recipe.full_share:
+        logits = logits_of(model, tokens)
+    else:
+        with layers_kept(model, slim_layers(recipe) if is_slim else _random_layers(recipe, rng)):
+            logits = logits_of(model, tokens)
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def _slim_distil_loss(model: PreTrainedModel, tokens: torch.Tensor, kept: tuple[int, ...]) -> torch.Tensor:
+    """Cross-entropy of the slim model to the full model's distribution; no gradient through the latter."""
+    with torch.no_grad():
+        probs = logits_of(model, tokens).softmax(-1)
+    with layers_kept(model, kept):
+        logits = logits_of(model, tokens)
+    return functional.cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
+
+
+def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
+    last = recipe.target.num_layers - 1
+    return tuple(layer for layer in range(last + 1) if layer in (0, last) or rng.random() >= recipe.drop_prob)
+
+
+def train_student(
+    name: str,
+    shape: Shape,
+    schedule: Schedule,
+    teacher: dict[str, torch.Tensor],
+    recipe: Recipe,
+    checkpoint: Path,
+    is_done: Callable[[PreTrainedModel, int], bool] = lambda _model, _step: False,
+) -> tuple[PreTrainedModel, TrainingRun]:
+    """Train a model of `shape` to give the likeliest tokens of the target the target's probabilities.
+
+    `is_done` is asked before each step, with the model and the step, whether that is enough.
+    """
+    model = make_model(shape, recipe, seed=recipe.seed)
+    tokens = teacher["tokens"]
+
+    def loss_at(_: int, rows: torch.Tensor) -> torch.Tensor:
+        logits = logits_of(model, tokens[rows, :-1].long())
+        return _top_cross_entropy(logits, teacher["ids"][rows].long(), teacher["log_probs"][rows].float())
+
+    run = run_training(
+        model,
+        loss_at,
+        num_sequences=len(tokens),
+        schedule=schedule,
+        seed=recipe.seed,
+        sequence_tokens=recipe.sequence_tokens,
+        checkpoint_every_s=recipe.checkpoint_every_s,
+        checkpoint=checkpoint,
+        stage=name,
+        is_done=lambda step: is_done(model, step),
+    )
+    return model, run
+
+
+def _top_cross_entropy(logits: torch.Tensor, ids: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy to the teacher's top tokens, scaled to add up to 1.
+
+    It equals the KL divergence (Hinton et al. 2015, arXiv:1503.02531, at temperature 1) up to a constant and the
+    probability outside the top.
+
+    Args:
+        logits: of the student, `[B, T, V]`.
+        ids: the teacher's likeliest tokens, `[B, T, K]`.
+        log_probs: their log-probabilities, `[B, T, K]`.
+    """
+    chosen = logits.log_softmax(-1).gather(-1, ids)
+    return -(log_probs.softmax(-1) * chosen).sum(-1).mean()
+
+
+# Dropping finished rows copies the cache, so it is not done at every step.
+STEPS_BETWEEN_DROPS = 8
+
+
+@torch.no_grad()
+def write_texts(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    *,
+    num_tokens: int,
+    temperature: float | Sequence[float],
+    seed: int,
+    end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
+) -> list[list[int]]:
+    """Continue every prompt until an end token or for `num_tokens` tokens.
+
+    Args:
+        model: in eval mode.
+        prompts: token ids, none empty.
+        num_tokens: most tokens to write.
+        temperature: of all prompts, or of each; 0 writes greedily.
+        seed: seed of the sampling.
+        end_token_ids: tokens that end a text; by default that of our own tokenizers.
+
+    Returns:
+        The new tokens of each prompt, the end token included where it was reached.
+
+    Raises:
+        ValueError: temperatures that are not as many as prompts.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens, mask = _left_padded(prompts)
+    temperatures = _of_each(temperature, len(prompts))
+    written: list[list[int]] = [[] for _ in prompts]
+
+    def has_ended(row: int) -> bool:
+        return bool(written[row]) and written[row][-1] in end_token_ids
+
+    alive = list(range(len(prompts)))
+    cache: Any = growing_cache()
+    cached = {cache_argument(model): cache, "use_cache": True}
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    tokens, positions = _read(model, tokens, mask, positions, cached)
+    for step in range(num_tokens):
+        output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
+        chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
+        for row, token in zip(alive, chosen.tolist(), strict=True):
+            if not has_ended(row):
+                written[row].append(token)
+        kept = [place for place, row in enumerate(alive) if not has_ended(row)]
+        if not kept:
+            break
+        if step % STEPS_BETWEEN_DROPS == 0 and len(kept) < len(alive):
+            index = torch.tensor(kept)
+            cache.batch_select_indices(index)
+            alive, chosen = [alive[place] for place in kept], chosen[index]
+            mask, positions = mask[index], positions[index]
+        tokens = chosen[:, None]
+        mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
+        positions = positions[:, -1:] + 1
+    return written
+
+
+def _of_each(temperature: float | Sequence[float], num_prompts: int) -> torch.Tensor:
+    """Temperatures `[B]`."""
+    given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * num_prompts
+    if len(given) != num_prompts:
+        raise ValueError(f"temperature must be one for each of {num_prompts} prompts, got {len(given)}")
+    return torch.tensor(given, dtype=torch.float32)
+
+
+def _read(
+    model: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cached: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put all tokens `[B, T]` but the last into the cache; returns the last ones and their positions, `[B, 1]`.
+
+    Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such states
+    copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
+    """
+    if tokens.shape[1] > 1:
+        model.base_model(
+            input_ids=tokens[:, :-1], attention_mask=mask[:, :-1], position_ids=positions[:, :-1], **cached
+        )
+    return tokens[:, -1:], positions[:, -1:]
+
+
+def _choose(logits: torch.Tensor, temperatures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Next token of each row `[B]` from logits `[B, V]` at temperatures `[B]`."""
+    chosen, sampled = logits.argmax(-1), temperatures > 0
+    if sampled.any():
+        probs = (logits[sampled] / temperatures[sampled, None]).softmax(-1)
+        chosen[sampled] = torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    return chosen
+
+
+def _left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask, both `[B, T]`, so that all prompts end in the same column."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = [[END_TOKEN_ID] * (longest - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(tokens), torch.tensor(mask)
+
+
+SCORED_ROWS = 32
+
+
+def make_teacher(
+    target: PreTrainedModel,
+    corpus: Corpus,
+    sequences: torch.Tensor,
+    tokenizer: Tokenizer,
+    recipe: Recipe,
+    work_dir: Path,
+) -> dict[str, torch.Tensor]:
+    """Write text with the target, add rows of the corpus and score all of it; read back where it exists.
+
+    Returns:
+        `tokens` int16 `[N, T + 1]`, `ids` int16 `[N, T, K]` and `log_probs` float16 `[N, T, K]` of the target's
+        K likeliest next tokens.
+    """
+    path = work_dir / "teacher.safetensors"
+    if not path.exists():
+        generated = _generate_rows(target, corpus, tokenizer, recipe, work_dir)
+        order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(recipe.seed + 1))
+        tokens = torch.cat([generated, sequences[order[: recipe.corpus_rows]]])
+        write_tensors({"tokens": tokens, **_score(target, tokens, recipe)}, path)
+    return read_tensors(path)
+
+
+def _generate_rows(
+    target: PreTrainedModel, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
+) -> torch.Tensor:
+    """The target's own documents, packed like the corpus."""
+    writer = copy.deepcopy(target).to(torch.bfloat16).eval()
+    batches = _prompt_batches(corpus, recipe)
+    documents: list[np.ndarray] = []
+    with Progress("writing", len(batches), unit="batches") as progress:
+        for number, batch in enumerate(batches):
+            part = work_dir / f"written-{number:03d}.safetensors"
+            if not part.exists():
+                prompts = [tokenizer.encode(prompt).ids for prompt in batch]
+                _write_batch(writer, prompts, number, recipe, part)
+            documents.extend(tensor.numpy() for _, tensor in sorted(read_tensors(part).items()))
+            progress.advance_to(number + 1)
+    random.Random(f"{recipe.seed}/written").shuffle(documents)
+    flat = torch.from_numpy(np.concatenate(documents))
+    return flat.unfold(0, recipe.sequence_tokens + 1, recipe.sequence_tokens).clone()
+
+
+def _prompt_batches(corpus: Corpus, recipe: Recipe) -> list[list[str]]:
+    """Prompts of one domain each, as their texts have about the same length."""
+    batches = []
+    per_tag = recipe.generated_rows // len(TAGS)
+    for tag in TAGS:
+        prompts = [item.prompt for item in corpus.train[tag][:per_tag]]
+        size = recipe.generated_batch
+        batches += [prompts[first : first + size] for first in range(0, len(prompts), size)]
+    return batches
+
+
+def _write_batch(writer: PreTrainedModel, prompts: list[list[int]], number: int, recipe: Recipe, part: Path) -> None:
+    """Write one batch to a file; the first rows by sampling, the others greedily."""
+    num_sampled = round(len(prompts) * recipe.sampled_share)
+    documents = {}
+    for first, rows, temperature in (
+        (0, prompts[:num_sampled], recipe.sampling_temperature),
+        (num_sampled, prompts[num_sampled:], 0.0),
+    ):
+        if not rows:
+            continue
+        texts = write_texts(
+            writer, rows, num_tokens=recipe.generated_tokens, temperature=temperature, seed=recipe.seed + number
+        )
+        for row, (prompt, text) in enumerate(zip(rows, texts, strict=True), first):
+            documents[f"{row:05d}"] = torch.tensor(prompt + text, dtype=torch.int16)
+    write_tensors(documents, part)
+
+
+@torch.no_grad()
+def _score(target: PreTrainedModel, tokens: torch.Tensor, recipe: Recipe) -> dict[str, torch.Tensor]:
+    ids, log_probs = [], []
+    with Progress("scoring", len(tokens), unit="sequences") as progress:
+        for first in range(0, len(tokens), SCORED_ROWS):
+            logits = logits_of(target, tokens[first : first + SCORED_ROWS, :-1].long())
+            top = logits.log_softmax(-1).topk(recipe.teacher_top, dim=-1)
+            ids.append(top.indices.to(torch.int16))
+            log_probs.append(top.values.to(torch.float16))
+            progress.advance_to(min(first + SCORED_ROWS, len(tokens)))
+    return {"ids": torch.cat(ids), "log_probs": torch.cat(log_probs)}

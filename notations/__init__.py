@@ -1,4 +1,0 @@
-"""Texts that options of several layers share, read in one place.
-
-Stands below all that reads them; may import `arguments` only.
-"""

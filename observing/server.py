@@ -1,0 +1,529 @@
+"""Where a server answers: its address, its key, and connections that can all be cut at once.
+
+What one event of a streamed completion says: text, why it ended, counts, or an error.
+
+The one clock of a run that is observed: whole picoseconds since its beginning, as all serving logs have them.
+
+One request and its streamed answer, with the times at which a client saw its parts.
+
+Which model a server is asked for: the one it names, or the one that was named, if it has it.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import ECONNABORTED
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
+from threading import Lock
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..base.errors import LONGEST_MESSAGE, ArgumentError, message_of, one_line_of
+from ..base.files import decode_json
+from ..runs.observed import ObservedRequest
+from ..traces.importers.reading import BrokenStreamError, EventStream
+from ..traces.workloads.arrival import MOST_COUNT, Arrival
+
+_LONGEST_REASON = 60  # characters
+PAIR = ("drafted", "accepted")  # which tell nothing without each other
+_TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One event. None stands where the server says nothing.
+
+    Attributes:
+        text: that was added; "" for none.
+        finish_reason: once the answer has ended.
+        prompt_tokens, output_tokens: of `usage`, tokens.
+        cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
+        drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
+        error: the server's message, where the event is one; "" for none.
+        odd: names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or
+            more accepted than drafted; they are None above.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    error: str = ""
+    odd: tuple[str, ...] = ()
+
+
+def chunk_of(data: str) -> Chunk:
+    """What the data of an event says; raises BrokenStreamError for what is no object of JSON, or of several answers."""
+    try:
+        content = decode_json(data.encode("utf-8"), constants=True)
+    except ValueError:
+        raise BrokenStreamError(f"an event is no JSON: {data[:60]!r}") from None
+    if not isinstance(content, dict):
+        raise BrokenStreamError(f"an event is no JSON object: {data[:60]!r}")
+    if content.get("error"):
+        return Chunk(error=message_of(content))
+    choice = _choice(content)
+    usage, timings = _object(content, "usage"), _object(content, "timings")
+    told = {
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+        "cached_tokens": _object(usage, "prompt_tokens_details").get("cached_tokens"),
+        "drafted": timings.get("draft_n"),
+        "accepted": timings.get("draft_n_accepted"),
+    }
+    counts: dict[str, Any] = {
+        name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
+    }
+    odd = [name for name, value in told.items() if value is not None and name not in counts]
+    drafted, accepted = (counts.get(name) for name in PAIR)
+    if (drafted is None) != (accepted is None) or (accepted or 0) > (drafted or 0):
+        odd += [name for name in PAIR if counts.pop(name, None) is not None]
+    reason = choice.get("finish_reason")
+    return Chunk(
+        text=_text(choice),
+        finish_reason=one_line_of(reason, _LONGEST_REASON) if isinstance(reason, str) and reason else None,
+        odd=tuple(odd),
+        **counts,
+    )
+
+
+def _choice(content: dict[str, Any]) -> dict[str, Any]:
+    """The one choice of an event, empty if it has none: one answer was asked for."""
+    choices = content.get("choices")
+    found = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+    if len(found) > 1 or any(one.get("index", 0) not in (0, None) for one in found):
+        raise BrokenStreamError("an event is of a second choice: one answer was asked for")
+    return found[0] if found else {}
+
+
+def _text(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta")
+    parts = [delta.get(name) for name in _TEXTS] if isinstance(delta, dict) else [choice.get("text")]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _is_count(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT
+
+
+_PS_PER_NS = 1000
+
+
+class Clock:
+    """Tells the time since it was made; monotonic. Final."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.perf_counter_ns()
+
+    def now_ps(self) -> int:
+        """Picoseconds since the beginning, >= 0."""
+        return (time.perf_counter_ns() - self._began_ns) * _PS_PER_NS
+
+
+_MOST_PAGE_BYTES = 2**24  # of an answer that is read whole, its head among them
+_MOST_MESSAGE_BYTES = 2**16  # that are read of why a request was refused
+
+
+class ServerError(ValueError):
+    """A server that cannot be reached, or says no; the message is one line."""
+
+
+class RefusedError(ServerError):
+    """A server that was reached and answers with another status than 200."""
+
+
+class _Received(RawIOBase):
+    """What comes from a server for one request, head and framing among it; it ends in time and in bytes.
+
+    Args:
+        connected: to the server.
+        ends_at_s: of the monotonic clock.
+        most_bytes: >= 1.
+    """
+
+    def __init__(self, connected: socket.socket, ends_at_s: float, most_bytes: int) -> None:
+        self._connected, self._ends_at_s, self._most_bytes = connected, ends_at_s, most_bytes
+        self._num_bytes = 0
+
+    def readable(self) -> bool:
+        """As of whatever is read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
+        """Take what is there, waiting for it; raises TimeoutError and ServerError at the limits."""
+        left_s = self._ends_at_s - monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connected.settimeout(left_s)
+        count = self._connected.recv_into(buffer)
+        self._num_bytes += count
+        self.check_length()
+        return count
+
+    def check_length(self) -> None:
+        """Raises ServerError where more came than may come."""
+        if self._num_bytes > self._most_bytes:
+            raise ServerError(f"the answer is longer than {self._most_bytes:,} bytes")
+
+
+class _Connected:
+    """A socket as `http.client` uses it, with `_Received` to read from; whoever made it closes it. Final."""
+
+    def __init__(self, connected: socket.socket, received: _Received) -> None:
+        self._connected, self._received = connected, received
+
+    def sendall(self, data: bytes) -> None:
+        """Send, in the time that connecting may take."""
+        self._connected.sendall(data)
+
+    def makefile(self, _: str) -> BufferedReader:
+        """To read from."""
+        return BufferedReader(self._received, 2**16)
+
+    def close(self) -> None:
+        """Nothing: an answer may still be read from it."""
+
+
+class Endpoint:
+    """One server. Threads may share it: each request has a connection of its own. Final.
+
+    Args:
+        url: `http://HOST:PORT`, with or without `/v1`.
+        api_key: sent as a bearer token; shown nowhere, and taken out of what the server says. None: none is sent.
+        timeout_s: that a request may take from its sending to the end of its answer, > 0.
+
+    Attributes:
+        url: without `/v1`.
+
+    Raises:
+        ArgumentError: an address that is none, or one with a key in it.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
+        self.url, self._host, self._port, self._path, self._secure = _parts(url)
+        self._key, self._timeout_s = api_key, timeout_s
+        self._open: set[socket.socket] = set()
+        self._lock = Lock()
+        self._is_cut = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether all connections were cut."""
+        return self._is_cut
+
+    def cut(self) -> None:
+        """End every connection; whoever reads from one fails at once."""
+        with self._lock:
+            self._is_cut = True
+            for connected in self._open:
+                try:
+                    connected.shutdown(socket.SHUT_RDWR)
+                except OSError:  # it has ended by itself
+                    continue
+
+    @contextmanager
+    def asked(
+        self, path: str, body: Mapping[str, Any] | None = None, *, most_bytes: int = _MOST_PAGE_BYTES
+    ) -> Iterator[HTTPResponse]:
+        """The answer to a request, to be read while the block runs.
+
+        Args:
+            path: below the server's address, as in `/v1/models`.
+            body: JSON to post; None: get.
+            most_bytes: of the answer, its head among them.
+
+        Raises:
+            RefusedError: a status that is not 200, with the server's message.
+            ServerError: an answer of more bytes, or one that is compressed, which nobody asked for.
+            OSError, HTTPException, ValueError: of the connection, and of what is no HTTP.
+        """
+        ends_at_s = monotonic() + self._timeout_s
+        make = HTTPSConnection if self._secure else HTTPConnection
+        connection = make(self._host, self._port, timeout=self._timeout_s)
+        connection.connect()
+        connected = connection.sock
+        received = _Received(connected, ends_at_s, most_bytes)
+        connection.sock = _Connected(connected, received)
+        with self._lock:
+            self._open.add(connected)
+            is_cut = self._is_cut
+        try:
+            if is_cut:
+                raise ConnectionAbortedError(ECONNABORTED, "connections were cut")
+            data = None if body is None else json.dumps(body).encode("utf-8")
+            connection.request("GET" if data is None else "POST", f"{self._path}{path}", data, self._headers())
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RefusedError(f"HTTP {response.status}: {self._message(response)}")
+            if (coding := response.headers.get("Content-Encoding", "identity")).lower() != "identity":
+                raise ServerError(f"the answer is encoded by {one_line_of(coding, 60)}, which was not asked for")
+            yield response
+        except HTTPException:  # http.client takes any ValueError in a chunk's length for an answer that was cut
+            received.check_length()
+            raise
+        finally:
+            with self._lock:
+                self._open.discard(connected)
+            connection.close()
+            connected.close()
+
+    def page(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """All of a short answer as text; raises ServerError, which names its address, also for one that is too long."""
+        where = f"{self.url}{path}"
+        try:
+            with self.asked(path, body) as response:
+                return response.read().decode("utf-8", errors="replace")
+        except RefusedError as error:
+            raise RefusedError(f"{where}: {error}") from None
+        except ServerError as error:
+            raise ServerError(f"{where}: {error}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise ServerError(f"{where}: cannot be reached: {self.reason(error)}") from None
+
+    def reason(self, error: Exception) -> str:
+        """What went wrong with a connection, in words."""
+        if isinstance(error, TimeoutError):
+            return f"no end within {self._timeout_s:g} s"
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        return self.hidden(one_line_of(str(error), LONGEST_MESSAGE) or type(error).__name__)
+
+    def hidden(self, text: str) -> str:
+        """A text without the key."""
+        return text.replace(self._key, "***") if self._key else text
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json, text/plain"}
+        return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+
+    def _message(self, response: HTTPResponse) -> str:
+        raw = response.read(_MOST_MESSAGE_BYTES)
+        try:
+            told = message_of(decode_json(raw))
+        except ValueError:
+            told = one_line_of(raw.decode("utf-8", errors="replace"), LONGEST_MESSAGE)
+        to = response.headers.get("Location")
+        told = told or one_line_of(response.reason, LONGEST_MESSAGE)
+        return self.hidden(told if to is None else f"{told} (it says to ask {one_line_of(to, LONGEST_MESSAGE)})")
+
+
+def _parts(url: str) -> tuple[str, str, int, str, bool]:
+    """(address, host, port, path, whether by TLS)."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ArgumentError(f"URL must be http://HOST:PORT or https://HOST, without a query, got {url!r}")
+    if parts.username is not None or parts.password is not None:
+        raise ArgumentError("URL must hold no name and no password; give a key by `api_key_env`")
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    secure = parts.scheme == "https"
+    shown = f"{parts.scheme}://{parts.netloc}{path}"
+    return shown, parts.hostname, port or (443 if secure else 80), path, secure
+
+
+_PIECE = 2**16
+_MOST_EVENT_BYTES = 2**24  # of one event of a stream
+_BYTES_A_TOKEN, _BYTES_BESIDE = 2**12, 2**20  # that an answer may have at most: an event for each token has about 300
+_MOST_STREAM_BYTES = 2**28
+_DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What is sent for a request of the workload.
+
+    Attributes:
+        arrival: the request.
+        prompt_id: of the prompt.
+        text: of the prompt.
+        body: all that is posted.
+    """
+
+    arrival: Arrival
+    prompt_id: str
+    text: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request with the text of its answer, which is kept no longer than its tokens are counted.
+
+    Attributes:
+        seen: what the client saw.
+        prompt: the text that was sent.
+        answer: the text that came.
+        done: whether [DONE] came at its end.
+        odd: names of counts that cannot be right, such as negative ones; the record has none for them.
+    """
+
+    seen: ObservedRequest
+    prompt: str
+    answer: str
+    done: bool
+    odd: frozenset[str] = frozenset()
+
+
+class _Answer:
+    """What has come so far."""
+
+    def __init__(self) -> None:
+        self.outputs_at_ps: list[int] = []
+        self.texts: list[str] = []
+        self.ended_at_ps: int | None = None
+        self.told: dict[str, int] = {}
+        self.odd: set[str] = set()
+        self.finish_reason = ""
+        self.done = False
+
+    def take(self, chunk: Chunk, at_ps: int) -> None:
+        """One event that came at a time."""
+        if chunk.text:
+            self.outputs_at_ps.append(at_ps)
+            self.texts.append(chunk.text)
+            if self.ended_at_ps is not None:
+                self.ended_at_ps = at_ps
+        if chunk.finish_reason is not None:
+            self.finish_reason, self.ended_at_ps = chunk.finish_reason, at_ps
+        for name in ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"):
+            if (count := getattr(chunk, name)) is not None:
+                self.told[name] = count
+        for name in PAIR if set(PAIR) & set(chunk.odd) else ():
+            self.told.pop(name, None)
+        self.odd.update(chunk.odd)
+
+
+def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: Clock) -> Exchange:
+    """Send a request and read its answer to the end; what goes wrong is in the record, and nothing is raised.
+
+    A request whose connection was cut by `Endpoint.cut` did not end, and did not fail.
+    """
+    answer, failed = _Answer(), ""
+    most_bytes = min(_MOST_STREAM_BYTES, _BYTES_BESIDE + _BYTES_A_TOKEN * sent.arrival.output_tokens)
+    sent_at_ps = clock.now_ps()
+    try:
+        with endpoint.asked(path, sent.body, most_bytes=most_bytes) as response:
+            _read(response, answer, clock, endpoint)
+    except (ServerError, BrokenStreamError) as error:
+        failed = endpoint.hidden(str(error))
+    except (OSError, HTTPException, ValueError) as error:
+        failed = endpoint.reason(error)
+    if failed and answer.outputs_at_ps:
+        failed = f"{failed} (the answer had begun)"
+    ended_at_ps = clock.now_ps() if failed or answer.ended_at_ps is None else answer.ended_at_ps
+    is_cut = bool(failed) and endpoint.is_cut
+    seen = ObservedRequest(
+        request_id=sent.arrival.request_id,
+        tag=sent.arrival.tag,
+        slo=sent.arrival.slo,
+        prompt_id=sent.prompt_id,
+        asked_tokens=sent.arrival.output_tokens,
+        due_at_ps=min(due_at_ps, sent_at_ps),
+        sent_at_ps=sent_at_ps,
+        outputs_at_ps=tuple(answer.outputs_at_ps),
+        ended_at_ps=None if is_cut else ended_at_ps,
+        finish_reason=answer.finish_reason,
+        failed="" if is_cut else failed,
+        **answer.told,
+    )
+    return Exchange(
+        seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done, odd=frozenset(answer.odd)
+    )
+
+
+def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
+    unknown: list[str] = []
+    for data, at_ps in _events(response, clock, unknown):
+        if data == _DONE:
+            answer.done = True
+            return
+        chunk = chunk_of(data)
+        if chunk.error:
+            raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)}")
+        answer.take(chunk, at_ps)
+    if not answer.finish_reason:
+        told = f"; it has {unknown[0]!r}, which is no field of an event stream" if unknown else ""
+        raise BrokenStreamError(f"the stream ended without [DONE] and without a finish_reason{told}")
+
+
+def _events(response: HTTPResponse, clock: Clock, unknown: list[str]) -> Iterator[tuple[str, int]]:
+    """(data, when it came) of each event; the first line of no known field goes to `unknown`."""
+
+    def note(_: int, line: bytes) -> None:
+        if not unknown:
+            unknown.append(line[:60].decode("utf-8", errors="replace"))
+
+    stream = EventStream(most_bytes=_MOST_EVENT_BYTES, unknown=note)
+    while piece := response.read1(_PIECE):
+        at_ps = clock.now_ps()
+        for event in stream.feed(piece):
+            yield event.data, at_ps
+
+
+_LONGEST = 500  # characters of a name
+_SHOWN = 20  # models, in an error
+
+
+def model_of(endpoint: Endpoint, asked: str | None) -> str:
+    """The model's name as requests give it.
+
+    Args:
+        endpoint: of the server.
+        asked: by the user; None: the only one that the server lists.
+
+    Raises:
+        ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
+        ArgumentError: a model that it does not list, or none where it lists several, or a name that is no name.
+    """
+    try:
+        listed = _listed(endpoint)
+    except RefusedError:
+        if asked is None:
+            raise
+        listed = []
+    shown = ", ".join(listed[:_SHOWN]) or "none"
+    shown += f" and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
+    if asked is None:
+        if len(listed) != 1:
+            raise ArgumentError(f"`model` must be given where a server lists several models or none, got {shown}")
+        return _checked(listed[0])
+    if listed and asked not in listed:
+        raise ArgumentError(f"`model` must be one that {endpoint.url} lists ({shown}), got {asked!r}")
+    return _checked(asked)
+
+
+def _checked(name: str) -> str:
+    """A name that the run's file can hold; raises ArgumentError."""
+    if not (0 < len(name) <= _LONGEST and name.isprintable()):
+        raise ArgumentError(
+            f"`model` must be a name of 1 to {_LONGEST} printable characters, got {one_line_of(repr(name), 100)}"
+        )
+    return name
+
+
+def _listed(endpoint: Endpoint) -> list[str]:
+    text = endpoint.page("/v1/models")
+    try:
+        content = decode_json(text.encode("utf-8"))
+    except ValueError:
+        content = None
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, list):
+        raise ServerError(f"{endpoint.url}/v1/models: must be a list of models, got {one_line_of(text, 60)!r}")
+    return [one["id"] for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]

@@ -1,0 +1,410 @@
+"""Seconds per token of chains in which every level hands over whole rounds, which may exceed the window above it.
+
+How often a drafted token is kept, as a running rate that forgets.
+
+Turns of a batch: about one round of every request that runs, for which a choice is made once for all of them.
+
+Rows of a batch that draft different windows hold each other up, so what is best for a batch is chosen for all its rows.
+
+The members that policies take if none are named.
+
+What most policies of two levels share: a block is drafted, then judged until the target has committed.
+
+What a drafter has yet to read before it can draft: prompts, as far as no cache holds them, and text since.
+
+What a level hands over is then a distribution, not a rate: the renewal process of its rounds (`speed.gathered`).
+
+Letters: L members, N the longest window, R the most tokens of one round.
+
+A window per request that follows acceptance: longer after a full acceptance, shorter after a refusal.
+
+The heuristic schedule of transformers' assisted generation (`num_assistant_tokens_schedule="heuristic"`).
+"""
+
+from abc import ABC
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.errors import check_least, check_within
+from ..decoding.pool import Pool
+from ..decoding.seen import Observation
+from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
+from .about import About, Floats, gathered, kept_of
+
+
+class RunningRatio:
+    """One sum over another, recent rounds with more weight.
+
+    Args:
+        memory: rounds that it reaches back, >= 1.
+        above, below: the sums before anything is noted; at 0 there is no rate until then.
+
+    Attributes:
+        num_rounds: that were noted.
+
+    Raises:
+        ValueError: `memory` below 1.
+    """
+
+    __slots__ = ("_above", "_below", "_kept", "num_rounds")
+
+    def __init__(self, *, memory: int, above: float = 0.0, below: float = 0.0) -> None:
+        check_least("memory", memory, 1)
+        self._kept = 1.0 - 1.0 / memory
+        self._above, self._below = above, below
+        self.num_rounds = 0
+
+    def note(self, above: float, below: float) -> None:
+        """Take in what one round adds to either sum."""
+        self._above = self._kept * self._above + above
+        self._below = self._kept * self._below + below
+        self.num_rounds += 1
+
+    @property
+    def rate(self) -> float:
+        """The ratio now."""
+        return self._above / self._below
+
+
+def acceptance_rate(*, memory: int) -> RunningRatio:
+    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1; arguments as of `RunningRatio`.
+
+    What follows a refused token was never judged on its own, so it is not counted. Before anything was seen the rate is
+    one half, which weighs as much as two tokens.
+    """
+    return RunningRatio(memory=memory, above=1.0, below=2.0)
+
+
+def judged(outcome: Outcome) -> tuple[int, int]:
+    """What a verification adds to either sum of such a rate."""
+    return outcome.num_accepted, outcome.num_accepted + (outcome.refused_at is not None)
+
+
+class BatchTurns:
+    """Counts rounds as they begin. Mutated by `begins`.
+
+    Attributes:
+        num_turns: that have begun.
+    """
+
+    __slots__ = ("_left", "num_turns")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self.num_turns = 0
+
+    def begins(self, num_running: int) -> bool:
+        """A round begins while so many requests run: whether it is the first of a turn, which has as many rounds."""
+        first = self._left <= 0
+        if first:
+            self._left = num_running
+            self.num_turns += 1
+        self._left -= 1
+        return first
+
+
+# What policies that take them need of a pool, in words.
+A_DRAFTER = "a drafter below the target"
+A_SURE_DRAFTER = "a drafter below the target that has probabilities"
+A_VERIFIER_BETWEEN = "a drafter, and a verifier between it and the target"
+
+
+def smallest_model(pool: Pool) -> str:
+    """Name of the smallest member that has weights; raises ValueError if that is the target."""
+    for member in pool.members[:-1]:
+        if not member.model_free:
+            return member.name
+    raise ValueError("the pool has no model below its target to draft with")
+
+
+def drafter_of(pool: Pool, draft: str | None) -> str:
+    """The drafter a user named, or the smallest model; raises ValueError if it is unknown or not below the target."""
+    drafter = smallest_model(pool) if draft is None else draft
+    if pool.level(drafter) == pool.target_level:
+        raise ValueError(f"draft must be a member below the target, got {drafter!r}")
+    return drafter
+
+
+def lookup_member(pool: Pool, policy: str) -> str:
+    """Name of the smallest model-free member; raises ValueError, naming `policy`, if the pool has none."""
+    if not pool.members[0].model_free:
+        raise ValueError(f"policy {policy} needs a model-free member in the pool; it has {', '.join(pool.names)}")
+    return pool.names[0]
+
+
+def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
+    """The drafter a user named, or the smallest model that reads the target's tokens.
+
+    Raises:
+        ValueError: naming `policy`, one that is not below the target, or that does not say how sure it is of a token.
+    """
+    if draft is None:
+        draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
+        if draft is None:
+            have = ", ".join(pool.names)
+            raise ValueError(f"policy {policy} needs a drafter with probabilities of its own; the pool has {have}")
+    drafter = drafter_of(pool, draft)
+    if not pool.members[pool.level(drafter)].verifies:
+        raise ValueError(f"policy {policy} needs a drafter with probabilities of its own, {drafter!r} has none")
+    return drafter
+
+
+def verifiers_between(pool: Pool, draft: str) -> list[str]:
+    """Names of the members between a drafter and the target that can verify, smallest first."""
+    return [member.name for member in pool.members[pool.level(draft) + 1 : pool.target_level] if member.verifies]
+
+
+def middle_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
+    """The middle member a user named, or the largest one below the target that can verify.
+
+    Raises:
+        ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
+    """
+    return _between(pool, verifier, draft, policy)[-1]
+
+
+def next_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
+    """The middle member a user named, or the smallest one above the drafter that can verify; raises as above."""
+    return _between(pool, verifier, draft, policy)[0]
+
+
+def _between(pool: Pool, verifier: str | None, draft: str, policy: str) -> list[str]:
+    """All that may stand between, or the one that was named."""
+    low, high = pool.level(draft), pool.target_level
+    if verifier is None:
+        between = verifiers_between(pool, draft)
+        if not between:
+            have = ", ".join(pool.names)
+            raise ValueError(f"policy {policy} needs a verifier between {draft!r} and the target; the pool has {have}")
+        return between
+    if not low < pool.level(verifier) < high:
+        raise ValueError(f"policy {policy} needs a verifier between {draft!r} and {pool.target!r}, got {verifier!r}")
+    if not pool.members[pool.level(verifier)].verifies:
+        raise ValueError(f"policy {policy} needs a middle member that can verify, {verifier!r} cannot")
+    return [verifier]
+
+
+class DraftedBlocks(ABC):
+    """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
+
+    A policy says what a `block` is, or how to `judge` it; one that always drafts and judges alike is a `FixedBlocks`.
+
+    Args:
+        draft: the block.
+        verify: how the target judges it.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+    """
+
+    about: About
+
+    def __init__(self, draft: Draft, verify: Verify) -> None:
+        self._draft = draft
+        self._verify = verify
+        self.most_pending = draft.tokens
+
+    def decide(self, seen: Observation) -> Step:
+        """After a commit the next block, else its judgement."""
+        last = seen.last
+        return self.block(seen) if last is None or last.num_emitted else self.judge(seen, last)
+
+    def learn(self, outcome: Outcome) -> None:  # noqa: B027 - a policy that learns nothing is whole
+        """Nothing to learn."""
+
+    def block(self, seen: Observation) -> Step:
+        """The next draft."""
+        return self._draft
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """What becomes of the pending tokens, after the step that `last` tells of."""
+        return self._verify
+
+
+class FixedBlocks(DraftedBlocks):
+    """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
+
+    def decide(self, seen: Observation) -> Step:
+        """The block where nothing is pending, unless the draft found nothing; else its judgement."""
+        return self._verify if seen.num_pending or seen.found_nothing else self._draft
+
+
+MEMORY = 8  # requests that means reach back
+
+
+class _Request(NamedTuple):
+    """Tokens that the drafter's cache lacks, those that may still come, and as many when it was first seen."""
+
+    lacking: int
+    remaining: int
+    most: int
+
+
+class TextToRead:
+    """Tokens that a drafter's cache lacks, by token of the answers to come. Mutated by `see` and `end`.
+
+    Answers are as long, of what they may be, as those that are done were; half as long before any is.
+    """
+
+    __slots__ = ("_lacking", "_new", "_open", "_remaining", "_used")
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Request] = {}
+        self._new = RunningRatio(memory=MEMORY)
+        self._used = RunningRatio(memory=MEMORY, above=0.5, below=1.0)
+        self._lacking = self._remaining = 0
+
+    def see(self, request_id: str, lacking: int, remaining: int) -> None:
+        """A request that runs, whose answer may have so many tokens yet, >= 1."""
+        before = self._open.get(request_id)
+        if before is None:
+            self._new.note(lacking, remaining)
+            before = _Request(0, 0, remaining)
+        self._open[request_id] = _Request(lacking, remaining, before.most)
+        self._lacking += lacking - before.lacking
+        self._remaining += remaining - before.remaining
+
+    def end(self, request_id: str, num_emitted: int) -> None:
+        """A request is done, with so many tokens since it was seen last."""
+        lacking, remaining, most = self._open.pop(request_id)
+        self._lacking -= lacking
+        self._remaining -= remaining
+        self._used.note(most - remaining + num_emitted, most)
+
+    @property
+    def by_answer_token(self) -> float:
+        """Tokens by token: of requests as they come, or of those that run if these lack more.
+
+        One must have been seen and not be done.
+        """
+        return max(self._new.rate, self._lacking / self._remaining) / self._used.rate
+
+
+class Below(NamedTuple):
+    """What a level goes through.
+
+    Attributes:
+        token_s: seconds per token, what the level adds by taking part not among them.
+        lower: the level below it; -1 of none.
+        window: over that, >= 1; 0 of none.
+    """
+
+    token_s: float
+    lower: int
+    window: int
+
+
+class WholeRounds:
+    """Chains whose levels hand over whole rounds, built from below: one for every level. Mutated by `take`.
+
+    Args:
+        rates: `[L, L]` at which the member of the column keeps a token of the row's, 0 to 1; read above the diagonal.
+        seconds: `[L, N + 1]` of a forward over k new tokens at column k - 1, > 0.
+        entry_s: `[L]` what a member adds to a token by taking part at all, >= 0.
+
+    Attributes:
+        tau: `[L]` seconds per token of the best chain up to each level.
+    """
+
+    def __init__(self, rates: Floats, seconds: Floats, entry_s: Floats) -> None:
+        self._rates, self._seconds, self._entry_s = rates, seconds, entry_s.tolist()
+        self._longest = seconds.shape[1] - 1
+        self.tau: list[float] = (seconds[:, 0] + entry_s).tolist()
+        # Of levels that were taken for, the one below and the window. All others write one token at a time.
+        self._through: dict[int, Below] = {}
+        self._most = [1] * len(self.tau)
+        # Made where a level is asked for: most are in no chain that comes near the best.
+        self._kept: dict[int, tuple[Floats, float]] = {}
+        self._gathered: dict[int, tuple[Floats, Floats]] = {}
+
+    def most(self, level: int) -> int:
+        """R of a level's rounds: 1 of one that nothing was taken for, which hands over exactly what it is asked."""
+        return self._most[level]
+
+    def over(self, level: int, lower: int) -> Floats:
+        """`[N]` seconds per token of a round of `level` over the chain of `lower` with each window."""
+        judged, rounds_s = self._up_to_windows(lower)
+        most = judged.shape[1]
+        # [N + R, 2] seconds of judging m tokens, and tokens that are kept of them.
+        worth = np.empty((most, 2))
+        worth[:, 0] = _wide(self._seconds[level], most)
+        np.cumsum(self._rates[lower, level] ** np.arange(most), out=worth[:, 1])
+        found = judged @ worth
+        token_s: Floats = (rounds_s + found[:, 0]) / found[:, 1]
+        return token_s
+
+    def take(self, level: int, below: Below) -> None:
+        """The best chain of `level` goes through the one of a level below."""
+        self._through[level] = below
+        # A round that reaches the window begins before it, and the level adds a token of its own.
+        self._most[level] = below.window + self._most[below.lower]
+        self.tau[level] = below.token_s + self._entry_s[level]
+
+    def _up_to_windows(self, lower: int) -> tuple[Floats, Floats]:
+        """Of a level that was taken for: `[N, N + R]` as `gathered`, and `[N]` seconds until each window is reached."""
+        if lower not in self._gathered:
+            kept, round_s = self._rounds_of(lower)
+            judged, rounds = gathered(kept, self._longest)
+            self._gathered[lower] = judged, rounds * round_s
+        return self._gathered[lower]
+
+    def _rounds_of(self, level: int) -> tuple[Floats, float]:
+        """Of a level that was taken for: `[R + 1]` probability that a round keeps k tokens, and seconds of a round."""
+        if level not in self._kept:
+            _, lower, window = self._through[level]
+            if lower in self._through:
+                judged = self._up_to_windows(lower)[0][window - 1, : self._most[level]]
+            else:
+                judged = np.zeros(window + 1)
+                judged[window] = 1.0
+            kept = kept_of(judged, float(self._rates[lower, level]))
+            self._kept[level] = kept, self.tau[level] * float(kept @ np.arange(len(kept)))
+        return self._kept[level]
+
+
+def _wide(seconds: Floats, size: int) -> Floats:
+    """`[size]` seconds of judging m tokens at index m; beyond the widest known, on along its last slope."""
+    known = len(seconds)
+    if size <= known:
+        return seconds[:size]
+    slope = max(0.0, float(seconds[-1] - seconds[-2]))
+    return np.concatenate([seconds, seconds[-1] + slope * np.arange(1.0, size - known + 1.0)])
+
+
+class WindowSchedule:
+    """Windows by request. Mutated by `note`.
+
+    Args:
+        start: first window of a request, 1 to `most`.
+        up: added after a round in which every drafted token stayed, >= 0.
+        down: taken off otherwise (the window never falls below 1), >= 0.
+        most: longest window, 1 to 1,000,000.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    __slots__ = ("_down", "_most", "_start", "_up", "_windows")
+
+    def __init__(self, *, start: int, up: int, down: int, most: int) -> None:
+        check_within("most", most, ONE_STEP)
+        check_within("start", start, f"[1, most={most}]")
+        if up < 0 or down < 0:
+            raise ValueError(f"up and down must be >= 0, got up={up}, down={down}")
+        self._start, self._up, self._down, self._most = start, up, down, most
+        self._windows: dict[str, int] = {}
+
+    def window(self, request_id: str) -> int:
+        """Of the request's next round, 1 to `most`."""
+        return self._windows.get(request_id, self._start)
+
+    def note(self, outcome: Outcome) -> None:
+        """Move the request's window after a verification that judged something; forget a request that is done."""
+        if outcome.done:
+            self._windows.pop(outcome.request_id, None)
+        elif outcome.num_judged:
+            window = self.window(outcome.request_id)
+            longer = outcome.refused_at is None
+            window = min(window + self._up, self._most) if longer else max(window - self._down, 1)
+            self._windows[outcome.request_id] = window

@@ -1,0 +1,256 @@
+"""What a policy's constructor takes as text: its parameters after the pool, `key=value` each, and what they become.
+
+Reading `draft:4/mid:8/target`: members from smallest to target, each but the last with its window.
+
+Ranges of windows, `draft:1..4/mid:4..8:2/target`: every chain with a window out of each range.
+
+Policies to compare if none are named, and the one that all are measured against; as texts.
+
+A parameter of type `Policy` takes another policy, and a constructor with `**name: Policy` takes one under any key.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TypeVar, get_args
+
+from ..base.errors import known_are, repeated
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSpec:
+    """A chain.
+
+    Attributes:
+        members: names from smallest to target.
+        windows: one per member but the last, >= 1: tokens the lowest drafts, or a verifier keeps, before the next
+            level judges them.
+    """
+
+    members: tuple[str, ...]
+    windows: tuple[int, ...]
+
+    def __str__(self) -> str:
+        below = [f"{name}:{window}" for name, window in zip(self.members, self.windows, strict=False)]
+        return "/".join([*below, self.members[-1]])
+
+
+def parse_chain(text: str, pool: Pool) -> ChainSpec:
+    """The chain `text` names; raises ValueError with the part that is wrong."""
+    *below, target = text.split("/")
+    members: list[str] = []
+    windows: list[int] = []
+    for part in below:
+        name, colon, window = part.partition(":")
+        if not colon:
+            raise ValueError(f"chain {text!r}: {part!r} needs a window, as in {name}:4")
+        if not window.isascii() or not window.isdigit() or int(window) < 1:
+            raise ValueError(f"chain {text!r}: the window of {name} must be a whole number >= 1, got {window!r}")
+        members.append(name)
+        windows.append(int(window))
+    if ":" in target:
+        raise ValueError(
+            f"chain {text!r}: it must end in the target, {pool.target}, without a window; its last part is {target!r}"
+        )
+    members.append(target)
+    _check_order(text, members, pool)
+    return ChainSpec(members=tuple(members), windows=tuple(windows))
+
+
+def _check_order(text: str, members: list[str], pool: Pool) -> None:
+    try:
+        levels = [pool.level(name) for name in members]
+    except ValueError as error:
+        raise ValueError(f"chain {text!r}: {error}") from None
+    twice = repeated(members)
+    if twice:
+        raise ValueError(f"chain {text!r}: {twice[0]} stands twice")
+    if levels != sorted(levels):
+        raise ValueError(f"chain {text!r}: members must go from smallest to largest: {', '.join(pool.names)}")
+    for level in levels[1:]:
+        if not pool.members[level].verifies:
+            raise ValueError(f"chain {text!r}: {pool.names[level]} cannot verify and can only stand first")
+    if levels[-1] != pool.target_level:
+        raise ValueError(f"chain {text!r}: the last member must be the target {pool.target}, got {members[-1]!r}")
+
+
+# At most seven digits: no window is longer, and no text makes a number that takes long to read.
+_RANGE = re.compile(r"(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7})(?::(?P<step>\d{1,7}))?)?", re.ASCII)
+
+
+def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec, ...]:
+    """Every chain that the texts hold, each once, in the order of the texts and their windows.
+
+    Args:
+        texts: chains whose windows are numbers or `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included.
+        pool: the members.
+        most: chains at most, counted before any is made.
+
+    Raises:
+        ValueError: a text that is no such chain, or more chains than `most`.
+    """
+    ranges = {text: _ranges(text) for text in texts}
+    count = sum(prod(len(windows) for windows in parts) for parts in ranges.values())
+    if count > most:
+        raise ValueError(f"a sweep must hold {most:,} cells at most, got {count:,} chains in {', '.join(ranges)}")
+    chains: dict[str, ChainSpec] = {}
+    for text, parts in ranges.items():
+        members = [part.partition(":")[0] for part in text.split("/")]
+        for windows in product(*parts):
+            below = [f"{name}:{window}" for name, window in zip(members, windows, strict=False)]
+            chain = "/".join([*below, text.split("/")[-1]])
+            chains[chain] = parse_chain(chain, pool)
+    return tuple(chains.values())
+
+
+def _ranges(text: str) -> list[range]:
+    """The windows of each member but the last."""
+    return [_windows(text, part) for part in text.split("/")[:-1]]
+
+
+def _windows(text: str, part: str) -> range:
+    name, colon, windows = part.partition(":")
+    found = _RANGE.fullmatch(windows)
+    if not colon or found is None:
+        raise ValueError(
+            f"sweep {text!r}: {part!r} needs a window or a range, as in {name}:4, {name}:1..8, {name}:1..9:2"
+        )
+    first = int(found["first"])
+    last = first if found["last"] is None else int(found["last"])
+    step = 1 if found["step"] is None else int(found["step"])
+    if not 1 <= first <= last or step < 1:
+        raise ValueError(
+            f"sweep {text!r}: windows of {name} must go up from 1 or more, in steps of 1 or more, got {windows}"
+        )
+    return range(first, last + 1, step)
+
+
+BASELINE = "plain"
+
+
+def default_policies(pool: Pool) -> list[str]:
+    """A representative set for any pool: the target alone, chains of two and three levels, and policies that adapt."""
+    target = pool.target
+    free = [member.name for member in pool.members if member.model_free]
+    below = [member.name for member in pool.members[:-1] if not member.model_free]
+    names = [BASELINE, *(f"{model}:4/{target}" for model in below)]
+    if len(below) > 1:
+        names += [f"{below[0]}:3/{model}:6/{target}" for model in below[1:]]
+    if free:
+        names.append("ngram")
+        names += [f"{free[0]}:6/{model}:6/{target}" for model in below[1:2]]
+    if below:
+        names += ["adaptive", "confident"]
+    return names
+
+
+def policies_at_windows(pool: Pool, windows: Mapping[str, int]) -> list[str]:
+    """The target alone, every drafter with its window, prompt lookup, and a window that adapts.
+
+    None looks at probabilities.
+
+    Args:
+        pool: of a log of rounds.
+        windows: by drafter, tokens that it drafts in a round, >= 1.
+    """
+    names = [BASELINE, *(f"{name}:{window}/{pool.target}" for name, window in windows.items())]
+    if any(member.model_free for member in pool.members):
+        names.append("ngram")
+    return names + [f"adaptive,draft={name},start={min(4, most)},most={most}" for name, most in windows.items()]
+
+
+PolicyClass = Callable[..., Policy]
+PlainValue = bool | int | float | str
+Part = TypeVar("Part")
+PLAIN_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def policy_options(cls: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """The options that can be given as text: the constructor's parameters after the pool, values or policies."""
+    parameters = list(inspect.signature(cls).parameters.values())[1:]
+    named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    return {parameter.name: parameter for parameter in named if _kinds(cls, parameter)}
+
+
+def any_key(cls: Callable[..., object]) -> str | None:
+    """What a constructor with `**name: Policy` calls the policies it takes under any key; None if it takes none."""
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD and Policy in _kinds(cls, parameter):
+            return parameter.name
+    return None
+
+
+def takes_policies(cls: Callable[..., object]) -> bool:
+    """Whether it is made of other policies."""
+    options = policy_options(cls).values()
+    return any_key(cls) is not None or any(Policy in _kinds(cls, option) for option in options)
+
+
+def read_options(
+    cls: Callable[..., object], options: Iterable[str], read_part: Callable[[str], Part]
+) -> dict[str, PlainValue | Part]:
+    """The values that `options` give, each as its parameter wants it.
+
+    Args:
+        cls: what takes them.
+        options: `key=value` each.
+        read_part: of the text of another policy.
+
+    Raises:
+        ValueError: a key that is unknown, empty or there twice, or a value of another kind.
+    """
+    parameters = policy_options(cls)
+    free = any_key(cls)
+    values: dict[str, PlainValue | Part] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"option {option!r} must read key=value")
+        if key not in parameters and (free is None or not key):
+            others = () if free is None else (f"any name ({free})",)
+            known = known_are(key, parameters, *others) if parameters or others else "it takes no options"
+            raise ValueError(f"unknown option {key!r}; {known}")
+        if key in values:
+            raise ValueError(f"option {key!r} stands twice")
+        kinds = _kinds(cls, parameters[key]) if key in parameters else (Policy,)
+        values[key] = _read_part(key, value, read_part) if Policy in kinds else _convert(key, value, kinds)
+    return values
+
+
+def _read_part(key: str, text: str, read_part: Callable[[str], Part]) -> Part:
+    if not text:
+        raise ValueError(f"option {key!r} must be a policy, got ''")
+    try:
+        return read_part(text)
+    except ValueError as error:
+        raise ValueError(f"option {key!r}: {error}") from error
+
+
+def _kinds(cls: Callable[..., object], parameter: inspect.Parameter) -> tuple[type, ...]:
+    """Of a parameter's type such as `int | None`, the kinds a text can be turned into; str where it has no type."""
+    hint = parameter.annotation
+    if hint is inspect.Parameter.empty:
+        return (str,)
+    if isinstance(hint, str):
+        names = getattr(cls.__init__ if inspect.isclass(cls) else cls, "__globals__", {})
+        try:
+            hint = eval(hint, names)  # one by one: a type imported for checkers only hides its own parameter alone
+        except Exception:  # noqa: BLE001 - foreign text; what cannot be evaluated here, nobody can type either
+            return ()
+    return tuple(kind for kind in (get_args(hint) or (hint,)) if kind is Policy or kind in PLAIN_KINDS)
+
+
+def _convert(key: str, value: str, kinds: tuple[type, ...]) -> PlainValue:
+    for kind in (bool, int, float):
+        if kind not in kinds:
+            continue
+        try:
+            return {"true": True, "false": False}[value] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            raise ValueError(f"option {key!r} must be {PLAIN_KINDS[kind]}, got {value!r}") from None
+    return value

@@ -1,0 +1,300 @@
+"""A fixed chain of any length, `draft:4/target` or `draft:3/mid:6/target`.
+
+The lower part runs until the tokens kept by a level number at least its window, then the next level judges all of
+them (multi-level speculation as in SpecRouter, arXiv:2505.07680; two levels: Leviathan et al., arXiv:2211.17192).
+
+HiSpec: an intermediate verifier that costs little judges every draft, the target what it has gathered.
+
+Kumar et al. 2025 (arXiv:2510.01336) draft with an early exit of the target, at about 1/8 of its depth, verify with a
+later one, at about 1/4, and ask the whole model only once a few tokens are tentatively accepted; the text stays the
+target's. What our contract can say of it is a chain of three levels, and step by step it is one,
+`draft:4/mid:8/target`. The paper's further point is that the three are one model and share caches and hidden states.
+Here every member has a cache of its own, and what sharing saves has to stand in the costs. We read the abstract and
+summaries of the paper: how many tokens it drafts and gathers we do not know, so 4 and 8 are ours, as is that members
+may be models of any kind.
+
+Prompt lookup in front of the target: no drafting model at all (`decoding.prompt_lookup`).
+
+Prompt lookup in front of a drafting model: copy where something matches, else let the model draft.
+
+The usual pairing of prompt lookup (Saxena 2023) with a drafter. Unlike the chain `ngram:8/draft:4/target`, the model
+neither judges what was copied nor runs where something was.
+
+The target alone: what every speed-up is measured against.
+
+Two levels; the draft ends at the first token its drafter is unsure of, by one fixed threshold.
+
+`confident` is the confidence threshold of transformers' assisted generation (`assistant_confidence_threshold`, default
+0.4 there).
+
+`svip` is Zhang et al. 2024 (arXiv:2411.18462): the total variation distance of drafter and target, and with it refusal,
+is bounded through the square root of the drafter's entropy H; the draft goes on while sqrt(H) <= h. What h should be
+depends on the pair of models; our default, 1.5 (H <= 2.25 nats), suits the small models we ship. The token that trips
+the rule stays in the draft, as every stop here has it.
+
+VIA-SD's routing as an ordering of checks: a slim pass stops hopeless drafts early, the target judges all that stays.
+
+After VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here the slim verifier drops a token with
+slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the rest goes to the target, under
+the lossless rule. So nothing is committed that the target has not judged, and the slim pass has to earn its time by
+sparing the target (and the block) refusals.
+
+Lossless in greedy decoding and coupled sampling, where the target keeps its own tokens only. Under rejection sampling
+which tokens reach the target depends on their values; what they follow then is a mixture of the drafter's and the slim
+verifier's distribution, which the runtime hands to the target as their distribution (docs/policies-lossy.md).
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from ..base.errors import check_within
+from ..decoding.pool import Pool
+from ..decoding.rules import ConfidenceBelow, EntropyAbove, Ratio, Stop
+from ..decoding.seen import Observation
+from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
+from .about import SIGNALS, VERDICT_PROBS, About
+from .blocks import (
+    A_DRAFTER,
+    A_VERIFIER_BETWEEN,
+    DraftedBlocks,
+    FixedBlocks,
+    drafter_of,
+    lookup_member,
+    middle_verifier,
+    next_verifier,
+)
+from .chains import parse_chain
+
+
+class Chain:
+    """A fixed chain with fixed windows.
+
+    Args:
+        pool: the members.
+        spec: the chain in notation.
+        stop: ends the lowest level's drafts early; None drafts whole windows.
+
+    Attributes:
+        spec: the chain.
+        most_pending: tokens it may have pending, at most.
+
+    Raises:
+        ValueError: a text that is no chain of this pool.
+    """
+
+    about = About(
+        paper="Leviathan et al. 2023, arXiv:2211.17192; SpecRouter, arXiv:2505.07680",
+        lossless=True,
+        members="those of the chain",
+        by_pending=True,
+    )
+
+    def __init__(self, pool: Pool, spec: str, *, stop: Stop | None = None) -> None:
+        chain = parse_chain(spec, pool)
+        self.spec = chain
+        self.most_pending = sum(chain.windows)
+        verifiers = chain.members[1:] or chain.members
+        # The lowest verifier judges whatever was drafted: a draft that came back short had a reason to end.
+        windows = (1, *chain.windows[1:])
+        self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
+        self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
+        if stop is not None:
+            self.about = replace(self.about, observes=SIGNALS)
+        if chain.members == (pool.target,):
+            self.about = replace(self.about, target_alone=True)
+
+    def decide(self, seen: Observation) -> Step:
+        """Climb as far as windows are full, else draft."""
+        if not seen.num_pending:
+            return self._verifies[0][1] if self._draft is None or seen.found_nothing else self._draft
+        if len(self._verifies) == 1:
+            return self._verifies[0][1]
+        hurry = not seen.has_room or seen.found_nothing
+        for model, verify, window in self._verifies:
+            waiting = seen.waiting(model)
+            if waiting >= window or (waiting and hurry):
+                return verify
+            if waiting:
+                break  # what this level has not kept is not for the levels above
+        assert self._draft is not None  # a chain of one level never has anything pending
+        return self._draft
+
+    def learn(self, outcome: Outcome) -> None:
+        """A fixed chain learns nothing."""
+
+
+class HiSpec(Chain):
+    """Three levels: each draft is judged by a verifier that costs little, what it gathers by the target.
+
+    Args:
+        pool: the members.
+        draft: the drafter, an early exit in the paper; default the smallest model.
+        middle: the intermediate verifier, a later exit in the paper; default the smallest above the drafter.
+        tokens: drafted before the intermediate verifier judges, 1 to 1,000,000.
+        gather: tokens that it has accepted, its own among them, before the target judges, 1 to 1,000,000.
+
+    Raises:
+        ValueError: an option out of range, or a pool without a verifier between drafter and target.
+    """
+
+    about = About(paper="HiSpec, arXiv:2510.01336", lossless=True, members=A_VERIFIER_BETWEEN, by_pending=True)
+
+    def __init__(
+        self, pool: Pool, *, draft: str | None = None, middle: str | None = None, tokens: int = 4, gather: int = 8
+    ) -> None:
+        check_within("tokens", tokens, ONE_STEP)
+        check_within("gather", gather, ONE_STEP)
+        drafter = drafter_of(pool, draft)
+        verifier = next_verifier(pool, middle, drafter, "hispec")
+        super().__init__(pool, f"{drafter}:{tokens}/{verifier}:{gather}/{pool.target}")
+
+
+class Ngram(FixedBlocks):
+    """Draft by copying from the prompt and the answer so far; plain decoding where nothing matches.
+
+    Args:
+        pool: must hold a model-free member.
+        tokens: longest copy, >= 1.
+
+    Raises:
+        ValueError: no model-free member, or `tokens` below 1.
+    """
+
+    about = About(paper="prompt lookup, Saxena 2023", lossless=True, members="a model-free member", by_pending=True)
+
+    def __init__(self, pool: Pool, *, tokens: int = 8) -> None:
+        super().__init__(Draft(lookup_member(pool, "ngram"), tokens), Verify(pool.target))
+
+
+class NgramFront(DraftedBlocks):
+    """Try prompt lookup first; the drafting model writes where nothing matches.
+
+    Args:
+        pool: must hold a model-free member.
+        draft: the drafting model; default the smallest.
+        tokens: longest copy, >= 1.
+        window: tokens the model drafts, >= 1.
+
+    Raises:
+        ValueError: no model-free member, no model below the target, or an option out of range.
+    """
+
+    about = About(
+        paper="prompt lookup, Saxena 2023",
+        lossless=True,
+        members="a model-free member and a model below the target",
+    )
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, tokens: int = 8, window: int = 4) -> None:
+        lookup, drafter = lookup_member(pool, "ngram-model"), drafter_of(pool, draft)
+        if pool.is_model_free(drafter):
+            raise ValueError(f"draft must be a model, got {drafter!r}, which is model-free")
+        super().__init__(Draft(lookup, tokens), Verify(pool.target))
+        self._draft_instead = Draft(drafter, window)
+        self.most_pending = max(tokens, window)
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """The model drafts where the copy came back empty."""
+        return self._draft_instead if last.step is self._draft and not last.num_drafted else self._verify
+
+
+class Plain:
+    """Plain decoding: one forward of the target per token."""
+
+    about: ClassVar[About] = About(lossless=True, target_alone=True, by_pending=True)
+
+    def __init__(self, pool: Pool) -> None:
+        self._step = Verify(pool.target)
+
+    def decide(self, seen: Observation) -> Step:
+        """Always the target."""
+        return self._step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+
+class Confident(FixedBlocks):
+    """Draft until the drafter's probability falls below a threshold, then verify.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        below: probability that ends a draft, 0 to 1; the token stays in the draft.
+        most: longest draft, >= 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(
+        paper="the assistant confidence of transformers",
+        lossless=True,
+        members=A_DRAFTER,
+        observes=SIGNALS,
+        by_pending=True,
+    )
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
+        check_within("below", below, "[0, 1]")
+        check_within("most", most, ONE_STEP)
+        super().__init__(Draft(drafter_of(pool, draft), most, ConfidenceBelow(below)), Verify(pool.target))
+
+
+class Svip(FixedBlocks):
+    """Two levels; a draft ends at the first token whose entropy bound on acceptance is too low.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        h: largest square root of the entropy in nats, > 0.
+        most: longest draft, >= 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = replace(Confident.about, paper="SVIP, arXiv:2411.18462")
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, h: float = 1.5, most: int = 12) -> None:
+        check_within("h", h, "(0, inf)")
+        check_within("most", most, ONE_STEP)
+        super().__init__(Draft(drafter_of(pool, draft), most, EntropyAbove(h * h)), Verify(pool.target))
+
+
+class ViaSDLossless(DraftedBlocks):
+    """Draft a block, let the slim verifier cut it, let the target judge what is left.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        slim: the slim verifier, between drafter and target; default the largest below the target.
+        tokens: block, >= 1.
+        escalate: r = slim_prob / max slim_prob below which a draft is hopeless, (0, 1].
+
+    Raises:
+        ValueError: an option out of range, or a pool without a slim verifier.
+    """
+
+    about = About(
+        paper="after VIA-SD, arXiv:2606.12243", lossless=True, members=A_VERIFIER_BETWEEN, observes=VERDICT_PROBS
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        slim: str | None = None,
+        tokens: int = 8,
+        escalate: float = 0.3,
+    ) -> None:
+        check_within("escalate", escalate, "(0, 1]")
+        drafter = drafter_of(pool, draft)
+        super().__init__(Draft(drafter, tokens), Verify(pool.target))
+        self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
+        self.most_pending = tokens + 1
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Slim pass, then full pass."""
+        return self._cut if last.step.__class__ is Draft else self._verify

@@ -1,0 +1,459 @@
+"""Windows tuned while requests run: a bandit whose reward is tokens per second.
+
+ik_llama.cpp ships this as `--spec-autotune` (#1595): for every draft one of the windows 1 to 16 is drawn at random with
+probability 0.15, else the one of the best mean tokens per second is played, and all means are dropped when 30 drafts in
+a row stay 30% below the running average. SGLang proposed such bandits with means by the size of the batch (#4732). So
+here: epsilon-greedy, and what is known is dropped where preferred arms bring other than they did. Three things differ.
+Arms are chains, so that no speculation is one of them, and each is played for a few rounds before any is preferred.
+What a round brings and works is learnt at all sizes of batch together and priced at the present one, by seconds that
+leave out prompts which others read in the same operations. And one request explores for all that run.
+
+The window of most goodput: expected tokens over the seconds of the batch that runs now.
+
+SmartSpec (Liu et al. 2024, arXiv:2406.14066). Letters: B requests that run, k window, a_i acceptance of request i.
+
+    goodput(k) = sum_i l(a_i, k) / T(k),    l(a, k) = (1 - a^(k+1)) / (1 - a)
+    T(k) = k d + v(B (k + 1)) + [k > 0] r sum_i l(a_i, k)
+
+d is a forward of the drafter over B tokens, v(n) one of the target over n, both at the tokens that the batch holds. r
+is what the drafter reads before it drafts, seconds by token of the answers: prompts, and after a while without drafts
+what was written since (`TextToRead`). It is not in SmartSpec; in a large batch it may outweigh all that drafts bring.
+SmartSpec fits its seconds beforehand as held tokens, new tokens and a constant, each times a factor. Here they are
+measured while it runs (`PerformanceProfiler`): linear in held tokens as there, of any shape in new ones, since a large
+batch is where verification stops being free. Acceptance is a running average of each request, which begins at that of
+all. One window holds for the whole batch and is chosen anew every turn of it.
+
+Speculation by thresholds on the number of running requests, as engines ship it.
+
+vLLM had `speculative_disable_by_batch_size` (#4592): off where that many requests run, or more. Since #32374 it has
+`num_speculative_tokens_per_batch_size`: how many tokens to draft by the size of the batch, where sizes that are not
+named take over from those before them. What runs counts, requests that read their prompt among them.
+
+Windows by urgency: who is late drafts as far as acceptance allows, who has time to spare drafts less.
+
+In a loaded batch every drafted token takes time from all requests. AdaServe (arXiv:2501.12162) shares the tokens of a
+batch's verification out so that each request keeps the pace of its service level, and the rest goes where it brings
+most. It builds token trees; here the same thought is a rule on windows. A request has a window that follows its own
+acceptance (`WindowSchedule`). It drafts that window as long as the batch is not loaded, or when its next token is due
+within `margin` rounds. Where it is due later, in a loaded batch, the window shrinks in proportion,
+
+    floor(window x margin x round seconds / seconds until the token is due)
+
+down to none. So a request that is ahead of its pace gives way until it is not.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+
+import numpy as np
+
+from ..base.errors import check_least, check_within
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.seen import Load, Observation
+from ..decoding.steps import Draft, Outcome, Step, Verify
+from .about import About
+from .blocks import (
+    A_DRAFTER,
+    BatchTurns,
+    DraftedBlocks,
+    RunningRatio,
+    TextToRead,
+    WindowSchedule,
+    acceptance_rate,
+    drafter_of,
+    judged,
+    smallest_model,
+)
+from .chains import chains_in
+from .combined import MadeOf
+from .estimates import ForwardWatch, PerformanceProfiler, RoundWork, WorkPrices
+from .fixed import Chain
+
+MOST_ARMS = 64
+RECENT = 32  # rounds of preferred arms by which a change is told
+
+
+class Autotune:
+    """One chain for all that run, by what chains have brought; chosen anew every turn of the batch.
+
+    Args:
+        pool: the members.
+        arms: chains, separated by `@`, windows also as ranges, as `target@draft:1..8/target`, at most 64; default the
+            target alone and the smallest model with windows 1 to 8.
+        explore: probability that the first round of a turn plays an arm at random, 0 to 1.
+        trial: rounds of each arm before one is preferred, >= 1.
+        change: share, > 0, by which tokens of the latest 32 rounds of preferred arms must differ from their means for
+            all arms to be tried anew.
+        memory: rounds that an arm's means reach back, >= 1.
+        seed: of the draws.
+        costs: of forwards, as `draft:1/target:10`, at any batch, instead of measured seconds; see `member_seconds`.
+
+    Attributes:
+        arms: the chains.
+        most_pending: tokens it may have pending, at most.
+        plays: rounds begun with each arm, in the order of `arms`.
+        resets: how often all arms were tried anew.
+
+    Raises:
+        ValueError: an option out of range, or an arm that is no chain of this pool.
+    """
+
+    about = About(paper="the autotuning of ik_llama.cpp", lossless=True, members="those of the chains to choose among")
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        arms: str | None = None,
+        explore: float = 0.05,
+        trial: int = 8,
+        change: float = 0.3,
+        memory: int = 256,
+        seed: int = 0,
+        costs: str | None = None,
+    ) -> None:
+        check_within("explore", explore, "[0, 1]")
+        check_least("trial", trial, 1)
+        check_within("change", change, "(0, inf)")
+        check_least("memory", memory, 1)
+        texts = [pool.target, f"{smallest_model(pool)}:1..8/{pool.target}"] if arms is None else arms.split("@")
+        self._chains = [Chain(pool, str(chain)) for chain in chains_in(texts, pool, most=MOST_ARMS)]
+        self.arms = tuple(str(chain.spec) for chain in self._chains)
+        self.most_pending = max(chain.most_pending for chain in self._chains)
+        self._explore, self._trial, self._change = explore, trial, change
+        self._rng = Random(seed)
+        self._pool = pool
+        self._prices = WorkPrices(pool, {name for chain in self._chains for name in chain.spec.members[:-1]}, costs)
+        self._turns = BatchTurns()
+        self._kept = 1.0 - 1.0 / memory
+        self._begin_anew()
+        self._rounds: dict[str, _Round] = {}
+        self.plays = [0] * len(self._chains)
+        self.resets = 0
+
+    def _begin_anew(self) -> None:
+        """Nothing is known of any arm."""
+        members = len(self._pool.members)
+        self._values = [RoundWork(members) for _ in self._chains]
+        self._begun = [0] * len(self._chains)
+        self._preferred = 0
+        self._lately = RunningRatio(memory=RECENT)
+
+    def decide(self, seen: Observation) -> Step:
+        """The next step of the round's chain; an arm is picked where a round begins."""
+        playing = self._rounds.get(seen.request_id)
+        if playing is None:
+            self._prices.see(seen)
+            arm = self._pick(seen.load)
+            playing = self._rounds[seen.request_id] = _Round(arm, self._values[arm], RoundWork(len(self._pool.members)))
+            self._begun[arm] += 1
+            self.plays[arm] += 1
+        return self._chains[playing.arm].decide(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Reward the arm when the target has committed."""
+        playing = self._rounds[outcome.request_id]
+        playing.work.note(outcome, self._pool)
+        if outcome.num_emitted:
+            self._reward(playing)
+            del self._rounds[outcome.request_id]
+        if outcome.done:
+            self._prices.end(outcome)
+
+    def _reward(self, playing: "_Round") -> None:
+        value, arm = playing.value, playing.arm
+        if value is not self._values[arm]:
+            return  # it began before all arms were tried anew
+        rounds = value.verifies[-1]
+        if arm == self._preferred and rounds:
+            self._lately.note(playing.work.tokens, value.tokens / rounds)
+        value.add(playing.work, kept=self._kept)
+        if self._lately.num_rounds >= 2 * RECENT and abs(self._lately.rate - 1.0) > self._change:
+            self._begin_anew()
+            self.resets += 1
+
+    def _pick(self, load: Load) -> int:
+        """The arm of a round: one to try, now and then one by chance, else that of the turn."""
+        untried = next((arm for arm, begun in enumerate(self._begun) if begun < self._trial), None)
+        if untried is not None:
+            return untried
+        if self._turns.begins(load.num_running):
+            rates = [self._rate(value, load) for value in self._values]
+            self._preferred = rates.index(max(rates))
+            # One request explores for all: to draft, each would have to be read to the drafter first.
+            if self._rng.random() < self._explore:
+                return self._rng.randrange(len(self._begun))
+        return self._preferred
+
+    def _rate(self, value: RoundWork, load: Load) -> float:
+        """Tokens per second if all that run played an arm; none as long as no round of it has ended."""
+        if not value.tokens:
+            return 0.0
+        seconds = self._prices.seconds(value, num_rows=load.num_running, held_tokens=load.context_tokens)
+        return value.tokens / seconds if seconds else inf
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round under way: its arm, whom it rewards, and its work so far."""
+
+    arm: int
+    value: RoundWork
+    work: RoundWork
+
+
+MOST = 1_000  # tokens of the longest window, all of which are weighed every turn
+REQUEST_MEMORY = 32  # rounds that a request's own acceptance reaches back
+PRIOR_TOKENS = 8.0  # judged tokens of its own that the acceptance of all counts for where a request begins
+
+
+class Goodput(DraftedBlocks):
+    """Two levels with the window of most expected tokens per second of the batch, down to none.
+
+    Once in `explore` turns of the batch its neighbour is played, so that seconds and acceptance stay known; where none
+    is best, by one request, since all of them would have to be read to the drafter first.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model. Prompt lookup counts as free.
+        start: window as long as seconds are not known, 1 to `most`.
+        most: longest window, 1 to 1,000.
+        explore: turns, >= 2, one of which plays a neighbour of the best window.
+        memory: rounds that acceptance reaches back, >= 1.
+
+    Attributes:
+        window: of the turn, 0 to `most`.
+        best: window of most goodput when it was last worked out.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="SmartSpec, arXiv:2406.14066", lossless=True, members=A_DRAFTER)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        start: int = 4,
+        most: int = 8,
+        explore: int = 32,
+        memory: int = 256,
+    ) -> None:
+        check_within("most", most, f"[1, {MOST:,}]")
+        check_within("start", start, f"[1, most={most}]")
+        check_least("explore", explore, 2)
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
+        self._drafter, self._target = pool.level(self._draft.model), pool.target_level
+        self._free = pool.members[self._drafter].model_free
+        self._windows = np.arange(most + 1)
+        self._profiler = PerformanceProfiler(pool)
+        self._watch = ForwardWatch(self._profiler, (self._drafter, self._target))
+        self._acceptance = acceptance_rate(memory=memory)
+        self._own: dict[str, RunningRatio] = {}
+        self._to_read = TextToRead()
+        self._turns = BatchTurns()
+        self._explore = explore
+        self.window = self.best = start
+
+    def block(self, seen: Observation) -> Step:
+        """A draft of the batch's window, or plain decoding."""
+        load = seen.load
+        if seen.request_id not in self._own:
+            above = PRIOR_TOKENS * self._acceptance.rate
+            self._own[seen.request_id] = RunningRatio(memory=REQUEST_MEMORY, above=above, below=PRIOR_TOKENS)
+        if not self._free:
+            lacking = seen.context_tokens - seen.cached(self._draft.model)
+            self._to_read.see(seen.request_id, lacking, seen.remaining)
+        window = self.window
+        if self._turns.begins(load.num_running):
+            self._watch.look(load)
+            window = self._choose(load)
+        return self._drafts[window - 1] if window else self._verify
+
+    def learn(self, outcome: Outcome) -> None:
+        """Follow acceptance, of all and of the request."""
+        if outcome.num_judged:
+            self._acceptance.note(*judged(outcome))
+            self._own[outcome.request_id].note(*judged(outcome))
+        if outcome.done:
+            del self._own[outcome.request_id]
+            if not self._free:
+                self._to_read.end(outcome.request_id, outcome.num_emitted)
+
+    def _choose(self, load: Load) -> int:
+        """Set the window of the turn; the one of the request that begins it."""
+        most = len(self._drafts)
+        seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
+        draft_s = np.zeros(most + 1) if self._free else seconds[self._drafter]
+        if np.isfinite(draft_s[0]) and np.isfinite(seconds[self._target, 0]):
+            rates = np.array([own.rate for own in self._own.values()])
+            tokens = np.cumsum((rates[:, None] ** self._windows).sum(axis=0))  # [most + 1] of [B, most + 1]
+            batch_s = self._windows * draft_s[0] + seconds[self._target]
+            if not self._free:
+                read_s = max(float(draft_s[-1] - draft_s[0]) / (load.num_running * most), 0.0)
+                batch_s[1:] += tokens[1:] * read_s * self._to_read.by_answer_token
+            self.best = int(np.argmax(tokens / batch_s))
+        self.window = self.best
+        turn = self._turns.num_turns
+        if turn % self._explore:
+            return self.window
+        if not self.best:
+            return 1
+        below = self.best == most or turn // self._explore % 2 == 0
+        self.window = self.best - 1 if below else self.best + 1
+        return self.window
+
+
+WINDOW = 4  # tokens, of the drafter if neither a policy nor a table is given
+AT = 32  # running requests, where speculation ends if nothing else is said
+
+
+class OffUnderLoad(MadeOf):
+    """Another policy below a number of running requests, the target alone from it on; or a window by that number.
+
+    A round goes on as it began: thresholds are looked at when nothing is pending. Each policy learns from its own steps
+    only, so that of a request which ends under another one it is not told the end.
+
+    Args:
+        pool: the members.
+        policy: below the threshold; default a chain of `draft` with window 4 and the target.
+        at: running requests from which on the target decodes alone, >= 1; default 32.
+        table: window of `draft` by running requests, in place of both, as `1:5/16:2/64:0`: 5 tokens from 1 request on,
+            2 from 16 on, none from 64 on. It begins at 1 and goes up.
+        draft: the drafter; default the smallest model.
+
+    Attributes:
+        steps: (running requests, policy from there on), ascending from 1. `MadeOf` has the others.
+
+    Raises:
+        ValueError: an option out of range, options that exclude each other, or a drafter that is not below the target.
+    """
+
+    about: About | None = About(paper="the batch thresholds of vLLM", lossless=True, members="what its policy needs")
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        policy: Policy | None = None,
+        at: int | None = None,
+        table: str | None = None,
+        draft: str | None = None,
+    ) -> None:
+        if table is not None and (policy is not None or at is not None):
+            raise ValueError("table goes without policy and at: its last window may be 0")
+        if policy is not None and draft is not None:
+            raise ValueError("draft goes without policy, which has drafters of its own")
+        if table is not None:
+            windows = _parse(table)
+        else:
+            at = AT if at is None else at
+            check_least("at", at, 1)
+            windows = [(1, WINDOW), (at, 0)] if at > 1 else [(1, 0)]
+        built = {0: Chain(pool, pool.target)} | {
+            window: Chain(pool, f"{drafter_of(pool, draft)}:{window}/{pool.target}") if policy is None else policy
+            for _, window in windows
+            if window
+        }
+        self.steps = tuple((first, built[window]) for first, window in windows)
+        self._playing: dict[str, Policy] = {}
+        super().__init__(tuple(dict.fromkeys(part for _, part in self.steps)))
+
+    def decide(self, seen: Observation) -> Step:
+        """As the policy of the load at which the round began."""
+        policy, last = self._playing.get(seen.request_id), seen.last
+        if policy is None or (not seen.num_pending and (last is None or last.num_emitted)):
+            policy = self._playing[seen.request_id] = self._policy_at(seen.load.num_running)
+        return policy.decide(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """The policy that decided learns."""
+        self._playing[outcome.request_id].learn(outcome)
+        if outcome.done:
+            del self._playing[outcome.request_id]
+
+    def _policy_at(self, num_running: int) -> Policy:
+        return next(policy for first, policy in reversed(self.steps) if num_running >= first)
+
+
+def _parse(table: str) -> list[tuple[int, int]]:
+    """(running requests, window from there on) of a text such as `1:5/16:2/64:0`."""
+    steps: list[tuple[int, int]] = []
+    for part in table.split("/"):
+        first, colon, window = part.partition(":")
+        if not colon or not all(number.isascii() and number.isdigit() for number in (first, window)):
+            raise ValueError(f"table must read REQUESTS:WINDOW/..., as in 1:5/16:2/64:0, got {part!r} in {table!r}")
+        steps.append((int(first), int(window)))
+        if steps[0][0] != 1 or (len(steps) > 1 and steps[-2][0] >= int(first)):
+            raise ValueError(f"table must begin at 1 request and go up, got {part!r} in {table!r}")
+    return steps
+
+
+class Slo(DraftedBlocks):
+    """A window by acceptance for the urgent, less of it for those with slack in a loaded batch.
+
+    A round's seconds are those of the latest draft and the latest verification. A request without a deadline never has
+    slack: nothing says that it may wait.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        loaded: running requests from which on a batch is loaded, >= 1.
+        margin: rounds before its next token is due in which a request is urgent, > 0.
+        start: first window of a request, 1 to `most`.
+        up: added after a round in which every drafted token stayed, >= 0.
+        down: taken off otherwise (the window never falls below 1), >= 0.
+        most: longest window, 1 to 1,000,000.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="AdaServe, arXiv:2501.12162", lossless=True, members=A_DRAFTER)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        loaded: int = 8,
+        margin: float = 2.0,
+        start: int = 4,
+        up: int = 2,
+        down: int = 1,
+        most: int = 8,
+    ) -> None:
+        check_least("loaded", loaded, 1)
+        check_within("margin", margin, "(0, inf)")
+        self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        self._drafts: dict[int, Draft] = {}
+        self._levels = (pool.level(self._draft.model), pool.target_level)
+        self._loaded, self._margin = loaded, margin
+
+    def block(self, seen: Observation) -> Step:
+        """A draft of what its urgency leaves of the request's window, or plain decoding."""
+        window = self._urged(seen, self._schedule.window(seen.request_id))
+        if not window:
+            return self._verify
+        draft = self._drafts.get(window)
+        if draft is None:
+            draft = self._drafts[window] = replace(self._draft, tokens=window)
+        return draft
+
+    def learn(self, outcome: Outcome) -> None:
+        """Move the request's window after each verification that judged something."""
+        self._schedule.note(outcome)
+
+    def _urged(self, seen: Observation, window: int) -> int:
+        load, due_s = seen.load, seen.deadline_s
+        if due_s is None or load.num_running < self._loaded:
+            return window
+        soon_s = self._margin * sum(load.duration_s[level] for level in self._levels)
+        slack_s = due_s - load.now_s
+        return window if slack_s <= soon_s else int(window * soon_s / slack_s)

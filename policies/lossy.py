@@ -1,0 +1,501 @@
+"""VIA-SD: a slim verifier judges every block, the target only what the slim one does not trust itself with.
+
+Speculative cascades: the verifier takes over only where a deferral rule says so.
+
+Narasimhan et al., Faster Cascades via Speculative Decoding (arXiv:2405.19261); the formulas stand in
+`rules.Deferral`. The paper judges with the rule inside rejection sampling of a mixed distribution; ours keeps or
+replaces single tokens, which is the same text in greedy decoding. Its thresholds are tuned per task for a wanted rate
+of deferral; ours is one option.
+
+Holds a lossy policy to a stated rate of divergences, by letting the target check some of its blocks.
+
+A divergence is a committed token that the target, reading the same text, would not have written. (Tables count
+positions that differ from the target's own text; after one divergence the texts may part for good, so that count says
+nothing of how often a policy errs.) Letters: h divergences per token of blocks that nobody checks, c the share of
+blocks that are checked, b the budget per token.
+
+Early commit: no check of a block whose drafter is sure, and ever less sureness asked as the answer advances.
+
+Prophet (Li et al., Diffusion Language Models Know the Answer Before Decoding, arXiv:2508.19982) stops the refinement of
+a diffusion model, and commits all of its answer, once the gap of the two largest logits exceeds a threshold that falls
+with progress in three stages. Taken over to drafts: a block is committed unchecked if the drafter's two largest
+*probabilities* differ by at least the threshold at every token of it; else the target judges the block. Gaps of logits
+mean something else for every model, so the paper's numbers do not carry over; ours are chosen on the shipped recording.
+Progress is what is committed over the budget; an answer that ends early never sees the low threshold, as nobody knows
+its length beforehand.
+
+Entropy patches: the small model writes on while the next token is predictable; the target writes where it is not.
+
+Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871) cuts bytes into patches where the entropy of a small
+model's next-byte distribution exceeds a threshold (its global constraint), and spends its large model once a patch.
+Taken over to tokens: a patch is drafted until a token whose distribution, as the drafter saw it, has an entropy above
+`theta`. That token, the boundary, is what the target judges; all before it is committed unchecked. There the boundary
+is the first byte of the next patch and is not written yet; here it is drafted and judged, so that a target which
+agrees adds a token of its own. A patch that reaches `most` tokens without a boundary is committed whole.
+
+Equilibrium decoding: drafter and target as generator and discriminator of the Consensus Game, token by token.
+
+Jacob et al., The Consensus Game (arXiv:2310.09139); the update stands in `rules.Equilibrium`. The paper ranks whole
+answers to a question; a game per token between the drafted token and the target's own is ours.
+
+PyramidSD: a qualifier between drafter and target, and fuzzy acceptance at each of the two.
+
+Byun et al., 3-Model Speculative Decoding (arXiv:2510.12966): a drafted token is accepted where
+Div(qualifier, draft) <= tau_Q and Div(target, qualifier) <= tau_T. Left open there: which divergence (we take total
+variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `Fuzzy`), and
+when the target is called (once the qualifier endorses `gather` tokens).
+
+With tau_T = 0 the target judges exactly and the text is the target's in greedy decoding and coupled sampling, however
+fuzzy the qualifier: `about` of such an object says lossless.
+
+Typical acceptance: the target keeps a drafted token that it finds plausible, not only its own.
+
+Medusa (Cai et al. 2024, arXiv:2401.10774), equation 1: a token stays where
+
+    target_prob > min(eps, delta exp(-H)),    H the entropy of the target's distribution, nats
+
+so a sure target keeps little but its own token, an unsure one much. The paper recommends delta = sqrt(eps); 0.09 and
+0.3 are the defaults of its code. A most probable token has at least exp(-H), so with delta below 1 the target's own
+greedy token always stays. What differs: Medusa's candidates are a tree of its heads and the longest accepted branch
+wins, ours is one line of a drafter; its code ignores the rule at temperature 0, ours asks for the probabilities at
+temperature 1 in greedy decoding; and a refused token is replaced by the target's own, where it drafts anew.
+
+VIA-SD (arXiv:2606.12243). Per drafted token r = slim_prob(token) / max slim_prob; two thresholds route it three ways:
+the draft's token, the slim verifier's, or the full model (`rules.Band`). One slim pass a block; at most one full pass,
+lazily, if something was escalated (`rules.Vouched`); the block ends at the first changed token.
+
+What the paper leaves open, and what is done here: its printed thresholds (0.5, and 1 - 0.3) leave no room for the
+middle way, so ours are r >= accept and r < escalate with escalate < accept. It does not say what becomes of tokens
+after an escalated one; here the slim verifier judges on after it, and the full pass settles all of the block. How to
+hold a rate of divergences, and the guard against repetition, are ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..base.errors import check_least, check_within
+from ..decoding.pool import Pool
+from ..decoding.rules import KINDS, Band, Deferral, EntropyAbove, Equilibrium, Exact, Fuzzy, Typical, Vouched
+from ..decoding.seen import Observation
+from ..decoding.steps import Commit, Draft, Outcome, Step, Verify
+from .about import SIGNALS, VERDICT_PROBS, About, Observable
+from .blocks import (
+    A_DRAFTER,
+    A_SURE_DRAFTER,
+    A_VERIFIER_BETWEEN,
+    DraftedBlocks,
+    drafter_of,
+    middle_verifier,
+    sure_drafter,
+)
+
+
+class SpeculativeCascade(DraftedBlocks):
+    """Two levels; the target judges drafts by a deferral rule.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model, for other rules than token the smallest that has probabilities.
+        tokens: block, >= 1.
+        rule: chow, diff, opt or token; see `rules.Deferral`.
+        eps: of the rule, 0 to 1.
+
+    Raises:
+        ValueError: an option out of range, or a rule that needs the drafter's probabilities where there are none.
+    """
+
+    about = About(
+        paper="Faster Cascades, arXiv:2405.19261",
+        lossless=False,
+        members="a drafter below the target; one with probabilities unless rule=token",
+        observes=frozenset({Observable.verdict_probs}),
+    )
+
+    def __init__(
+        self, pool: Pool, *, draft: str | None = None, tokens: int = 5, rule: str = "token", eps: float = 0.2
+    ) -> None:
+        if rule not in KINDS:
+            raise ValueError(f"rule must be one of {', '.join(KINDS)}, got {rule!r}")
+        judge = Deferral(rule, eps)
+        drafter = drafter_of(pool, draft) if rule == "token" else sure_drafter(pool, draft, f"cascade,rule={rule}")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, judge))
+        if rule == "opt":
+            self.about = replace(self.about, observes=self.about.observes | {Observable.distances})
+
+
+LEAST_SHARE = 1 / 8
+STRICTEST = 1.0  # up to here thresholds tighten, from here to 2 checks become more frequent
+GAIN = 0.4
+
+
+class DivergenceBudget:
+    """A controller of one number, strictness, from 0 (the policy's own thresholds) to 2 (every block is checked).
+
+    A checked block commits no divergence and shows how many an unchecked one would have. A check that looks at n of L
+    tokens (a verifier stops at the first divergence) and finds d = 0 or 1 stands for 1 / c blocks: in the mean, if all
+    is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by
+    GAIN x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
+
+    Strictness up to 1 tightens thresholds at c = 1 / 8. What these cannot reach (a token that the middle verifier is
+    sure of, and wrong) is left to c, which goes from 1 / 8 to 1 between 1 and 2. So every budget can be held, at the
+    price of plain speculation with a slim pass on top at worst.
+
+    Args:
+        per_thousand: divergences per 1,000 tokens, above 0 to 1,000.
+
+    Raises:
+        ValueError: a budget out of range.
+    """
+
+    __slots__ = ("_budget", "_credit", "strictness")
+
+    def __init__(self, per_thousand: float) -> None:
+        if not 0.0 < per_thousand <= 1000.0:
+            raise ValueError(f"budget must be in (0, 1000] divergences per 1,000 tokens, got {per_thousand!r}")
+        self._budget = per_thousand / 1000.0
+        self._credit = 0.0
+        self.strictness = STRICTEST
+
+    @property
+    def share(self) -> float:
+        """Share of blocks that are checked, 1 / 8 to 1."""
+        excess = self.strictness - STRICTEST
+        return LEAST_SHARE + (1.0 - LEAST_SHARE) * excess if excess > 0.0 else LEAST_SHARE
+
+    def is_due(self) -> bool:
+        """Whether the block at hand is to be checked; to be asked once a block."""
+        self._credit += self.share
+        if self._credit < 1.0:
+            return False
+        self._credit -= 1.0
+        return True
+
+    def note_check(self, num_tokens: int, num_looked_at: int, num_divergent: int) -> None:
+        """Take in a checked block.
+
+        Args:
+            num_tokens: that would have been committed unchecked, >= 1.
+            num_looked_at: of those, up to and including the first divergence.
+            num_divergent: 1 if there was one, else 0.
+        """
+        share = self.share
+        committed = num_looked_at * (1.0 - share + share * num_looked_at / num_tokens)
+        error = (1.0 - share) * num_divergent - self._budget * committed
+        moved = self.strictness + GAIN * LEAST_SHARE / share * error
+        self.strictness = min(max(moved, 0.0), STRICTEST + 1.0)
+
+
+class EarlyCommit(DraftedBlocks):
+    """Two levels; a draft that is sure throughout is not judged.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        tokens: block, >= 1.
+        high: gap of probabilities asked in the first third of the budget, 0 to 1.
+        middle: in the second third, at most `high`.
+        low: in the last third, at most `middle`.
+
+    Raises:
+        ValueError: an option out of range, thresholds that rise, or a drafter without probabilities.
+    """
+
+    about = About(paper="Prophet, arXiv:2508.19982", lossless=False, members=A_SURE_DRAFTER, observes=SIGNALS)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        tokens: int = 4,
+        high: float = 0.9,
+        middle: float = 0.8,
+        low: float = 0.6,
+    ) -> None:
+        if not 0.0 <= low <= middle <= high <= 1.0:
+            raise ValueError(
+                f"thresholds must fall: 0 <= low <= middle <= high <= 1, got low={low}, middle={middle}, high={high}"
+            )
+        super().__init__(Draft(sure_drafter(pool, draft, "early-commit"), tokens), Verify(pool.target))
+        self._high, self._middle, self._low = high, middle, low
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Commit the block where the drafter is sure throughout."""
+        asked = self._asked(seen.num_emitted, seen.remaining)
+        pending = seen.pending
+        sure = all(token.signal.gap >= asked for token in pending)
+        return Commit(len(pending)) if sure else self._verify
+
+    def _asked(self, num_emitted: int, remaining: int) -> float:
+        """The threshold at this progress, in thirds of the budget."""
+        thirds = 3 * num_emitted // (num_emitted + remaining)
+        return (self._high, self._middle, self._low)[thirds]
+
+
+class EntropyPatch(DraftedBlocks):
+    """Two levels; the target judges boundaries only.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        theta: entropy, nats, above which a token is a boundary, >= 0.
+        most: longest patch, >= 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter without probabilities.
+    """
+
+    about = About(
+        paper="Byte Latent Transformer, arXiv:2412.09871", lossless=False, members=A_SURE_DRAFTER, observes=SIGNALS
+    )
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, theta: float = 1.0, most: int = 8) -> None:
+        check_least("theta", theta, 0)
+        self._theta = theta
+        drafter = sure_drafter(pool, draft, "entropy-patch")
+        super().__init__(Draft(drafter, most, EntropyAbove(theta)), Verify(pool.target))
+
+    def block(self, seen: Observation) -> Step:
+        """A patch, once the boundary of the last one is judged: its inside has just been committed."""
+        return self._verify if seen.num_pending else self._draft
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Commit the inside of the patch, have its boundary judged."""
+        num_pending = seen.num_pending
+        if not self._ends_in_boundary(seen, last.num_drafted):
+            return Commit(num_pending)
+        return Commit(num_pending - 1) if num_pending > 1 else self._verify
+
+    def _ends_in_boundary(self, seen: Observation, num_drafted: int) -> bool:
+        if num_drafted < self._draft.tokens and seen.room:
+            return True  # nothing else ends a draft early
+        return seen.pending[-1].signal.entropy > self._theta
+
+
+class EquilibriumDecoding(DraftedBlocks):
+    """Two levels; a drafted token stays where both models' equilibrium prefers it to the target's own.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        tokens: block, >= 1.
+        generator: lambda, 0.01 to 100: how strongly the drafter is held to its own probabilities.
+        discriminator: lambda, 0.01 to 100: how strongly the target is.
+        eta: learning rate, > 0.
+        rounds: updates of the game, 1 to 100.
+
+    Raises:
+        ValueError: an option out of range, or a drafter without probabilities.
+    """
+
+    about = About(
+        paper="The Consensus Game, arXiv:2310.09139", lossless=False, members=A_SURE_DRAFTER, observes=VERDICT_PROBS
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        tokens: int = 5,
+        generator: float = 0.1,
+        discriminator: float = 0.2,
+        eta: float = 1.0,
+        rounds: int = 8,
+    ) -> None:
+        rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
+        super().__init__(Draft(sure_drafter(pool, draft, "equilibrium"), tokens), Verify(pool.target, rule))
+
+
+class PyramidSD(DraftedBlocks):
+    """Three levels: drafts are judged by the qualifier, what it keeps by the target.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        qualifier: between drafter and target; default the largest below the target.
+        tokens: drafted before the qualifier judges, >= 1.
+        gather: tokens endorsed by the qualifier before the target judges, >= 1.
+        tau_q: total variation distance up to which the qualifier takes the drafter's token, 0 to 1.
+        tau_t: the same of target and qualifier; 0 judges exactly.
+
+    Raises:
+        ValueError: an option out of range, or a pool without a qualifier.
+    """
+
+    about = About(
+        paper="PyramidSD, arXiv:2510.12966",
+        lossless=False,
+        members="a drafter with probabilities, and a verifier between it and the target",
+        observes=frozenset({Observable.distances}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        qualifier: str | None = None,
+        tokens: int = 4,
+        gather: int = 5,
+        tau_q: float = 0.4,
+        tau_t: float = 0.2,
+    ) -> None:
+        check_least("gather", gather, 1)
+        check_within("tau_q", tau_q, "[0, 1]")
+        check_within("tau_t", tau_t, "[0, 1]")
+        drafter = sure_drafter(pool, draft, "pyramid-sd")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact()))
+        self._gather = gather
+        self.most_pending = gather + tokens
+        self._qualify = Verify(middle_verifier(pool, qualifier, drafter, "pyramid-sd"), Fuzzy(tau_q))
+        if tau_t == 0.0:
+            self.about = replace(self.about, lossless=True)
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Qualify each draft, and draft on until enough is gathered for the target."""
+        if last.step.__class__ is Draft:
+            return self._qualify
+        return self._verify if seen.num_pending >= self._gather or seen.room < 1 else self._draft
+
+
+class TypicalAcceptance(DraftedBlocks):
+    """Two levels; the target keeps what is plausible to it.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        tokens: block, 1 to 1,000,000.
+        eps: probability above which a token stays whatever the entropy, above 0 to 1.
+        delta: factor on exp(-H), above 0 to 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="Medusa, arXiv:2401.10774", lossless=False, members=A_DRAFTER, observes=VERDICT_PROBS)
+
+    def __init__(
+        self, pool: Pool, *, draft: str | None = None, tokens: int = 5, eps: float = 0.09, delta: float = 0.3
+    ) -> None:
+        super().__init__(Draft(drafter_of(pool, draft), tokens), Verify(pool.target, Typical(eps, delta)))
+
+
+STRICTNESS_STEPS = 16
+# Of the guard: n-grams, and how far back it looks. A loop of up to 16 tokens shows in twice its length.
+ORDER = 3
+LOOK_BACK = 32
+
+
+class ViaSD(DraftedBlocks):
+    """Draft a block, let the slim verifier route its tokens, and ask the target for the escalated ones.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        slim: the slim verifier, between drafter and target; default the largest below the target.
+        tokens: block, >= 1.
+        accept: r from which a drafted token stays, (0, 1].
+        escalate: r below which the target judges, 0 to `accept`; at 0 it never does.
+        guard: share of repeated trigrams among the last 32 tokens, (0, 1], from which the target judges whole blocks
+            as in plain speculation; None for no guard.
+        budget: divergences per 1,000 tokens to hold, see `DivergenceBudget`: thresholds tighten from the given ones
+            towards 1, and the target checks some blocks; None keeps the thresholds.
+
+    Raises:
+        ValueError: an option out of range, or a pool without a slim verifier.
+    """
+
+    about = About(paper="VIA-SD, arXiv:2606.12243", lossless=False, members=A_VERIFIER_BETWEEN, observes=VERDICT_PROBS)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        slim: str | None = None,
+        tokens: int = 5,
+        accept: float = 0.6,
+        escalate: float = 0.3,
+        guard: float | None = None,
+        budget: float | None = None,
+    ) -> None:
+        if guard is not None:
+            check_within("guard", guard, "(0, 1]")
+            self.about = replace(self.about, observes=self.about.observes | {Observable.text})
+        drafter = drafter_of(pool, draft)
+        super().__init__(Draft(drafter, tokens), Verify(pool.target))
+        self._slim = middle_verifier(pool, slim, drafter, "via-sd")
+        steps = STRICTNESS_STEPS if budget is not None else 0
+        self._routes = [Verify(self._slim, band) for band in _bands(accept, escalate, steps)]
+        self._settle = Verify(pool.target, Vouched(pool.level(self._slim)))
+        self._guard = guard
+        self._budget = None if budget is None else DivergenceBudget(budget)
+        self._checked: dict[str, list[bool]] = {}
+        self.most_pending = tokens + 1
+
+    @property
+    def strictness(self) -> float:
+        """Where the budget has moved the policy, 0 (its own thresholds) to 2 (all is checked); 0 without a budget."""
+        return 0.0 if self._budget is None else self._budget.strictness
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Slim pass, then commit or the full pass."""
+        if last.step.__class__ is Draft:
+            return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
+        if self._budget is not None and self._budget.is_due():
+            # The target judges what the slim verifier endorses, too; what it escalated tells nothing of that.
+            self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
+            return self._verify
+        return self._settle if last.num_escalated else Commit(seen.num_pending)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Count what a check found; nothing else is learnt."""
+        if self._budget is None or not outcome.num_emitted:
+            return
+        endorsed = self._checked.pop(outcome.request_id, None)
+        if endorsed is None:
+            return
+        refused = outcome.refused_at
+        end = outcome.num_judged if refused is None else refused + 1
+        found = refused is not None and endorsed[refused]
+        if any(endorsed):
+            self._budget.note_check(sum(endorsed), sum(endorsed[:end]), int(found))
+
+    def _route(self) -> int:
+        if self._budget is None:
+            return 0
+        return round(min(self._budget.strictness / STRICTEST, 1.0) * STRICTNESS_STEPS)
+
+    def _is_degenerate(self, seen: Observation) -> bool:
+        if self._guard is None:
+            return False
+        recent = seen.emitted_from(max(seen.num_emitted - LOOK_BACK, 0))
+        # Fewer tokens than the look-back hold: too little to tell a loop from a list.
+        return len(recent) >= LOOK_BACK // 2 and repeated_share(recent, ORDER) >= self._guard
+
+
+def _bands(accept: float, escalate: float, steps: int) -> list[Band]:
+    """From the given thresholds to the strictest: all but the slim verifier's most probable tokens is escalated."""
+    first = Band(accept, escalate)
+    shares = [number / steps for number in range(1, steps + 1)]
+    # At the end escalate would equal accept, which leaves no middle way, and as a Band is refused.
+    nearly = 1.0 - 2.0**-20
+    tightened = [(accept + share * (1.0 - accept), escalate + share * (nearly - escalate)) for share in shares]
+    return [first, *(Band(high, min(low, high * nearly)) for high, low in tightened)]
+
+
+def repeated_share(tokens: Sequence[int], order: int) -> float:
+    """Share of the n-grams of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
+
+    Degenerate text makes every model confident, and agreement worthless.
+
+    Args:
+        tokens: token ids.
+        order: n, >= 1.
+    """
+    count = len(tokens) - order + 1
+    if count < 2:
+        return 0.0
+    distinct = len(set(zip(*[tokens[start : start + count] for start in range(order)], strict=True)))
+    return 1.0 - distinct / count

@@ -1,0 +1,639 @@
+"""How far members agree, pair by pair: SimScore, the rate of equal tokens, and how much is known of either.
+
+What a drafter's probability of its token says of the verifier: how likely a run of tokens survives.
+
+SpecRouter routes by averages; the windows that its search finds are for tokens that are all alike. They are not: a
+drafter that is sure is seldom refused. Of a run of tokens that nobody has judged, all survive with the probability
+exp(-x), x the sum of (h + g d) over them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, and h
+what every token risks however sure its drafter is. g = 0 is a fixed window, h = 0 and g = 1 take drafters at their
+word. `stops.SurvivalBelow` tests it token by token in both worlds.
+
+h and g are fitted for every drafter, judge and verifier as runs are judged. All tokens of a run count, also those after
+the first refused one: a drafter that has gone astray is often sure of what follows, so that the doubts of tokens that
+were judged on their own promise too much of a run. One Gauss-Newton step of the log-likelihood in (ln h, ln g) a token;
+those of a tag start from those of all tags.
+
+How likely a copied token is right, by how long a piece of text matches before it and how surely it followed.
+
+Every token of an answer tells of what would have been copied there, whether or not anything was: so nothing is
+played to learn.
+
+What a verification tells of every member that wrote at the contexts it judged, not of the adjacent pair alone.
+
+Where the target commits, whatever any member wrote in that context is right or wrong at once, whether the chain handed
+it to the target or a level between refused it (full information, as HedgeSpec has it for drafters,
+arXiv:2510.20064). So a chain in use also scores the chains that leave one of its levels out, and needs no exploration
+for them. What a level kept is scored for every level that kept it, or only its corrections, its hardest tokens, would
+count, and it would look worse than it is.
+
+SimScore(i, j) = 1 - E[TVD(i, j)], a running average (SpecRouter, arXiv:2505.07680). For rejection sampling it is the
+acceptance itself; with greedy decoding what counts is how often the largest probability of both is at the same token,
+for which the paper gives no formula. Both are kept, for every tag of requests and for all together.
+
+A pair of one tag is known from its own tokens and, for as long as these are few, from those of all tags, moved by what
+all pairs of the tag say of how hard its text is (one step in the log-odds, the same for every pair); a pair that never
+met is guessed from what the target thinks of either: as if they erred at the same tokens and as if they erred
+independently of each other, and the mean of the two.
+
+Letters: L members.
+
+All that selections go by: seconds, agreement, survival, and verdicts still to be taken in.
+"""
+
+from collections.abc import Sequence
+from math import exp, expm1, log, nan
+from typing import NamedTuple
+
+import numpy as np
+
+from ...decoding.pool import Pool
+from ...decoding.seen import Observation, PendingToken
+from ...decoding.steps import Outcome
+from ..about import Floats
+from ..estimates import PerformanceProfiler
+from .options import CONSTANTS, RouterConstants, RouterOptions
+from .search import Figures
+
+# None of these was tuned: what h and g may be at all (a window of 500 tokens, or none), and what no float goes beyond.
+LEAST, MOST = 0.002, 8.0
+NO_CHANCE = 700.0  # -ln of a survival of nothing
+# Of a drafter without probabilities: every token counts as one of probability one half.
+NO_PROB = log(2.0)
+
+Trio = tuple[int, int, int]  # drafter, the highest member that endorses the token, verifier
+Hazard = tuple[float, float]  # h and g
+
+
+def doubt(prob: float) -> float:
+    """-ln p of a drafted token, at least 0; that of one half where nothing is known."""
+    if prob != prob:
+        return NO_PROB
+    return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else NO_CHANCE)
+
+
+# h, g, and the curvature in (ln h, ln g): of h, of both, of g. A plain tuple: each judged token makes two.
+_Fit = tuple[float, float, float, float, float]
+
+
+class Survival:
+    """Hazards by tag. Mutated by `note` and `note_run`.
+
+    Args:
+        constants: of the policy.
+    """
+
+    def __init__(self, constants: RouterConstants) -> None:
+        self._weight = constants.hazard_weight
+        self._kept = 1.0 - 1.0 / constants.hazard_memory
+        self._longest = constants.hazard_step
+        self._start: _Fit = (constants.hazard, constants.hazard_of_doubt, self._weight, 0.0, self._weight)
+        self._all: dict[Trio, _Fit] = {}
+        self._by_tag: dict[tuple[str, Trio], _Fit] = {}
+
+    def hazard(self, tag: str, trio: Trio) -> Hazard:
+        """(h, g), each `LEAST` to `MOST`."""
+        fit = self._by_tag.get((tag, trio)) or self._all.get(trio) or self._start
+        return fit[0], fit[1]
+
+    def note(self, tag: str, trio: Trio, doubted: float, *, kept: bool, count: int = 1, others: float = 0.0) -> None:
+        """Take in whether a run of tokens was kept.
+
+        Args:
+            tag: of the request.
+            trio: of its last token.
+            doubted: sum of the doubts of those that share the trio.
+            kept: whether all were kept.
+            count: tokens that share the trio, >= 1.
+            others: x of the tokens that do not.
+        """
+        overall = self._all.get(trio, self._start)
+        own = self._by_tag.get((tag, trio))
+        if own is None:
+            own = overall[0], overall[1], self._weight, 0.0, self._weight
+        self._all[trio] = _step(overall, self._kept, self._longest, doubted, count, others, kept=kept)
+        self._by_tag[tag, trio] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
+
+    def note_run(self, tag: str, tokens: Sequence[tuple[Trio, float]], num_kept: int) -> None:
+        """Take in a run that was judged: trio and doubt of each token, and how many were kept."""
+        sums: dict[Trio, tuple[int, float]] = {}
+        for index, (trio, doubted) in enumerate(tokens):
+            count, total = sums.get(trio, (0, 0.0))
+            sums[trio] = count, total = count + 1, total + doubted
+            others = 0.0
+            if len(sums) > 1:
+                for other, (tokens_of, doubts_of) in sums.items():
+                    if other != trio:
+                        hazard, of_doubt = self.hazard(tag, other)
+                        others += tokens_of * hazard + doubts_of * of_doubt
+            self.note(tag, trio, total, kept=index < num_kept, count=count, others=others)
+
+
+def _step(fit: _Fit, forgets: float, longest: float, doubted: float, count: int, others: float, *, kept: bool) -> _Fit:
+    """The fit after one run; ln h and ln g move by `longest` at most, and both stay from `LEAST` to `MOST`."""
+    hazard, of_doubt, by_hazard, by_both, by_doubt = fit
+    fixed, doubts = hazard * count, of_doubt * doubted
+    x = fixed + doubts + others
+    odds = 1.0 / expm1(x) if x < NO_CHANCE else 0.0  # s / (1 - s) at survival s = exp(-x)
+    by_hazard = forgets * by_hazard + odds * fixed * fixed
+    by_both = forgets * by_both + odds * fixed * doubts
+    by_doubt = forgets * by_doubt + odds * doubts * doubts
+    slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
+    # Written out: calls would take as long as the rest.
+    step = slope * (by_doubt * fixed - by_both * doubts)
+    hazard *= exp(longest if step > longest else -longest if step < -longest else step)
+    step = slope * (by_hazard * doubts - by_both * fixed)
+    of_doubt *= exp(longest if step > longest else -longest if step < -longest else step)
+    hazard = LEAST if hazard < LEAST else MOST if hazard > MOST else hazard
+    of_doubt = LEAST if of_doubt < LEAST else MOST if of_doubt > MOST else of_doubt
+    return hazard, of_doubt, by_hazard, by_both, by_doubt
+
+
+LENGTHS = 6  # of matches, told apart by powers of two: 1, 2 to 3, 4 to 7, ...; the last one is of all longer ones
+SHARES = 5  # kinds of what followed: once, and another thing never; always; for the most part; mostly; sometimes
+MOSTLY_COPIED, MOST_COPIED = 0.5, 0.75
+OWN, EARLIER = 0, 1  # text of the request itself, or answers of others
+
+Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and tokens that it rests on
+
+
+class CopiedTokens:
+    """Rates by tag. Mutated by `note`.
+
+    Args:
+        constants: of the policy.
+    """
+
+    def __init__(self, constants: RouterConstants) -> None:
+        self._memory, self._shared = constants.copy_memory, constants.copy_tokens
+        of_shares = (1.0, 1.0, 0.875, 0.5, 0.25)
+        rates = [
+            share * (1.0 - constants.copy_risk / 2.0**length)
+            for _ in (OWN, EARLIER)
+            for length in range(LENGTHS)
+            for share in of_shares
+        ]
+        self._all = [rates, [constants.copy_tokens] * len(rates)]
+        self._by_tag: dict[str, Rates] = {}
+
+    def rates(self, tag: str) -> list[float]:
+        """By cell, 0 to 1; those of a tag start from those of all."""
+        return self._of(tag)[0]
+
+    def note(self, tag: str, cell: int, *, kept: bool) -> None:
+        """Take in whether a token was right that followed what was right before it."""
+        for rates, tokens in (self._of(tag), self._all):
+            weight = tokens[cell] + 1.0
+            rates[cell] += (kept - rates[cell]) / weight
+            if weight <= self._memory:
+                tokens[cell] = weight
+
+    def _of(self, tag: str) -> Rates:
+        own = self._by_tag.get(tag)
+        if own is None:
+            rates = self._all[0]
+            own = self._by_tag[tag] = [rates.copy(), [self._shared] * len(rates)]
+        return own
+
+
+def cell_of(source: int, length: int, share: float, count: int) -> int:
+    """The cell of a token after a match.
+
+    Args:
+        source: `OWN` or `EARLIER`.
+        length: tokens that match, >= 1.
+        share: of it among all that followed, above 0 to 1.
+        count: how often it followed, >= 1.
+    """
+    kind = (
+        (0 if count == 1 else 1) if share == 1.0 else 2 if share >= MOST_COPIED else 3 if share >= MOSTLY_COPIED else 4
+    )
+    return (source * LENGTHS + min(length.bit_length(), LENGTHS) - 1) * SHARES + kind
+
+
+class Verdict(NamedTuple):
+    """One token and what a member thinks of it.
+
+    Attributes:
+        tag: of its request.
+        written: the token and its drafter.
+        endorsers: its drafter first, then every verifier that kept it.
+        verifier: who judged it, or would have.
+        kept: whether it was right.
+        similar: 1 - TVD of the verifier and the last endorser; NaN if nobody knows.
+    """
+
+    tag: str
+    written: PendingToken
+    endorsers: tuple[str, ...]
+    verifier: str
+    kept: bool
+    similar: float
+
+
+class JudgedRun(NamedTuple):
+    """The tokens of one verification. Letters: J of them.
+
+    Attributes:
+        tag: of the request.
+        tokens: `[J]`, oldest first.
+        judges: `[J]` the highest member that endorsed each before.
+        verifier: who judged them.
+        num_kept: how many were kept.
+    """
+
+    tag: str
+    tokens: tuple[PendingToken, ...]
+    judges: tuple[str, ...]
+    verifier: str
+    num_kept: int
+
+
+class _Refused(NamedTuple):
+    """A token that a level below the target refused, `at` an index among the pending ones, where the context stands."""
+
+    at: int
+    written: PendingToken
+    endorsers: tuple[str, ...]
+
+
+class RoundEvidence:
+    """The tokens of one request's round. Mutated by its methods; appends to `verdicts` and `runs`.
+
+    Args:
+        tag: of the request.
+        verdicts: where to put what is known of tokens.
+        runs: where to put what was judged together.
+    """
+
+    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
+
+    def __init__(self, tag: str, verdicts: list[Verdict], runs: list[JudgedRun]) -> None:
+        self._tag = tag
+        self._verdicts = verdicts
+        self._runs = runs
+        self._verifier = ""
+        self._first = 0
+        self._judged: tuple[PendingToken, ...] = ()
+        self._endorsers: list[tuple[str, ...]] = []  # of every pending token
+        self._refused: list[_Refused] = []
+        self._open: list[_Refused] = []
+
+    @property
+    def num_endorsed(self) -> int:
+        """Pending tokens whose endorsers are known."""
+        return len(self._endorsers)
+
+    def restart(self) -> None:
+        """Nothing is pending any more, and the target has not committed."""
+        self._refused.clear()
+        self._endorsers.clear()
+
+    def note_written(self, tokens: Sequence[PendingToken]) -> None:
+        """Pending tokens from `num_endorsed` on that `before` will not tell of: their drafter judges later ones."""
+        self._endorsers.extend((token.drafter,) for token in tokens)
+
+    def before(self, verifier: str, judged: tuple[PendingToken, ...], first: int) -> None:
+        """`verifier` is about to judge these tokens, the first of which has index `first` among the pending ones."""
+        self._verifier, self._judged, self._first = verifier, judged, first
+        endorsers = self._endorsers
+        for written in judged[len(endorsers) - first :]:
+            endorsers.append((written.drafter,))
+
+    def after(self, outcome: Outcome) -> None:
+        """What it said."""
+        kept, refused = outcome.num_accepted, outcome.refused_at is not None
+        self._score_judged(kept, kept + refused, outcome.tvd)
+        if self._refused:
+            self._score_refused(kept, commits=outcome.num_emitted > 0)
+        if outcome.num_emitted:
+            self._refused.clear()
+            self._endorsers.clear()
+            return
+        endorsers, first, verifier = self._endorsers, self._first, self._verifier
+        end = first + kept
+        if refused:
+            self._refused = [claim for claim in self._refused if claim.at <= end]
+            self._refused.append(_Refused(end, self._judged[kept], endorsers[end]))
+        endorsers[first:] = [(*names, verifier) for names in endorsers[first:end]]
+        if outcome.num_own:
+            endorsers.append((verifier,))
+
+    def settle(self, seen: Observation) -> None:
+        """The target's own token of the round before is known now; call where nothing is pending."""
+        if self._open:
+            own = seen.emitted_from(seen.num_emitted - 1)[0]
+            for claim in self._open:
+                self._add(claim, seen.pool.target, kept=claim.written.token == own)
+            self._open.clear()
+
+    def _score_judged(self, kept: int, looked_at: int, tvd: Sequence[float]) -> None:
+        tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
+        judged, endorsers, verdicts = self._judged, self._endorsers, self._verdicts
+        if judged:
+            judges = tuple([names[-1] for names in endorsers[first : first + len(judged)]])
+            self._runs.append(JudgedRun(tag, judged, judges, verifier, kept))
+        for index in range(looked_at):
+            similar = 1.0 - tvd[index] if index < known else nan
+            verdicts.append(Verdict(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))
+
+    def _score_refused(self, kept: int, *, commits: bool) -> None:
+        """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
+        judged, verifier = self._judged, self._verifier
+        for claim in self._refused:
+            index = claim.at - self._first
+            if 0 <= index < kept or (index == kept < len(judged) and claim.written.token == judged[index].token):
+                self._add(claim, verifier, kept=False)
+            elif commits and index == kept < len(judged):
+                self._open.append(claim)
+
+    def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
+        self._verdicts.append(Verdict(self._tag, claim.written, claim.endorsers, verifier, kept, nan))
+
+
+# None was tuned: the first keeps log-odds finite, the second says what most means, the third is the level of a test.
+LEAST_RATE = 1e-3  # of a pair, and of what it misses, where log-odds are taken
+MOSTLY = 0.5  # of a pair's tokens that have a SimScore, from which on it is taken
+ALIKE = 2.0  # standard errors within which SimScores say how many tokens are accepted
+
+
+class _Counts:
+    """Tokens of every pair, one list element a pair: a verdict changes single elements, which arrays are slow at.
+
+    Attributes:
+        tokens: `[L * L]` that count, at most `pair_memory`.
+        sums: `[L * L]` of what they said.
+        fresh: `[L * L]` that count against looking again; of all tags.
+        ease: `[L * L]` sum of how easy the text of their tags was, log-odds.
+    """
+
+    __slots__ = ("ease", "fresh", "sums", "tokens")
+
+    def __init__(self, size: int) -> None:
+        self.tokens = [0.0] * size * size
+        self.sums = [0.0] * size * size
+        self.fresh = [0.0] * size * size
+        self.ease = [0.0] * size * size
+
+
+def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: float, ease: float) -> None:
+    """A mean of all values until they number `memory`, an exponential moving average from then on."""
+    for counts in (of_tag, of_all):  # no method of theirs: a call for each takes as long as the rest
+        tokens = counts.tokens[pair]
+        if tokens > memory - 1.0:
+            kept = 1.0 - 1.0 / memory
+            counts.tokens[pair] = tokens * kept + 1.0
+            counts.sums[pair] = counts.sums[pair] * kept + value
+            counts.ease[pair] = counts.ease[pair] * kept + ease
+        else:
+            counts.tokens[pair] = tokens + 1.0
+            counts.sums[pair] += value
+            counts.ease[pair] += ease
+    of_all.fresh[pair] += 1.0
+
+
+class _Compared:
+    """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
+
+    SimScores say how many tokens are accepted if they do so pair by pair: that those of one pair promise too much and
+    those of another too little says that they do not. With P pairs the sum of (kept - promised)^2 over the variance
+    that the promises have is P in the mean if they hold, and its own variance 2 P.
+
+    Attributes:
+        tokens: how many.
+    """
+
+    __slots__ = ("_alike", "_off", "_spread", "tokens")
+
+    def __init__(self, num_members: int) -> None:
+        self._off = [0.0] * num_members * num_members
+        self._spread = [0.0] * num_members * num_members
+        self._alike: bool | None = None  # None: to be found anew
+        self.tokens = 0
+
+    def note(self, pair: int, *, kept: bool, similar: float) -> None:
+        self._off[pair] += kept - similar
+        self._spread[pair] += similar * (1.0 - similar)
+        self._alike = None
+        self.tokens += 1
+
+    @property
+    def alike(self) -> bool:
+        """Whether SimScores say how many tokens are accepted, as far as these tell."""
+        if self._alike is None:
+            # A token's worth of variance more: promises that are all but certain have next to none.
+            off = [off * off / (spread + 1.0) for off, spread in zip(self._off, self._spread, strict=True) if spread]
+            self._alike = sum(off) <= len(off) + ALIKE * (2.0 * len(off)) ** 0.5
+        return self._alike
+
+
+class PairAgreement:
+    """Running agreement of every pair. Mutated by `note` and `fade`.
+
+    Args:
+        num_members: L.
+        constants: of the policy.
+        similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
+            SimScore as long as it says how many tokens are accepted (sampling), else equal tokens (greedy).
+        eased: whether what is known of all tags is moved by how hard the text of a tag is.
+    """
+
+    def __init__(
+        self, num_members: int, constants: RouterConstants = CONSTANTS, *, similarity: str = "auto", eased: bool = True
+    ) -> None:
+        self._constants = constants
+        self._memory = constants.pair_memory
+        self._eased = eased
+        self._similarity = similarity
+        self._size = num_members
+        self._all = _Counts(num_members), _Counts(num_members)  # of equal tokens, and of SimScores
+        self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
+        self._ease: dict[str | None, float] = {}  # by tag, log-odds
+        self._shared: Floats | None = None  # rates of all tags, until a token is taken in
+        self._compared = _Compared(num_members)
+
+    def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
+        """Take in one token.
+
+        Args:
+            tag: of its request.
+            lower: who proposed it.
+            higher: who judged it.
+            kept: whether `higher` kept it, or would have.
+            similar: 1 - TVD of the two there; NaN if nobody knows.
+        """
+        self._shared = None
+        own = self._by_tag.get(tag)
+        if own is None:
+            own = self._by_tag[tag] = (_Counts(self._size), _Counts(self._size))
+        pair, ease = lower * self._size + higher, self._ease.get(tag, 0.0)
+        _note(own[0], self._all[0], pair, kept, self._memory, ease)
+        if similar == similar:
+            _note(own[1], self._all[1], pair, similar, self._memory, ease)
+            self._compared.note(pair, kept=kept, similar=similar)
+
+    @property
+    def uses_simscore(self) -> bool:
+        """Whether `rates` are SimScores."""
+        if self._similarity != "auto":
+            return self._similarity == "simscore"
+        return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
+
+    def fade(self) -> None:
+        """Time passed: evidence says half as much against looking again."""
+        for counts in self._all:
+            counts.fresh = [fresh * 0.5 for fresh in counts.fresh]
+
+    def freshness(self) -> Floats:
+        """`[L, L]` tokens of every pair, of all tags, older ones for less (`fade`)."""
+        return self._read(self._all, "fresh")
+
+    def weight(self, tag: str | None) -> Floats:
+        """`[L, L]` tokens that the rate of every pair rests on; None for those of all tags."""
+        tokens = self._read(self._all, "tokens")
+        if tag is None:
+            return tokens
+        shared: Floats = np.minimum(tokens, self._constants.tag_tokens)
+        own = self._by_tag.get(tag)
+        return shared if own is None else shared + self._read(own, "tokens")
+
+    def rates(self, tag: str | None) -> Floats:
+        """`[L, L]` acceptance of row's tokens by column's member, 0 to 1, above the diagonal; None for all tags."""
+        own = None if tag is None else self._by_tag.get(tag)
+        if self._shared is None:
+            known, guessed = self._read(self._all, "tokens"), self._constants.guess_tokens
+            right = self._read(self._all, "sums")
+            guess = _guess(known[:, -1], right[:, -1], self._constants)
+            self._shared = (right + guessed * guess) / (known + guessed)
+        if own is None:
+            return self._shared
+        counts, sums = self._read(own, "tokens"), self._read(own, "sums")
+        shared = self._for_tag(tag, self._shared, counts, sums) if self._eased else self._shared
+        rates: Floats = (sums + self._constants.tag_tokens * shared) / (counts + self._constants.tag_tokens)
+        return rates
+
+    def _for_tag(self, tag: str | None, shared: Floats, counts: Floats, sums: Floats) -> Floats:
+        """Rates of all tags for the text of one: log-odds moved by how easy it is against where they were seen."""
+        known = self._read(self._all, "tokens") + self._constants.guess_tokens
+        bounded = np.clip(shared, LEAST_RATE, 1.0 - LEAST_RATE)
+        odds = np.exp(-self._read(self._all, "ease") / known) * bounded / (1.0 - bounded)
+        weight, before = self._constants.ease_tokens, self._ease.get(tag, 0.0)
+        expected = odds / (odds + exp(-before))
+        missing = float((sums - counts * expected).sum()) - weight * before
+        ease = before + missing / (float((counts * expected * (1.0 - expected)).sum()) + weight)
+        most = self._constants.most_ease
+        self._ease[tag] = ease = min(max(ease, -most), most)
+        moved: Floats = odds / (odds + exp(-ease))
+        return moved
+
+    def _read(self, counts: tuple[_Counts, _Counts], what: str) -> Floats:
+        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one.
+
+        Nobody knows that of a member that copies, nor of a token that a level between refused.
+        """
+        equal = np.array(getattr(counts[0], what))
+        if self.uses_simscore:
+            overall, similar = self._all
+            known = np.array(similar.tokens) >= MOSTLY * np.array(overall.tokens)
+            equal = np.where(known, np.array(getattr(counts[1], what)), equal)
+        return equal.reshape(self._size, self._size)
+
+
+def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
+    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each.
+
+    A larger member is guessed to miss the fewer of the target's tokens.
+    """
+    by_target = np.ones(len(counts))
+    guess = constants.first_rate
+    guesses = np.empty(len(counts))
+    for level in range(len(counts) - 1):
+        guesses[level] = guess
+        by_target[level] = (sums[level] + constants.guess_tokens * guess) / (counts[level] + constants.guess_tokens)
+        guess = 1.0 - constants.fewer_misses * (1.0 - by_target[level])
+    ratio = np.minimum(1.0, by_target[:, None] / by_target[None, :])
+    pairs: Floats = 0.5 * (ratio + by_target[:, None] * by_target[None, :])
+    pairs[:-1, -1] = guesses[:-1]
+    return pairs
+
+
+class Knowledge:
+    """Running estimates of members and pairs. Mutated by `digest`, through `verdicts` and through its parts.
+
+    Args:
+        pool: the members.
+        options: the longest window, what agreement is made of, costs and what to do without among them.
+        constants: of the policy.
+
+    Attributes:
+        profiler: seconds.
+        agreement: of pairs.
+        survival: of drafted tokens.
+        verdicts: what is to be taken in by `digest`.
+        runs: the same of tokens that were judged together.
+    """
+
+    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+        self.profiler = PerformanceProfiler(
+            pool, options.costs, memory=constants.seconds_memory, moved=constants.seconds_moved
+        )
+        self.agreement = PairAgreement(
+            len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
+        )
+        self.survival = Survival(constants)
+        self.verdicts: list[Verdict] = []
+        self.runs: list[JudgedRun] = []
+        self._constants = constants
+        self._all_endorsers = options.takes("evidence")
+        self._widths = options.most + 1
+        self._levels = {name: level for level, name in enumerate(pool.names)}
+        self._models = [level for level, member in enumerate(pool.members) if not member.model_free]
+
+    def models(self) -> list[int]:
+        """Members with weights of which seconds are known."""
+        return [level for level in self._models if self.profiler.known(level)]
+
+    def figures(self, key: str | None, num_rows: int) -> Figures:
+        """What is known now for requests of one tag, or of all (None), in operations of `num_rows` requests."""
+        return Figures(
+            rates=self.agreement.rates(key),
+            seconds=self.profiler.table(self._widths, num_rows=num_rows),
+            entry_s=self.profiler.entry_s(num_rows=num_rows),
+        )
+
+    def optimistic(self, tag: str, figures: Figures) -> Figures:
+        """The same with the rates of a tag raised to what they may be.
+
+        By `optimism` times (V ln N / n)^(1/2): V / n the variance of a pair's rate by its n tokens, N those of the pair
+        of the tag that is known best, after UCB1 (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens
+        and an upper bound for V. Tokens count up to `pair_memory`; from there on N grows no more, and a pair that was
+        left alone stays so. Full information makes the pairs of a chain in use known without being played alone.
+        """
+        rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
+        variances = (rates * (1.0 - rates) + constants.least_variance) / tokens
+        raised = rates + constants.optimism * np.sqrt(variances * log(float(tokens.max())))
+        return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
+
+    def digest(self) -> None:
+        """Take in the verdicts since the last time."""
+        levels = self._levels
+        agreement, survival = self.agreement.note, self.survival.note
+        for tag, written, endorsers, verifier, kept, similar in self.verdicts:
+            drafter, above, last = levels[written.drafter], levels[verifier], endorsers[-1]
+            for name in endorsers if self._all_endorsers else endorsers[-1:]:
+                judge = levels[name]
+                if judge < above:  # a larger member's token says nothing of a chain, which goes from small to large
+                    agreement(tag, judge, above, kept=kept, similar=similar if name is last else nan)
+                    if name is not last:
+                        survival(tag, (drafter, judge, above), doubt(written.signal.prob), kept=kept)
+        self.verdicts.clear()
+        for tag, tokens, judges, verifier, num_kept in self.runs:
+            above = levels[verifier]
+            self.survival.note_run(
+                tag,
+                [
+                    ((levels[token.drafter], levels[judge], above), doubt(token.signal.prob))
+                    for token, judge in zip(tokens, judges, strict=True)
+                ],
+                num_kept,
+            )
+        self.runs.clear()

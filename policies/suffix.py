@@ -1,0 +1,401 @@
+"""Suffix decoding: the draft is what most often followed the newest tokens, in this request's text and earlier answers.
+
+A suffix automaton: every piece of some texts, how often it stands there, and what follows it.
+
+Of n tokens it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer
+Science 40). A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to
+one token more than the longest piece of the state it links to.
+
+Texts of earlier answers, of which the oldest half is forgotten at a time.
+
+Texts of the requests that run, each with its index, and where it ends: in itself and in earlier answers.
+
+What most often followed the newest tokens: candidates of suffix decoding and their scores.
+
+SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975), as vLLM and Arctic Inference have it. A suffix of p tokens of
+the text is looked up in an index of this request's own prompt and answer, and in one of earlier answers. From there
+tokens are added one by one, always the most frequent one; with C(token) its share among all that follow, a token has
+
+    D(token) = D(the one before it) C(token),    SCORE = sum of D
+
+and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and the index of most score win.
+With a model to fall back on (their hybrid) it drafts instead where the score is below a threshold.
+
+Ours: what is verified is a line and not a tree; the indices are suffix automata, whose links are suffix trees, so that
+p has no bound; and an answer is known to others once its request is done, up to the last round, whose tokens no policy
+is shown.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..base.errors import check_within
+from ..decoding.pool import Pool
+from ..decoding.seen import Observation
+from ..decoding.steps import MOST_TOKENS, ONE_STEP, Draft, Outcome, Step, Verify
+from .about import About, Observable
+from .blocks import DraftedBlocks, drafter_of, lookup_member
+
+ROOT = 0
+
+
+class SuffixAutomaton:
+    """An index of texts. Mutated by `begin` and `extend`, which takes as long as the text has repeated suffixes.
+
+    Attributes:
+        num_tokens: of all texts.
+        last: state of the whole text so far.
+        follows: by state, the state after each next token, in the order in which they came first.
+        links: by state, that of its longest suffix that also ends elsewhere; the root's own is -1.
+        lengths: by state, tokens of its longest piece.
+        counts: by state, places where its pieces end.
+    """
+
+    __slots__ = ("counts", "follows", "last", "lengths", "links", "num_tokens")
+
+    def __init__(self) -> None:
+        self.follows: list[dict[int, int]] = [{}]
+        self.links, self.lengths, self.counts = [-1], [0], [0]
+        self.last = ROOT
+        self.num_tokens = 0
+
+    def begin(self) -> None:
+        """What comes now is another text."""
+        self.last = ROOT
+
+    def extend(self, token: int) -> None:
+        """The text goes on."""
+        self.num_tokens += 1
+        before = self.last
+        known = self.follows[before].get(token)
+        if known is None:
+            state = self._add({}, self.lengths[before] + 1, 0)
+            while before >= 0 and token not in self.follows[before]:
+                self.follows[before][token] = state
+                before = self.links[before]
+            self.links[state] = ROOT if before < 0 else self._exactly(before, token)
+        else:
+            state = self._exactly(before, token)
+        self.last = state
+        while state > ROOT:
+            self.counts[state] += 1
+            state = self.links[state]
+
+    def at(self, state: int, length: int) -> tuple[int, int]:
+        """(state, tokens) of a piece that was found at `state`; pieces may have been told apart since."""
+        while state and length <= self.lengths[self.links[state]]:
+            state = self.links[state]
+        return state, length
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """(state, tokens) of the longest suffix, of a piece that was found at `state` and a token, that stands here."""
+        state, length = self.at(state, length)
+        while state and token not in self.follows[state]:
+            state = self.links[state]
+            length = self.lengths[state]
+        after = self.follows[state].get(token)
+        return (ROOT, 0) if after is None else (after, length + 1)
+
+    def _exactly(self, before: int, token: int) -> int:
+        """The state of the longest piece of `before` and the token, which is told apart from longer ones if need be."""
+        after = self.follows[before][token]
+        length = self.lengths[before] + 1
+        if self.lengths[after] == length:
+            return after
+        apart = self._add(dict(self.follows[after]), length, self.counts[after])
+        self.links[apart], self.links[after] = self.links[after], apart
+        while before >= 0 and self.follows[before].get(token) == after:
+            self.follows[before][token] = apart
+            before = self.links[before]
+        return apart
+
+    def _add(self, follows: dict[int, int], length: int, count: int) -> int:
+        self.follows.append(follows)
+        self.links.append(ROOT)
+        self.lengths.append(length)
+        self.counts.append(count)
+        return len(self.follows) - 1
+
+
+class Place(NamedTuple):
+    """Where a piece of text stands in an index.
+
+    Attributes:
+        within: the index that it was found in.
+        state: of it.
+        length: tokens of it; 0 where nothing was found.
+    """
+
+    within: SuffixAutomaton
+    state: int
+    length: int
+
+    def after(self, tokens: Sequence[int]) -> "Place":
+        """Where it stands once these tokens follow."""
+        state, length = self.state, self.length
+        for token in tokens:
+            state, length = self.within.step(state, length, token)
+        return Place(self.within, state, length)
+
+
+class Match:
+    """Where the newest tokens of a request stand in what is kept. Mutated by `EarlierAnswers.follow`."""
+
+    __slots__ = ("places", "serial")
+
+    def __init__(self) -> None:
+        self.serial = -1
+        self.places: list[tuple[int, int]] = []
+
+
+class EarlierAnswers:
+    """An index of the newest answers, in two generations. Mutated by `add`.
+
+    When the younger one is full it becomes the older one, and what that held is forgotten: so between half of `most`
+    tokens and all of them are kept, once there were as many.
+
+    Args:
+        most: tokens kept, >= 2.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._generations = [SuffixAutomaton()]
+        self._serial = 0  # of the younger one
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens kept."""
+        return sum(index.num_tokens for index in self._generations)
+
+    def add(self, answer: Sequence[int]) -> None:
+        """Take in an answer, up to half of what is kept."""
+        answer = answer[: self._half]
+        if self._generations[-1].num_tokens + len(answer) > self._half:
+            self._generations = [self._generations[-1], SuffixAutomaton()]
+            self._serial += 1
+        index = self._generations[-1]
+        index.begin()
+        for token in answer:
+            index.extend(token)
+
+    def follow(self, match: Match, tokens: Sequence[int]) -> None:
+        """A request's text goes on by these tokens. A new generation is followed from here on."""
+        if match.serial != self._serial:
+            # Of an older generation the place is known if it was the younger one when it was looked at last.
+            known = match.places[-1:] if match.serial == self._serial - 1 else []
+            match.places = [*known, *[(ROOT, 0)] * (len(self._generations) - len(known))]
+            match.serial = self._serial
+        for generation, index in enumerate(self._generations):
+            state, length = match.places[generation]
+            for token in tokens:
+                state, length = index.step(state, length, token)
+            match.places[generation] = state, length
+
+    def places(self, match: Match) -> Iterator[Place]:
+        """Where a request's text ends in each generation, as it was followed last, the older one first."""
+        for index, (state, length) in zip(self._generations, match.places, strict=True):
+            yield Place(index, *index.at(state, length))
+
+
+class RequestText:
+    """A request's text and its index. Mutated by `extend`.
+
+    Args:
+        prompt: ids.
+
+    Attributes:
+        answer: ids of the committed tokens.
+        index: of prompt and answer.
+        match: where the text ends in earlier answers.
+    """
+
+    __slots__ = ("answer", "index", "match")
+
+    def __init__(self, prompt: tuple[int, ...]) -> None:
+        self.answer: list[int] = []
+        self.match = Match()
+        self.index = SuffixAutomaton()
+        for token in prompt:
+            self.index.extend(token)
+
+    def extend(self, tokens: list[int]) -> None:
+        """The answer goes on."""
+        self.answer += tokens
+        for token in tokens:
+            self.index.extend(token)
+
+    @property
+    def repeated(self) -> Place:
+        """Of the longest suffix of the text that stands in it elsewhere, too."""
+        index = self.index
+        state = max(index.links[index.last], 0)
+        return Place(index, state, index.lengths[state])
+
+
+class RequestTexts:
+    """What requests have written so far. Mutated by `read` and `learn`.
+
+    An answer is known to others once its request is done, up to the last round, whose tokens no policy is shown.
+
+    Args:
+        store: tokens of earlier answers that are kept, 0 or >= 2; between half of them and all.
+    """
+
+    def __init__(self, store: int) -> None:
+        self._earlier = EarlierAnswers(store) if store else None
+        self._open: dict[str, RequestText] = {}
+
+    def read(self, seen: Observation) -> RequestText:
+        """The text of a request, with what was committed since it was read last."""
+        text = self._open.get(seen.request_id)
+        if text is None:
+            text = self._open[seen.request_id] = RequestText(seen.prompt)
+            if self._earlier is not None:
+                self._earlier.follow(text.match, seen.prompt)
+        new = seen.emitted_from(len(text.answer))
+        text.extend(new)
+        if self._earlier is not None:
+            self._earlier.follow(text.match, new)
+        return text
+
+    def elsewhere(self, text: RequestText) -> Iterator[Place]:
+        """Where a text that was just read ends in earlier answers, older ones first."""
+        return iter(()) if self._earlier is None else self._earlier.places(text.match)
+
+    def learn(self, outcome: Outcome) -> None:
+        """What a request that is done has answered is there for others."""
+        if outcome.done:
+            text = self._open.pop(outcome.request_id, None)
+            if text is not None and self._earlier is not None:
+                self._earlier.add(text.answer)
+
+
+MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longest first
+
+
+class Speculation(NamedTuple):
+    """A candidate.
+
+    Attributes:
+        score: tokens of it that are expected to be right, if what follows does so as often as it did before.
+        tokens: of it.
+    """
+
+    score: float
+    tokens: tuple[int, ...]
+
+
+NOTHING = Speculation(0.0, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationRule:
+    """How far candidates go.
+
+    Attributes:
+        factor: alpha > 0; a match of p tokens is followed by alpha p tokens at most.
+        least_prob: share of the continuations that a token and those before it must have, 0 to 1.
+        most: tokens at most, >= 1.
+    """
+
+    factor: float
+    least_prob: float
+    most: int
+
+    def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Speculation:
+        """The candidate of most score after a match of `length` tokens at `state`, or a suffix of it."""
+        return max(self._candidates(index, state, length), key=lambda found: found.score, default=NOTHING)
+
+    def _candidates(self, index: SuffixAutomaton, state: int, length: int) -> Iterator[Speculation]:
+        for _ in range(MOST_PATTERNS):
+            if state == ROOT:
+                return
+            yield self._after(index, state, min(int(self.factor * length), self.most))
+            state = index.links[state]
+            length = index.lengths[state]
+
+    def _after(self, index: SuffixAutomaton, state: int, most: int) -> Speculation:
+        """Most frequent tokens one after another; of equals the one that came first."""
+        counts, prob, score = index.counts, 1.0, 0.0
+        tokens: list[int] = []
+        while len(tokens) < most:
+            follows = index.follows[state]
+            if not follows:
+                break
+            token = max(follows, key=lambda each: counts[follows[each]])
+            prob *= counts[follows[token]] / sum(counts[after] for after in follows.values())
+            if prob < self.least_prob or token < 0:  # logs have numbers below 0 for tokens that nobody knows
+                break
+            score += prob
+            tokens.append(token)
+            state = follows[token]
+        return Speculation(score, tuple(tokens))
+
+
+class Suffix(DraftedBlocks):
+    """Copy what most often followed the newest tokens, here or in earlier answers; else plain decoding, or a model.
+
+    Args:
+        pool: must hold a model-free member, which copies what it is told here.
+        draft: a model that drafts where the score is below `score`; None decodes plainly where nothing matches.
+        window: tokens the model drafts, >= 1.
+        score: least score of a copy where there is a model, >= 0.
+        factor: alpha, > 0: tokens copied by token that matches, at most.
+        least: threshold of D, 0 to 1.
+        most: longest copy, >= 1.
+        store: tokens of earlier answers that are kept, 0 or >= 2; between half of them and all.
+
+    Raises:
+        ValueError: no model-free member, a draft that is no model below the target, or an option out of range.
+    """
+
+    about = About(
+        paper="SuffixDecoding, arXiv:2411.04975",
+        lossless=True,
+        members="a model-free member",
+        observes=frozenset({Observable.text}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        window: int = 4,
+        score: float = 1.5,
+        factor: float = 1.0,
+        least: float = 0.1,
+        most: int = 16,
+        store: int = 65_536,
+    ) -> None:
+        lookup = lookup_member(pool, "suffix")
+        check_within("window", window, ONE_STEP)
+        check_within("score", score, "[0, inf)")
+        check_within("factor", factor, "(0, inf)")
+        check_within("least", least, "[0, 1]")
+        check_within("most", most, ONE_STEP)
+        if store != 0:
+            check_within("store", store, f"[2, {MOST_TOKENS:,}]")
+        super().__init__(Draft(lookup, most), Verify(pool.target))
+        self._model = None if draft is None else Draft(drafter_of(pool, draft), window)
+        if self._model is not None and pool.is_model_free(self._model.model):
+            raise ValueError(f"draft must be a model, got {draft!r}, which is model-free")
+        self.most_pending = most if self._model is None else max(most, window)
+        self._least_score = score if self._model is not None else 0.0
+        self._rule = SpeculationRule(factor=factor, least_prob=least, most=most)
+        self._texts = RequestTexts(store)
+
+    def block(self, seen: Observation) -> Step:
+        """The copy of most score; without one the model, or the target alone."""
+        text = self._texts.read(seen)
+        places = (text.repeated, *self._texts.elsewhere(text))
+        found = max((self._rule.best_of(*place) for place in places), key=lambda each: each.score)
+        if not found.tokens or found.score < self._least_score:
+            return self._verify if self._model is None else self._model
+        return replace(self._draft, tokens=len(found.tokens), copy=found.tokens)
+
+    def learn(self, outcome: Outcome) -> None:
+        """What a request that is done has answered is there for others."""
+        self._texts.learn(outcome)

@@ -1,1 +1,0 @@
-"""Policies that draft token trees."""

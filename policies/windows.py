@@ -1,0 +1,299 @@
+"""A drafter and the target with the window that should pay most, worked out anew while it runs.
+
+Consensus of drafters: a draft goes on as long as several drafters would write the same, and ends where they differ.
+
+Two models that agree on a token are more often right than one alone, and where they part nobody should draft further
+on either. The smallest of the voters writes a few tokens, each larger one votes on them by a forward over all of them
+(it keeps what it would have written itself), and only while nobody objects is more drafted. Then the target judges
+everything, so the text is its own. What stands at the first objection is the objector's token.
+
+The idea is that of consensus verification in tightwad 0.4 (2026, a proxy of llama.cpp servers), mode `strict`: there
+the drafters write side by side, and what all of them wrote is committed without asking the target, which is lossy. We
+found no paper of it. A vote by verification, the windows, and the target's judgement of everything are ours. Against
+the chain `draft:4/mid:8/target`: there the middle member goes on after it has corrected the draft, here it stops.
+
+AdaEDL: drafting ends where the drafter's entropy bounds acceptance below a threshold, which follows acceptance.
+
+Agrawal et al. 2024 (arXiv:2410.18351): the chance that the target keeps the next token is at least about
+1 - sqrt(gamma H), H the entropy of the drafter's distribution; the draft ends where that falls below lambda. After
+each verification r <- beta1 r + (1 - beta1) kept/drafted, and lambda moves to beta2 lambda + (1 - beta2) (lambda +- e),
+up where r is at most the wanted rate, down above it: the controller of Draft & Verify (Zhang et al. 2023,
+arXiv:2309.08168), whose constants are the defaults here. Two things differ: the token that trips the rule stays in the
+draft, as every stop here has it, and lambda is one for all requests and stays in [0, 1].
+
+Two levels with a window that follows acceptance: longer after a full acceptance, shorter after a refusal.
+
+The heuristic schedule of transformers' assisted generation (`num_assistant_tokens_schedule="heuristic"`), per request.
+
+The window n of least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)), which is Theorem 3.8 of
+Leviathan et al. 2023 (arXiv:2211.17192) for measured seconds: t of a drafted token, v(k) of a verification of k
+positions, acceptance a. The theorem takes v as constant and a as known; how to follow them is left open there. Here
+both are running averages over all requests, and v is a line in k, since width costs something on every machine.
+"""
+
+from dataclasses import replace
+
+from ..base.errors import check_within
+from ..decoding.pool import Pool
+from ..decoding.rules import EntropyAbove
+from ..decoding.seen import Observation, found_nothing
+from ..decoding.steps import ONE_STEP, Commit, Draft, Outcome, Step, Verify
+from .about import SIGNALS, About
+from .blocks import (
+    A_DRAFTER,
+    A_VERIFIER_BETWEEN,
+    DraftedBlocks,
+    WindowSchedule,
+    acceptance_rate,
+    drafter_of,
+    judged,
+    next_verifier,
+    smallest_model,
+)
+from .estimates import MemberSeconds
+
+
+class Consensus(DraftedBlocks):
+    """Draft while the drafters agree, then let the target judge.
+
+    Args:
+        pool: the members.
+        voters: two drafters or more from smallest to largest, separated by `@`, as `draft@mid`; all but the first must
+            be able to verify. Default the smallest model and the smallest verifier above it.
+        tokens: drafted between two votes, 1 to `most`.
+        most: tokens drafted ahead of the target, 1 to 1,000,000; every voter but the first may add one.
+
+    Raises:
+        ValueError: an option out of range, or voters that are fewer than two, not in order, or unable to verify.
+    """
+
+    about = About(paper="consensus verification, tightwad 2026", lossless=True, members=A_VERIFIER_BETWEEN)
+
+    def __init__(self, pool: Pool, *, voters: str | None = None, tokens: int = 4, most: int = 12) -> None:
+        check_within("most", most, ONE_STEP)
+        check_within("tokens", tokens, f"[1, most={most}]")
+        names = _default_voters(pool) if voters is None else _named_voters(pool, voters)
+        super().__init__(Draft(names[0], tokens), Verify(pool.target))
+        self._votes = dict(zip(names, (*map(Verify, names[1:]), None), strict=True))
+        self._drafts = {name: Draft(name, tokens) for name in names}
+        self._most = most
+        self.most_pending = most + len(names) - 1
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """The next voter's vote; with all in favour more is drafted, with one against the target judges."""
+        step = last.step
+        if last.refused_at is not None or isinstance(step, Commit):
+            return self._verify
+        vote = self._votes[step.model]
+        if found_nothing(last):
+            # A lookup without a match has no vote, and the next voter writes in its place.
+            return self._verify if seen.num_pending or vote is None else self._drafts[vote.model]
+        if vote is not None:
+            return vote
+        goes_on = step.__class__ is Verify and seen.has_room and seen.num_pending + self._draft.tokens <= self._most
+        return self._draft if goes_on else self._verify
+
+
+def _default_voters(pool: Pool) -> tuple[str, ...]:
+    smallest = smallest_model(pool)
+    return smallest, next_verifier(pool, None, smallest, "consensus")
+
+
+def _named_voters(pool: Pool, text: str) -> tuple[str, ...]:
+    names = tuple(text.split("@"))
+    levels = [pool.level(name) for name in names]
+    if len(names) < 2 or levels != sorted(set(levels)) or levels[-1] == pool.target_level:
+        raise ValueError(
+            f"voters must be two members below the target or more, from smallest to largest and separated by @, "
+            f"got {text!r}; the pool has {', '.join(pool.names)}"
+        )
+    mute = [name for name, level in zip(names, levels, strict=True) if not pool.members[level].verifies]
+    if set(mute) - {names[0]}:
+        raise ValueError(f"voters but the first must be able to verify, {mute[-1]!r} cannot")
+    return names
+
+
+class AdaEDL(DraftedBlocks):
+    """Two levels; a draft ends where an entropy bound on acceptance falls below a threshold that adapts.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        gamma: of the bound 1 - sqrt(gamma H), H in nats, > 0.
+        threshold: lambda at the start, 0 to 1.
+        wanted: share of drafted tokens to be kept, 0 to 1, towards which lambda is steered.
+        step: e, by which lambda is moved before smoothing, 0 to 1; 0 keeps it fixed.
+        smooth_rate: beta1, 0 to below 1.
+        smooth_threshold: beta2, 0 to below 1.
+        most: longest draft, >= 1.
+
+    Attributes:
+        threshold: lambda now.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="AdaEDL, arXiv:2410.18351", lossless=True, members=A_DRAFTER, observes=SIGNALS)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        gamma: float = 0.2,
+        threshold: float = 0.3,
+        wanted: float = 0.9,
+        step: float = 0.01,
+        smooth_rate: float = 0.5,
+        smooth_threshold: float = 0.9,
+        most: int = 12,
+    ) -> None:
+        check_within("most", most, ONE_STEP)
+        check_within("gamma", gamma, "(0, inf)")
+        check_within("threshold", threshold, "[0, 1]")
+        check_within("wanted", wanted, "[0, 1]")
+        check_within("step", step, "[0, 1]")
+        check_within("smooth_rate", smooth_rate, "[0, 1)")
+        check_within("smooth_threshold", smooth_threshold, "[0, 1)")
+        self._gamma, self._wanted, self._step = gamma, wanted, step
+        self._smooth_rate, self._smooth_threshold = smooth_rate, smooth_threshold
+        self._rate = wanted
+        self.threshold = threshold
+        super().__init__(Draft(drafter_of(pool, draft), most, self._stop()), Verify(pool.target))
+
+    def learn(self, outcome: Outcome) -> None:
+        """Steer the threshold towards the wanted share of kept tokens."""
+        if not outcome.num_judged:
+            return
+        kept = outcome.num_accepted / outcome.num_judged
+        self._rate += (1.0 - self._smooth_rate) * (kept - self._rate)
+        if self._step:
+            moved = self.threshold + (self._step if self._rate <= self._wanted else -self._step)
+            moved = self.threshold + (1.0 - self._smooth_threshold) * (moved - self.threshold)
+            self.threshold = min(max(moved, 0.0), 1.0)
+            self._draft = replace(self._draft, stop=self._stop())
+
+    def _stop(self) -> EntropyAbove:
+        """1 - sqrt(gamma H) < lambda, solved for H."""
+        return EntropyAbove((1.0 - self.threshold) ** 2 / self._gamma)
+
+
+class Adaptive(DraftedBlocks):
+    """Window +`up` after full acceptance, -`down` otherwise.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        start: first window of a request, 1 to `most`.
+        up: added after a round in which every drafted token stayed, >= 0.
+        down: taken off otherwise (the window never falls below 1), >= 0.
+        most: longest window, 1 to 1,000,000.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="the heuristic schedule of transformers", lossless=True, members=A_DRAFTER)
+
+    def __init__(
+        self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16
+    ) -> None:
+        self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        self._drafts: dict[int, Draft] = {}
+
+    def block(self, seen: Observation) -> Step:
+        """A draft of the request's window."""
+        window = self._schedule.window(seen.request_id)
+        draft = self._drafts.get(window)
+        if draft is None:
+            draft = self._drafts[window] = replace(self._draft, tokens=window)
+        return draft
+
+    def learn(self, outcome: Outcome) -> None:
+        """Move the window after each verification that judged something."""
+        self._schedule.note(outcome)
+
+
+class TwoLevel(DraftedBlocks):
+    """Two levels with the analytically best window, acceptance and seconds estimated as it runs.
+
+    Where window 0 is best the target decodes alone, and one round in `every` drafts a token to hear of acceptance.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        start: window of the first rounds, 1 to `most`.
+        most: longest window, 1 to 1,000,000.
+        warmup: rounds before the window is chosen, >= 1.
+        every: rounds between two choices, >= 1.
+        memory: rounds that the averages reach back, >= 1.
+        costs: of forwards, as `draft:1/target:10`, to plan with instead of measured seconds; see `member_seconds`.
+
+    Attributes:
+        window: of the next round, 0 to `most`.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about = About(paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members=A_DRAFTER)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        start: int = 4,
+        most: int = 16,
+        warmup: int = 8,
+        every: int = 8,
+        memory: int = 64,
+        costs: str | None = None,
+    ) -> None:
+        check_within("most", most, ONE_STEP)
+        check_within("start", start, f"[1, most={most}]")
+        if warmup < 1 or every < 1:
+            raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
+        self._warmup, self._every = warmup, every
+        self._seconds = MemberSeconds(pool, costs, memory=memory)
+        self._acceptance = acceptance_rate(memory=memory)
+        self._rounds = 0
+        self._probes = False
+        self.window = start
+
+    def block(self, seen: Observation) -> Step:
+        """A draft of the window, or plain decoding."""
+        if self.window:
+            return self._drafts[self.window - 1]
+        if self._probes:
+            self._probes = False
+            return self._drafts[0]
+        return self._verify
+
+    def learn(self, outcome: Outcome) -> None:
+        """Follow seconds and acceptance; every so many rounds, choose."""
+        self._seconds.charge(outcome)
+        if outcome.step.__class__ is not Verify:
+            return
+        if outcome.num_judged:
+            self._acceptance.note(*judged(outcome))
+        self._rounds += 1
+        if self._rounds >= self._warmup and self._rounds % self._every == 0:
+            self._choose()
+            self._probes = not self.window
+
+    def _choose(self) -> None:
+        acceptance = self._acceptance.rate
+        if self._seconds.draft_s(self._draft.model, 1) is None or self._seconds.verify_s(self._verify.model, 1) is None:
+            return  # a lookup that never found anything has no seconds yet
+        tokens, best = 0.0, float("inf")
+        for window in range(len(self._drafts) + 1):
+            tokens += acceptance**window
+            draft_s = self._seconds.draft_s(self._draft.model, window) or 0.0 if window else 0.0
+            seconds = draft_s + (self._seconds.verify_s(self._verify.model, window + 1) or 0.0)
+            if seconds < best * tokens:
+                best, self.window = seconds / tokens, window

@@ -1,0 +1,841 @@
+"""Policies under load side by side, a row for each rate and policy, ready to be printed.
+
+Runs of the same setting at several seeds as one row: the mean of each figure and its 95% interval.
+
+Which policy is best at each rate of arrivals, where that changes, and what chance leaves open; in words.
+
+Serving runs as tables for the terminal: what was served, how long it took, what each member did.
+
+How far simulated latencies under load are from those that real models took, cell by cell.
+
+A cell is a policy at a rate of arrivals.
+
+Simulated latencies under load beside measured ones, as tables.
+
+What was asked of a run besides workload, cluster and policy, in words.
+
+A reader must not take a what-if for a fact.
+
+What a workload holds, as tables for the terminal.
+
+Classes of service levels as a table: what came of their requests, and how long it took.
+
+Serving runs side by side, ready to be printed, shown in a notebook, or taken on as rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import median
+from typing import Any
+
+from ..base.errors import counted
+from ..runs.serving import ServingAbout, ServingLog, ServingMeta
+from ..traces.workloads.arrival import PS_PER_S
+from ..traces.workloads.summary import Distribution, WorkloadSummary
+from .grid import Grid, Printed, facts, flat_rows, shown, table
+from .serving import Promises, ServingMetrics, metrics_of
+from .summary import Interval, mean_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One run and its figures.
+
+    Attributes:
+        folder: as it was named.
+        meta: what was run.
+        metrics: its figures.
+        flat: the same by flat name, `ttft_s_mean`.
+    """
+
+    folder: str
+    meta: ServingMeta
+    metrics: ServingMetrics
+    flat: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRow:
+    """Runs that differ in their seed alone, at least one."""
+
+    runs: tuple[MeasuredRun, ...]
+
+    @property
+    def about(self) -> ServingAbout:
+        """What was run; its seed is that of the first run."""
+        return self.runs[0].meta.about
+
+    def mean(self, figure: str) -> float | None:
+        """Mean over the runs of a figure by its flat name, `ttft_s_mean`; None where a run cannot say it."""
+        values = self._values(figure)
+        return None if values is None else sum(values) / len(values)
+
+    def interval(self, figure: str) -> Interval | None:
+        """The same with its 95% interval; None for one run, too."""
+        values = self._values(figure)
+        return None if values is None or len(values) < 2 else mean_interval(values)
+
+    def _values(self, figure: str) -> list[float] | None:
+        values = [run.flat.get(figure) for run in self.runs]
+        known = [value for value in values if isinstance(value, int | float)]
+        return known if len(known) == len(values) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Setting, each run's figures, and with several seeds the means and intervals of those that are numbers."""
+        runs = [
+            {"folder": run.folder, "seed": run.meta.about.seed, "stopped": run.meta.stopped, **run.metrics.to_json()}
+            for run in self.runs
+        ]
+        intervals = {name: found for name in self.runs[0].flat if (found := self.interval(name)) is not None}
+        return {
+            **self.about.model_dump(exclude={"seed"}),
+            "runs": runs,
+            "mean": {name: found.mean for name, found in intervals.items()},
+            "ci": {name: list(found.bounds) for name, found in intervals.items()},
+        }
+
+
+def seed_rows(runs: Sequence[MeasuredRun]) -> tuple[SeedRow, ...]:
+    """The runs in rows, in the order of each row's first one.
+
+    Raises:
+        ValueError: a setting that was run twice at the same seed: their mean would count one draw twice.
+    """
+    rows: dict[str, list[MeasuredRun]] = {}
+    for run in runs:
+        rows.setdefault(_setting(run.meta), []).append(run)
+    for row in rows.values():
+        _check_seeds(row)
+    return tuple(SeedRow(runs=tuple(row)) for row in rows.values())
+
+
+def _setting(meta: ServingMeta) -> str:
+    """What two runs of one row have in common, as a text; notes may hold what was drawn."""
+    about = meta.about.model_copy(update={"seed": 0, "notes": ()})
+    blocks = [(one.name, [member.num_blocks for member in one.members]) for one in meta.replicas]
+    return f"{about.model_dump_json()} {meta.members} {blocks}"
+
+
+def _check_seeds(row: Sequence[MeasuredRun]) -> None:
+    seeds = [run.meta.about.seed for run in row]
+    if len(set(seeds)) < len(seeds):
+        folders = ", ".join(run.folder for run in row)
+        raise ValueError(f"runs of one setting must differ in their seed, got seeds {seeds} of {folders}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What policies are compared by.
+
+    Attributes:
+        figure: by its flat name.
+        words: what it is called.
+        most: whether more of it is better.
+    """
+
+    figure: str
+    words: str
+    most: bool
+
+
+# By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
+# how quickly the last ones drained.
+GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
+IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best policy at a rate.
+
+    Attributes:
+        rate: arrivals per second; None: the workload's own.
+        policy: of the best mean; the first of equal ones.
+        tied: others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of
+            the same seeds, which all met the same requests.
+        same: those of them whose figure is the very same at every seed.
+        aim: what it is best at.
+    """
+
+    rate: float | None
+    policy: str
+    tied: tuple[str, ...]
+    same: tuple[str, ...] = ()
+    aim: Aim = IN_SYSTEM
+
+
+def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
+    """The best of the policies that were run at a rate; None where a figure of one is not known.
+
+    Where all kept the same promises at every seed, goodput tells none of them apart: the time in the system does.
+    """
+    means = [row.mean(aim.figure) for row in rows]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(rows):
+        return None
+    best = rows[known.index(max(known) if aim.most else min(known))]
+    others = [row for row in rows if row is not best]
+    apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
+    if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
+        return best_at(rate, rows, IN_SYSTEM)
+    return Best(
+        rate=rate,
+        aim=aim,
+        policy=best.about.policy,
+        tied=tuple(policy for policy, differences in apart if _hold_zero(differences)),
+        same=tuple(policy for policy, differences in apart if not any(differences)),
+    )
+
+
+def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
+    """Who is best where, each change of it, and what is not told apart; rates rise."""
+    if not found:
+        return []
+    lines = []
+    for by, of_aim in groupby(found, key=lambda best: best.aim):
+        parts = []
+        for policy, same in groupby(of_aim, key=lambda best: best.policy):
+            rates = [best.rate for best in same]
+            parts.append(f"{policy} {_span(rates)}")
+        tied = "" if by is aim else f"{aim.words}: a tie, all met as many promises; "
+        lines.append(f"{tied}{by.words}: {'; '.join(parts)}")
+    for low, high in pairwise(found):
+        if low.policy != high.policy and low.aim is high.aim:
+            lines.append(
+                f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
+                f"{high.policy}"
+            )
+    for best in found:
+        if best.same:
+            lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
+        if open_to := [policy for policy in best.tied if policy not in best.same]:
+            lines.append(
+                f"{_span([best.rate])} chance leaves open whether {best.policy} is better than {_list(open_to, 'or')}"
+            )
+    return lines
+
+
+def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
+    """A row for each rate."""
+    return [
+        {"rate": best.rate, "by": best.aim.figure, "policy": best.policy, "tied": list(best.tied)} for best in found
+    ]
+
+
+def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
+    """Of the same seeds; a run that chance has no part in stands for every seed."""
+    ours, theirs = _by_seed(best, figure), _by_seed(other, figure)
+    seeds = sorted({*ours, *theirs})
+    only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
+    return [
+        (ours[seed] if only[0] is None else only[0]) - (theirs[seed] if only[1] is None else only[1]) for seed in seeds
+    ]
+
+
+def _hold_zero(differences: Sequence[float]) -> bool:
+    """Whether they may be none at all: of one seed, what it says; of several, for all that their interval says."""
+    if len(differences) == 1:
+        return not differences[0]
+    low, high = mean_interval(differences).bounds
+    return low <= 0 <= high
+
+
+def _by_seed(row: SeedRow, figure: str) -> dict[int, float]:
+    return {run.meta.about.seed: run.flat[figure] for run in row.runs}
+
+
+def _span(rates: Sequence[float | None]) -> str:
+    if rates[0] is None:
+        return "at the workload's own rate"
+    return f"at {_rate(rates[0])}" if len(rates) == 1 else f"from {rates[0]:g} to {_rate(rates[-1])}"
+
+
+def _rate(rate: float | None) -> str:
+    return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
+
+
+def _list(names: Sequence[str], word: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
+PARTS = ("mean", "p50", "p90", "p95", "p99")
+
+# Heading: figure, and how it is shown.
+Shown = dict[str, tuple[str, Callable[[float], str]]]
+
+
+def whole(number: float) -> str:
+    """A count; of a mean over seeds one place more."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+
+
+def styled(style: str) -> Callable[[float], str]:
+    """A number in a style of format()."""
+    return lambda number: f"{number:{style}}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Of seconds, without their unit."""
+    return f"{1e3 * seconds:,.2f}"
+
+
+SERVED: Shown = {
+    "requests": ("requests", whole),
+    "finished": ("finished", whole),
+    "rejected": ("rejected", whole),
+    "unfinished": ("unfinished", whole),
+    "requests/s": ("requests_per_s", styled(",.3f")),
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
+}
+PROMISED: Shown = {"goodput /s": ("goodput_per_s", styled(",.3f")), "SLO met": ("slo_share", styled(".1%"))}
+LOAD: Shown = {
+    "running": ("running_mean", styled(",.2f")),
+    "waiting": ("waiting_mean", styled(",.2f")),
+    "preempted": ("preemptions", whole),
+    "busy": ("busy_share", styled(".1%")),
+}
+OF_MEMBER: Shown = {
+    "busy s": ("busy_s", styled(",.3f")),
+    "KV used": ("kv_use_mean", styled(".1%")),
+    "KV most": ("kv_use_max", styled(".1%")),
+    "hits by block": ("hit_share_blocks", styled(".1%")),
+    "by token": ("hit_share_tokens", styled(".1%")),
+    "accept. length": ("acceptance_length", styled(".2f")),
+    "without own": ("accepted_per_verification", styled(".2f")),
+    "acceptance": ("acceptance_rate", styled(".1%")),
+}
+
+
+def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks: Iterable[str]) -> Grid:
+    """One line per row: what came of its requests, and rates.
+
+    Args:
+        rows: to show.
+        promised: whether service levels were asked for.
+        title: above it.
+        remarks: below it, a line each.
+    """
+    shown = {**SERVED, **(PROMISED if promised else {})}
+    cells = [names_of(rows, row) | cells_of(row, shown, "") for row in rows]
+    return table(cells, texts=_names(rows), title=title, remarks=remarks)
+
+
+def load_table(rows: Sequence[SeedRow]) -> Grid:
+    """One line per row: batch and queue over time, preemptions, busy share."""
+    return table([names_of(rows, row) | cells_of(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
+
+
+def latency_table(rows: Sequence[SeedRow]) -> Grid:
+    """For each row a line per latency, in milliseconds."""
+    cells = [
+        (names_of(rows, row) if not number else {})
+        | {"latency": name}
+        | cells_of(row, {part: (f"{figure}_{part}", milliseconds) for part in PARTS}, "")
+        for row in rows
+        for number, (name, figure) in enumerate(LATENCIES.items())
+    ]
+    ends = [(number + 1) * len(LATENCIES) - 1 for number in range(len(rows))]
+    return table(cells, texts={*_names(rows), "latency"}, title="latencies, ms", lines=ends)
+
+
+def member_table(rows: Sequence[SeedRow]) -> Grid:
+    """For each row a line per member."""
+    cells = []
+    ends = []
+    for row in rows:
+        for number, member in enumerate(row.runs[0].meta.members):
+            named = names_of(rows, row) if not number else {}
+            cells.append(named | {"member": member} | cells_of(row, OF_MEMBER, f"members_{member}_"))
+        ends.append(len(cells) - 1)
+    return table(cells, texts={*_names(rows), "member"}, title="members", lines=ends)
+
+
+def _names(rows: Sequence[SeedRow]) -> set[str]:
+    return {name for row in rows for name in names_of(rows, row)}
+
+
+def names_of(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
+    """What a row is called: its policy, and whatever else rows differ in; its folders where that is not enough."""
+    named = {"policy": row.about.policy}
+    for name in ("workload", "cluster"):
+        if len({getattr(other.about, name) for other in rows}) > 1:
+            named[name] = getattr(row.about, name)
+    alike = [other for other in rows if all(getattr(other.about, name) == text for name, text in named.items())]
+    return named if len(alike) == 1 else {**named, "run": ", ".join(run.folder for run in row.runs)}
+
+
+def cells_of(row: SeedRow, shown: Shown, before: str) -> dict[str, str]:
+    """Figures of a row by heading, with their intervals; `before` begins the flat names of all."""
+    return {heading: _cell(row, before + figure, style) for heading, (figure, style) in shown.items()}
+
+
+def _cell(row: SeedRow, figure: str, style: Callable[[float], str]) -> str:
+    mean, interval = row.mean(figure), row.interval(figure)
+    if mean is None:
+        return "-"
+    if interval is None or not interval.half_width:
+        return style(mean)
+    return f"{style(mean)} ± {style(interval.half_width)}"
+
+
+VALIDATED_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+VALIDATED_PARTS = ("mean", "p50", "p90", "p99")
+THROUGHPUT = "output_tokens_per_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCell:
+    """One cell in both worlds.
+
+    Attributes:
+        policy: by name.
+        rate: mean arrivals per second asked for; None: the workload's own.
+        requests: that arrived.
+        finished: in the simulator, and with the models.
+        preemptions: likewise.
+        simulated: figures by name, `LATENCIES` and `PARTS` joined by an underscore, and `THROUGHPUT`; seconds and
+            tokens per second; one that no request has is left out.
+        measured: the same with the models, medians of the runs.
+        spread: half the range of the measured runs' mean E2E as a share of its median.
+        other_answers: requests that finished in both worlds with other tokens.
+        left: requests whose models wrote another token than was recorded, in any run.
+        emitted, cycled: simulated tokens, and those after the first pass of a recorded answer.
+        modelled: simulated decisions that were modelled rather than replayed.
+        equal: whether members judged, accepted and wrote as many tokens in both worlds, level by level.
+    """
+
+    policy: str
+    rate: float | None
+    requests: int
+    finished: tuple[int, int]
+    preemptions: tuple[int, int]
+    simulated: Mapping[str, float]
+    measured: Mapping[str, float]
+    spread: float
+    other_answers: int
+    left: int
+    emitted: int
+    cycled: int
+    modelled: int
+    equal: bool
+
+    def error(self, name: str) -> float | None:
+        """Relative error of a figure; None where a world has none."""
+        ours, theirs = self.simulated.get(name), self.measured.get(name)
+        return None if ours is None or not theirs else ours / theirs - 1
+
+    def errors(self) -> dict[str, float | None]:
+        """Of all figures."""
+        return {name: self.error(name) for name in FIGURES}
+
+
+FIGURES = (*(f"{latency}_{part}" for latency in VALIDATED_LATENCIES for part in VALIDATED_PARTS), THROUGHPUT)
+
+
+def figures_of(log: ServingLog) -> dict[str, float]:
+    """The figures of a run; those that no request has are left out."""
+    found = metrics_of(log, Promises()).to_json()
+    figures: dict[str, float | None] = {
+        f"{latency}_{part}": None if found[latency] is None else found[latency][part]
+        for latency in VALIDATED_LATENCIES
+        for part in VALIDATED_PARTS
+    }
+    figures[THROUGHPUT] = found[THROUGHPUT]
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure that all runs have."""
+    return {name: median(run[name] for run in runs) for name in runs[0] if all(name in run for run in runs)}
+
+
+def half_range(values: Sequence[float]) -> float:
+    """Half of what values range over, as a share of their median; 0 without any."""
+    return (max(values) - min(values)) / 2 / median(values) if values and median(values) else 0.0
+
+
+def worst_and_median(cells: Sequence[LoadCell]) -> dict[str, Any]:
+    """Absolute errors of each figure over all cells: `median` and `worst`."""
+    found = {}
+    for name in FIGURES:
+        errors = [abs(error) for cell in cells if (error := cell.error(name)) is not None]
+        if errors:
+            found[name] = {"median": median(errors), "worst": max(errors)}
+    return found
+
+
+HEADINGS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+ERROR = "+.1%"
+
+
+def load_cells_table(cells: Sequence[LoadCell], *, title: str) -> Grid:
+    """Throughput, and whether both worlds did the same: a row for each rate and policy."""
+    return table([_cell_row(cell) for cell in cells], texts=("policy", "work"), title=title)
+
+
+def validation_latency_table(cells: Sequence[LoadCell], latency: str) -> Grid:
+    """One latency in milliseconds, and the errors of its mean and percentiles: a row for each rate and policy."""
+    heading = HEADINGS[latency]
+    rows = [
+        _key(cell)
+        | {
+            f"simulated {heading} ms": _ms(cell.simulated.get(f"{latency}_mean")),
+            f"measured {heading} ms": _ms(cell.measured.get(f"{latency}_mean")),
+            **{f"error of {part}": shown(cell.error(f"{latency}_{part}"), ERROR) for part in VALIDATED_PARTS},
+        }
+        for cell in cells
+    ]
+    return table(rows, texts=("policy",))
+
+
+def _cell_row(cell: LoadCell) -> dict[str, str]:
+    return _key(cell) | {
+        "finished": f"{cell.finished[0]:,}, {cell.finished[1]:,}",
+        "preempted": f"{cell.preemptions[0]:,}, {cell.preemptions[1]:,}",
+        "simulated tokens/s": shown(cell.simulated.get(THROUGHPUT), ",.1f"),
+        "measured tokens/s": shown(cell.measured.get(THROUGHPUT), ",.1f"),
+        "error": shown(cell.error(THROUGHPUT), ERROR),
+        "spread": f"{cell.spread:.1%}",
+        "work": "equal" if cell.equal else "differs",
+        "other answers": f"{cell.other_answers:,}",
+    }
+
+
+def _key(cell: LoadCell) -> dict[str, str]:
+    return {"rate": "own" if cell.rate is None else f"{cell.rate:g}", "policy": cell.policy}
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:,.2f}"
+
+
+def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
+    """Parts of a title; empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's.
+
+    Changes of times and lengths are not among them: the workload's notes count those.
+
+    Args:
+        setting: of a `ServingAbout`.
+    """
+    found = []
+    shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
+    if shifts:
+        found.append("WHAT IF: " + ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items()))
+    models: Mapping[str, str] | list[str] = setting.get("models", [])
+    if models:
+        texts = [f"{name}={text}" for name, text in models.items()] if isinstance(models, Mapping) else models
+        found.append(f"shapes {', '.join(texts)}")
+    seconds = []
+    if "cost" in setting:
+        seconds.append(f"cost {setting['cost']}")
+    if "tensor_parallel" in setting:
+        seconds.append(f"tensor parallel {setting['tensor_parallel']}")
+    if "on" in setting:
+        origin = f" from {setting['measured_on']}" if "measured_on" in setting else ""
+        seconds.append(f"taken{origin} to {setting['on']}")
+    factors: Mapping[str, float] = setting.get("scale", {})
+    seconds += [f"{name} x{factor:g}" for name, factor in factors.items()]
+    if "decide_s" in setting:
+        seconds.append(f"{setting['decide_s']:g} s a decision")
+    if seconds:
+        found.append(", ".join(seconds))
+    if "tag" in setting:
+        found.append(f"all requests of tag {setting['tag'] or 'any'}")
+    return found
+
+
+def workload_tables(summary: WorkloadSummary) -> tuple[Grid, Grid]:
+    """The workload at a glance, and the lengths of its requests."""
+    about = summary.about
+    return facts(f"{about.name} ({about.format})", dict(_facts(summary))), _lengths(summary)
+
+
+def _facts(summary: WorkloadSummary) -> Iterator[tuple[str, str]]:
+    yield "requests", f"{summary.num_requests:,}"
+    if summary.session_requests is not None:
+        sessions = f"{summary.num_sessions:,} of sessions, {summary.session_requests:.1f} requests each on average"
+        yield "arrivals", f"{summary.num_arrivals:,}; {sessions}"
+    if summary.rate is None or summary.gap_cv is None:
+        yield "span", "all arrive at one time"
+    else:
+        yield "span", f"{summary.span_s:,.3f} s"
+        yield "mean rate", f"{summary.rate:.6g} arrivals/s"
+        yield "burstiness", f"{summary.gap_cv:.3f} (variation of the gaps; Poisson: 1)"
+    yield "tokens", f"{summary.total_prompt_tokens:,} prompt, {summary.total_output_tokens:,} output"
+    share = summary.shared_share
+    if share is not None:
+        blocks = f"{summary.shared_blocks:,} of {counted(summary.asked_blocks, 'block')}"
+        unit = counted(summary.about.unit_tokens, "token")
+        yield "shared prefixes", f"{share:.1%} of prompt tokens; {blocks} of {unit}"
+
+
+def _lengths(summary: WorkloadSummary) -> Grid:
+    rows = {
+        "prompt tokens": (summary.prompt_tokens, 0),
+        "output tokens": (summary.output_tokens, 0),
+        "waits within sessions, s": (summary.wait_s, 2),
+    }
+    shown = [_row(name, found, digits) for name, (found, digits) in rows.items() if found is not None]
+    return table(shown, title="by request", remarks=summary.about.notes)
+
+
+def _row(name: str, found: Distribution, digits: int) -> dict[str, str]:
+    figures = {"p50": found.p50, "p90": found.p90, "p99": found.p99, "max": found.max}
+    row = {"": name, "mean": f"{found.mean:,.{max(1, digits)}f}"}
+    return row | {heading: f"{figure:,.{digits}f}" for heading, figure in figures.items()}
+
+
+COUNTED: Shown = {name: SERVED[name] for name in ("requests", "finished")}
+TAKEN: Shown = {
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "TTFT p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "TPOT p99": ("tpot_s_p99", milliseconds),
+    "E2E ms": ("e2e_s_mean", milliseconds),
+    "E2E p99": ("e2e_s_p99", milliseconds),
+}
+
+
+def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
+    """For each row a line per class; None where no request has a class.
+
+    Args:
+        rows: to show, each with what it is called, by heading.
+        promised: whether service levels were asked for.
+    """
+    shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
+    cells: list[dict[str, str]] = []
+    ends: list[int] = []
+    for named, row in rows:
+        classes = dict.fromkeys(one.name for run in row.runs for one in run.metrics.classes)
+        for number, name in enumerate(classes):
+            before = {} if number else dict(named)
+            cells.append(before | {"class": name or "none"} | cells_of(row, shown, f"classes_{name}_"))
+        ends.append(len(cells) - 1)
+    texts = {heading for named, _ in rows for heading in named} | {"class"}
+    return table(cells, texts=texts, title="classes of requests", lines=ends) if cells else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServingReport(Printed):
+    """The figures of one or several runs; prints as `paceline metrics` does.
+
+    Attributes:
+        rows: one per setting, its seeds together.
+        promised: service levels by class that goodput asks for.
+        noted: whether the notes of runs are printed; False where they stand elsewhere.
+    """
+
+    rows: tuple[SeedRow, ...]
+    promised: Promises
+    noted: bool = True
+
+    def tables(self) -> Sequence[Grid]:
+        """What was served, classes if there are any, latencies, load, and members."""
+        served = served_table(self.rows, promised=self.promised.any, title=self._title(), remarks=self._remarks())
+        classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
+        by_class = [] if classes is None else [classes]
+        return [served, *by_class, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
+
+    def lines(self) -> Sequence[str]:
+        """None: tables say it all."""
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving-metrics.md)."""
+        return {**self.promised.to_json(), "rows": [row.to_json() for row in self.rows]}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run; an object becomes a column for each of its keys, `ttft_s_mean`."""
+        rows = []
+        for row in self.rows:
+            setting = {name: getattr(row.about, name) for name in ("policy", "workload", "cluster")}
+            for run in row.to_json()["runs"]:
+                del run["rejected_for"]  # reasons are texts, which make no columns
+                rows.append({**setting, **run})
+        return flat_rows(rows)
+
+    def _title(self) -> str:
+        about = self.rows[0].about
+        same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
+        parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]
+        if self._asked_alike:
+            parts += what_was_asked(about.setting)
+        durations = sorted(run.metrics.duration_s for row in self.rows for run in row.runs)
+        parts.append(
+            f"{durations[0]:,.3f} s" if len(durations) == 1 else f"{durations[0]:,.3f} to {durations[-1]:,.3f} s"
+        )
+        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
+
+    @property
+    def _asked_alike(self) -> bool:
+        """Whether the title can say what was asked of all runs."""
+        return len({str(what_was_asked(row.about.setting)) for row in self.rows}) == 1
+
+    def _remarks(self) -> list[str]:
+        runs = [run for row in self.rows for run in row.runs]
+        notes = [run.meta.about.notes if self.noted else () for run in runs]
+        common = [note for note in notes[0] if all(note in others for others in notes)]
+        remarks = list(common)
+        for run, own in zip(runs, notes, strict=True):
+            metrics = run.metrics
+            asked = [] if self._asked_alike else what_was_asked(run.meta.about.setting)
+            remarks += [f"{run.folder}: {note}" for note in (*asked, *own) if note not in common]
+            left_out = [
+                *([f"{metrics.unfinished:,} unfinished"] if metrics.unfinished else []),
+                *(f"{count:,} rejected ({reason})" for reason, count in metrics.rejected_for.items()),
+            ]
+            if left_out:
+                requests = counted(metrics.requests, "request")
+                remarks.append(f"{run.folder}: of {requests} {', '.join(left_out)}: in no latency but ITL")
+            moved = (metrics.transfers, metrics.host)
+            remarks += [f"{run.folder}: {one.words}" for one in moved if one is not None]
+            if run.meta.stopped:
+                at_s = run.meta.ended_at_ps / PS_PER_S
+                remarks.append(f"{run.folder}: partial, stopped at {at_s:,.3f} s ({run.meta.stopped})")
+        if any(len(row.runs) > 1 for row in self.rows):
+            remarks.append("±: 95% interval of the mean over seeds")
+        return list(dict.fromkeys(remarks))
+
+
+ENDED: Shown = {
+    "finished": ("finished", whole),
+    "rejected": ("rejected", whole),
+    "unfinished": ("unfinished", whole),
+}
+QUICK: Shown = {
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "in system ms": ("in_system_s", milliseconds),
+}
+STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
+# One column, so that both stand in every part of a table that does not fit.
+RATE_AND_POLICY = "arrivals/s: policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRate:
+    """All policies at one rate.
+
+    Attributes:
+        rate: arrivals per second; None: the workload's own.
+        rows: one per policy.
+    """
+
+    rate: float | None
+    rows: tuple[SeedRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadComparison(Printed):
+    """Policies under load; prints as `paceline compare --workload` does.
+
+    Attributes:
+        rates: rising.
+        promised: service levels by class that goodput asks for.
+        meta: what was compared on: workload, cluster, trace.
+        remarks: what the reader of the figures has to know, a line each.
+        num_missing: runs that an interrupt left out, of a rate and policy together.
+    """
+
+    rates: tuple[AtRate, ...]
+    promised: Promises
+    meta: dict[str, Any]
+    remarks: tuple[str, ...]
+    num_missing: int = 0
+
+    @property
+    def aim(self) -> Aim:
+        """What the best policy is best at: goodput where something is promised."""
+        return GOODPUT if self.promised.any else IN_SYSTEM
+
+    @property
+    def best(self) -> tuple[Best, ...]:
+        """By rate, of those at which every policy was run."""
+        whole_rates = [one for one in self.rates if len(one.rows) == max(len(other.rows) for other in self.rates)]
+        found = [best_at(one.rate, one.rows, self.aim) for one in whole_rates]
+        return tuple(best for best in found if best is not None)
+
+    def tables(self, *, detail: bool = False) -> Sequence[Grid]:
+        """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
+        grid = self._table()
+        if not detail:
+            named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
+            classes = class_table(named, promised=True) if self.promised.classes else None
+            return (grid,) if classes is None else (grid, classes)
+        rows = tuple(row for one in self.rates for row in one.rows)
+        return (grid, *ServingReport(rows=rows, promised=self.promised, noted=False).tables())
+
+    def lines(self) -> Sequence[str]:
+        """Who is best where."""
+        several = any(len(one.rows) > 1 for one in self.rates)
+        return in_words(self.best, self.aim) if several else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving.md)."""
+        return {
+            **self.meta,
+            **self.promised.to_json(),
+            "rows": [{"rate": one.rate, **row.to_json()} for one in self.rates for row in one.rows],
+            "best_by": self.aim.figure,
+            "best": to_json(self.best),
+            "conclusion": list(self.lines()),
+            "remarks": list(self.remarks),
+            "missing": self.num_missing,
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run."""
+        rows = []
+        for one in self.rates:
+            for row in one.rows:
+                for run in row.to_json()["runs"]:
+                    del run["rejected_for"]  # reasons are texts, which make no columns
+                    rows.append({"rate": one.rate, "policy": row.about.policy, **run})
+        return flat_rows(rows)
+
+    def _table(self) -> Grid:
+        best = {(found.rate, found.policy) for found in self.best}
+        cells: list[dict[str, str]] = []
+        bold: list[tuple[int, int | None]] = []
+        ends: list[int] = []
+        for one in self.rates:
+            for row in one.rows:
+                if (one.rate, row.about.policy) in best:
+                    bold.append((len(cells), None))
+                cells.append({RATE_AND_POLICY: _called(one, row)} | cells_of(row, self._shown(), ""))
+            ends.append(len(cells) - 1)
+        return table(cells, title=self._title(), remarks=self._remarks(), bold=bold, lines=ends)
+
+    def _shown(self) -> Shown:
+        """Without columns that say nothing: rejected and unfinished requests where there are none."""
+        rows = [row for one in self.rates for row in one.rows]
+        ended = {
+            name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
+        }
+        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
+
+    def _title(self) -> str:
+        parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
+        parts += what_was_asked(self.meta["setting"])
+        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
+
+    def _remarks(self) -> list[str]:
+        rows = [row for one in self.rates for row in one.rows]
+        remarks = list(self.remarks)
+        if any(run.metrics.unfinished for row in rows for run in row.runs):
+            remarks.append(
+                "unfinished requests are in no latency but the time in the system, which counts until the run ended"
+            )
+        if any(len(row.runs) > 1 for row in rows):
+            remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
+        return remarks
+
+
+def _called(at_rate: AtRate, row: SeedRow) -> str:
+    rate = "own" if at_rate.rate is None else f"{at_rate.rate:g}"
+    return f"{rate}: {row.about.policy}"

@@ -1,0 +1,308 @@
+"""Simulated figures of a run beside observed ones: errors, and whether each lies within a bound.
+
+The figures of an observed run; docs/observing.md defines each.
+
+Over finished requests, but for gaps of chunks, which are of all. Those that nobody told the tokens of are in no figure
+that needs them.
+
+An observed run as tables and lines; `unknown` stands where a server did not tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import counted
+from ..runs.observed import BY_TOKENIZER, ObservedAcceptance, ObservedRequest, ObservedRun
+from ..runs.serving import ServingLog
+from ..traces.workloads.arrival import PS_PER_S
+from .grid import Grid, facts, shown, table
+from .load import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
+from .serving import Promises, metrics_of, spread_of
+from .summary import PERCENTILES, Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedFigures:
+    """Seconds and counts; None where nothing can be said.
+
+    Attributes:
+        requests: that were sent: finished, failed and unfinished ones.
+        uncounted: finished ones whose tokens are unknown.
+        prompt_tokens, output_tokens: of finished requests; None where those of any are unknown.
+        duration_s: from the first request until the last that finished had ended.
+        requests_per_s: finished ones.
+        output_tokens_per_s: of finished ones.
+        ttft_s: from sending to the first chunk with text.
+        tpot_s: from there to the end, by tokens after the first; of requests of two tokens or more.
+        itl_s: between two chunks with text.
+        e2e_s: from sending to the end of the answer.
+        late_s: longest time from when a request was due to when it was sent.
+        finish_reasons: finished requests by reason; "" where none was said.
+        failures: requests by what went wrong.
+    """
+
+    requests: int
+    finished: int
+    failed: int
+    unfinished: int
+    uncounted: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+    duration_s: float
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    ttft_s: Spread | None
+    tpot_s: Spread | None
+    itl_s: Spread | None
+    e2e_s: Spread | None
+    late_s: float
+    finish_reasons: dict[str, int]
+    failures: dict[str, list[str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/observing.md)."""
+        return asdict(self)
+
+
+def observed_figures(run: ObservedRun) -> ObservedFigures:
+    """The figures of a run."""
+    finished, failed = run.finished, run.failed
+    duration_s = _duration_s(run.requests, finished)
+    output = _total([one.output_tokens for one in finished])
+    return ObservedFigures(
+        requests=len(run.requests),
+        finished=len(finished),
+        failed=len(failed),
+        unfinished=len(run.requests) - len(finished) - len(failed),
+        uncounted=sum(one.output_tokens is None or one.prompt_tokens is None for one in finished),
+        prompt_tokens=_total([one.prompt_tokens for one in finished]),
+        output_tokens=output,
+        duration_s=duration_s,
+        requests_per_s=len(finished) / duration_s if duration_s else None,
+        output_tokens_per_s=None if output is None or not duration_s else output / duration_s,
+        ttft_s=_spread([one.outputs_at_ps[0] - one.sent_at_ps for one in finished if one.outputs_at_ps]),
+        tpot_s=_spread([tpot for one in finished if (tpot := tpot_ps(one)) is not None]),
+        itl_s=_spread([gap for one in run.requests for gap in np.diff(one.outputs_at_ps).tolist()]),
+        e2e_s=_spread([one.ended_at_ps - one.sent_at_ps for one in finished if one.ended_at_ps is not None]),
+        late_s=max((one.sent_at_ps - one.due_at_ps for one in run.requests), default=0) / PS_PER_S,
+        finish_reasons=_counts([one.finish_reason for one in finished]),
+        failures={
+            reason: [one.request_id for one in failed if one.failed == reason]
+            for reason in dict.fromkeys(one.failed for one in failed)
+        },
+    )
+
+
+def tpot_ps(one: ObservedRequest) -> float | None:
+    """Picoseconds for each token after the first; None of fewer than two tokens, or of nobody knows how many."""
+    if one.ended_at_ps is None or not one.outputs_at_ps or one.output_tokens is None or one.output_tokens < 2:
+        return None
+    return (one.ended_at_ps - one.outputs_at_ps[0]) / (one.output_tokens - 1)
+
+
+def _duration_s(requests: Sequence[ObservedRequest], finished: Sequence[ObservedRequest]) -> float:
+    began = min((one.sent_at_ps for one in requests), default=0)
+    return max((one.ended_at_ps - began for one in finished if one.ended_at_ps is not None), default=0) / PS_PER_S
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _spread(times_ps: Sequence[float]) -> Spread | None:
+    if not times_ps:
+        return None
+    seconds = np.array(times_ps, dtype=np.float64) / PS_PER_S
+    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist())
+
+
+def _counts(words: Sequence[str]) -> dict[str, int]:
+    return {word: words.count(word) for word in dict.fromkeys(words)}
+
+
+DURATION = "duration_s"
+TAIL = ("p90", "p99")
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCell:
+    """One figure in both worlds.
+
+    Attributes:
+        name: of the figure, as `ttft_s_p90`.
+        simulated, observed: seconds, or tokens a second; None where a world has none.
+        bound: largest size of the relative error that passes, > 0.
+    """
+
+    name: str
+    simulated: float | None
+    observed: float | None
+    bound: float
+
+    @property
+    def error(self) -> float | None:
+        """Simulated over observed, less 1; None where a world has none."""
+        return None if self.simulated is None or not self.observed else self.simulated / self.observed - 1
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the error is within the bound; None where there is none."""
+        return None if self.error is None else abs(self.error) <= self.bound
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        own = {"name": self.name, "simulated": self.simulated, "observed": self.observed, "bound": self.bound}
+        return own | {"error": self.error, "within": self.within}
+
+
+def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound: float) -> tuple[ObservedCell, ...]:
+    """The cells of a run.
+
+    Args:
+        run: that was observed, only with requests that were replayed.
+        log: of its replay.
+        mean_bound: of means, medians, throughput and duration.
+        tail_bound: of `TAIL`.
+    """
+    simulated = figures_of(log) | {DURATION: metrics_of(log, Promises()).duration_s}
+    observed = _observed(run)
+    return tuple(
+        ObservedCell(
+            name=name,
+            simulated=simulated.get(name),
+            observed=observed.get(name),
+            bound=tail_bound if name.rpartition("_")[2] in TAIL else mean_bound,
+        )
+        for name in (*FIGURES, DURATION)
+    )
+
+
+def cells_table(cells: Sequence[ObservedCell], title: str) -> Grid:
+    """A line for each figure."""
+    return table([_row(cell) for cell in cells], texts=("verdict",), title=title)
+
+
+def verdict(cells: Sequence[ObservedCell]) -> str:
+    """How many figures are within their bounds, and which are not, in one line."""
+    judged = [cell for cell in cells if cell.within is not None]
+    beyond = [cell for cell in judged if not cell.within]
+    worst = ", ".join(f"{_heading(cell.name)} {cell.error:+.1%}" for cell in beyond)
+    told = f"{len(judged) - len(beyond)} of {len(judged)} figures are within their bounds"
+    return f"{told}; beyond: {worst}" if beyond else told
+
+
+def _observed(run: ObservedRun) -> Mapping[str, float | None]:
+    found = observed_figures(run)
+    latencies = {
+        f"{latency}_{part}": None if (spread := getattr(found, latency)) is None else getattr(spread, part)
+        for latency in VALIDATED_LATENCIES
+        for part in VALIDATED_PARTS
+    }
+    return latencies | {THROUGHPUT: found.output_tokens_per_s, DURATION: found.duration_s}
+
+
+def _row(cell: ObservedCell) -> dict[str, str]:
+    words = UNKNOWN if cell.within is None else "within" if cell.within else "beyond"
+    return {
+        "figure": _heading(cell.name),
+        "simulated": _shown(cell, cell.simulated),
+        "observed": _shown(cell, cell.observed),
+        "error": shown(cell.error, "+.1%", unknown=UNKNOWN),
+        "bound": f"{cell.bound:.1%}",
+        "verdict": words,
+    }
+
+
+def _heading(name: str) -> str:
+    if name == THROUGHPUT:
+        return "tokens/s"
+    if name == DURATION:
+        return "total s"
+    latency, _, part = name.rpartition("_s_")
+    return f"{latency.upper()} {part}, ms"
+
+
+def _shown(cell: ObservedCell, figure: float | None) -> str:
+    if figure is None:
+        return UNKNOWN
+    if cell.name in {THROUGHPUT, DURATION}:
+        return f"{figure:,.2f}"
+    return f"{1e3 * figure:,.2f}"
+
+
+LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL (chunks)": "itl_s", "E2E": "e2e_s"}
+_NAMED = 5  # requests, of those that failed alike
+
+
+def observed_tables(run: ObservedRun, figures: ObservedFigures) -> list[Grid]:
+    """What was served, then latencies."""
+    meta = run.meta
+    loop = "open loop" if meta.concurrency is None else f"closed loop, {meta.concurrency} at a time"
+    values = {
+        "server": f"{meta.url}{meta.endpoint}, model {meta.model}",
+        "load": f"{meta.workload}, {loop}",
+        "requests": f"{figures.requests:,}: {figures.finished:,} finished, {figures.failed:,} failed, "
+        f"{figures.unfinished:,} unfinished",
+        "finish reasons": ", ".join(f"{why or UNKNOWN} {count:,}" for why, count in figures.finish_reasons.items()),
+        "tokens": f"{_count(figures.prompt_tokens)} prompt, {_count(figures.output_tokens)} output",
+        "duration": f"{figures.duration_s:.3f} s",
+        "requests/s": shown(figures.requests_per_s, ".3f", unknown=UNKNOWN),
+        "tokens/s": shown(figures.output_tokens_per_s, ",.1f", unknown=UNKNOWN),
+        "acceptance": acceptance_words(meta.acceptance),
+    }
+    return [facts("observed", values), _latency_table(figures)]
+
+
+def observed_lines(run: ObservedRun, figures: ObservedFigures) -> list[str]:
+    """What a reader of the figures must know."""
+    meta, lines = run.meta, [*run.meta.notes]
+    for reason, names in figures.failures.items():
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        lines.append(f"{counted(len(names), 'request')} failed: {reason} ({', '.join(names[:_NAMED])}{more})")
+    if figures.uncounted:
+        lines.append(
+            f"tokens of {counted(figures.uncounted, 'finished request')} are unknown: the server sent no usage, and "
+            "chunks are no tokens"
+        )
+    if meta.counted_by == BY_TOKENIZER:
+        lines.append("tokens were counted by the server's tokenizer, from the texts: no end of sequence is among them")
+    if meta.acceptance_unknown:
+        lines.append(f"acceptance is unknown: {meta.acceptance_unknown}")
+    lines.append(f"requests were sent at most {1e3 * figures.late_s:.1f} ms after they were due")
+    if meta.stopped:
+        lines.append(f"partial, stopped at {meta.ended_at_ps / 1e12:.3f} s ({meta.stopped})")
+    return lines
+
+
+def acceptance_words(acceptance: ObservedAcceptance | None) -> str:
+    """What is known of speculative decoding, in one line."""
+    if acceptance is None:
+        return UNKNOWN
+    parts = []
+    if acceptance.accepted is not None and acceptance.drafted is not None:
+        rate = shown(acceptance.rate, ".1%", unknown=UNKNOWN)
+        parts.append(f"{acceptance.accepted:,} of {acceptance.drafted:,} drafted tokens ({rate})")
+    if acceptance.accept_length is not None:
+        parts.append(f"{acceptance.accept_length:.2f} tokens a round")
+    return f"{', '.join(parts) or UNKNOWN}; by {acceptance.source}"
+
+
+def _latency_table(figures: ObservedFigures) -> Grid:
+    rows = []
+    for name, field in LATENCIES.items():
+        spread = getattr(figures, field)
+        parts = ("mean", "p50", "p90", "p95", "p99") if spread is None else asdict(spread)
+        rows.append(
+            {"latency": name}
+            | {part: UNKNOWN if spread is None else f"{1e3 * getattr(spread, part):,.2f}" for part in parts}
+        )
+    return table(rows, title="latencies, ms")
+
+
+def _count(count: int | None) -> str:
+    return UNKNOWN if count is None else f"{count:,}"

@@ -1,0 +1,208 @@
+"""How far simulated seconds are from measured ones, cell by cell, and whether following the simulator costs anything.
+
+A cell is a policy, a number of requests at a time and a tag.
+
+How far simulated seconds are from measured ones, as tables: cells, and the best policies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import median
+
+from ..runs.log import RunLog
+from .grid import Grid, table
+from .summary import summarise_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell in both worlds.
+
+    Attributes:
+        policy: by name.
+        batch: requests at a time.
+        tag: of the requests.
+        simulated_s: from the first admission to the last token.
+        runs_s: the same of real models, each measured run, > 0; at least one.
+        tpot_error: relative error of the mean time per output token after the first; None where no request has two.
+        forwards_error: what forwards contribute to the error of total seconds, as a share of the measured seconds.
+        beside_error: what all else contributes.
+        equal: whether both worlds took the same steps.
+        runs_equal: whether all measured runs took the same steps.
+        forced: whether acceptance came from a recording and not from the models.
+    """
+
+    policy: str
+    batch: int
+    tag: str
+    simulated_s: float
+    runs_s: tuple[float, ...]
+    tpot_error: float | None
+    forwards_error: float
+    beside_error: float
+    equal: bool
+    runs_equal: bool
+    forced: bool = False
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the measured runs."""
+        return median(self.runs_s)
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the measured runs as a share of their median."""
+        return (max(self.runs_s) - min(self.runs_s)) / 2 / self.measured_s
+
+    @property
+    def error(self) -> float:
+        """Relative error of total seconds; tokens per second are off by as much the other way."""
+        return self.simulated_s / self.measured_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which policy is best for a batch and a tag, and what it costs to believe the simulator.
+
+    Attributes:
+        batch, tag: of the cells compared.
+        simulated: the policy with the fewest simulated seconds.
+        measured: the policy with the fewest measured seconds.
+        regret: how much longer the simulator's choice took than the best, as a share.
+    """
+
+    batch: int
+    tag: str
+    simulated: str
+    measured: str
+    regret: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What all cells come to.
+
+    Attributes:
+        median_error, worst_error: of total seconds, absolute.
+        same_choice: share of batches and tags whose best policy is the same in both worlds.
+        mean_regret, worst_regret: of following the simulator.
+        equal: share of cells with equal steps.
+    """
+
+    median_error: float
+    worst_error: float
+    same_choice: float
+    mean_regret: float
+    worst_regret: float
+    equal: float
+
+
+def total_s(log: RunLog) -> float:
+    """Seconds of a run, from the first admission to the last token."""
+    return float(log.requests["finished_at_s"].max() - log.requests["admitted_at_s"].min())
+
+
+def tpot_error_of(simulated: RunLog, measured: RunLog) -> float | None:
+    """Relative error of the mean time per output token."""
+    ours, theirs = (summarise_run(log).tpot_s for log in (simulated, measured))
+    return None if ours is None or theirs is None else ours.mean / theirs.mean - 1
+
+
+def choices(cells: Sequence[Cell]) -> list[Choice]:
+    """The best policy of each batch and tag, in the order of the cells."""
+
+    def place(cell: Cell) -> tuple[int, str]:
+        return cell.batch, cell.tag
+
+    order = list(dict.fromkeys(map(place, cells)))
+    found = []
+    for (batch, tag), group in groupby(sorted(cells, key=lambda cell: order.index(place(cell))), key=place):
+        among = list(group)
+        ours = min(among, key=lambda cell: cell.simulated_s)
+        theirs = min(among, key=lambda cell: cell.measured_s)
+        regret = ours.measured_s / theirs.measured_s - 1
+        found.append(Choice(batch=batch, tag=tag, simulated=ours.policy, measured=theirs.policy, regret=regret))
+    return found
+
+
+def verdict(cells: Sequence[Cell]) -> Verdict:
+    """Over all cells; raises ValueError for none."""
+    if not cells:
+        raise ValueError("cells must be one or more, got none")
+    return _verdict(cells, choices(cells))
+
+
+def repeatability(cells: Sequence[Cell]) -> Verdict | None:
+    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator.
+
+    Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
+    for the other. So errors are taken over every cell and run, choices over every batch, tag and run, and `equal` is
+    the share of cells in which all runs took the same steps.
+
+    Args:
+        cells: with as many runs each; at least one.
+
+    Returns:
+        None if there is one run, which says nothing of others.
+    """
+    num_runs = len(cells[0].runs_s)
+    if num_runs == 1:
+        return None
+    held_out = [[_foretold(cell, run) for cell in cells] for run in range(num_runs)]
+    return _verdict([cell for told in held_out for cell in told], [one for told in held_out for one in choices(told)])
+
+
+def _foretold(cell: Cell, run: int) -> Cell:
+    """One of the measured runs in the simulator's place, and the others as they were."""
+    others = (*cell.runs_s[:run], *cell.runs_s[run + 1 :])
+    return replace(cell, simulated_s=cell.runs_s[run], runs_s=others, equal=cell.runs_equal)
+
+
+def _verdict(cells: Sequence[Cell], picked: Sequence[Choice]) -> Verdict:
+    errors = [abs(cell.error) for cell in cells]
+    regrets = [choice.regret for choice in picked]
+    return Verdict(
+        median_error=median(errors),
+        worst_error=max(errors),
+        same_choice=sum(choice.simulated == choice.measured for choice in picked) / len(picked),
+        mean_regret=sum(regrets) / len(regrets),
+        worst_regret=max(regrets),
+        equal=sum(cell.equal for cell in cells) / len(cells),
+    )
+
+
+def cells_table(cells: Sequence[Cell], *, title: str) -> Grid:
+    """A row for each policy, batch and tag."""
+    return table([_cell_row(cell) for cell in cells], texts=("tag",), title=title)
+
+
+def choices_table(choices: Sequence[Choice]) -> Grid:
+    """A row for each batch and tag."""
+    return table([_choice_row(choice) for choice in choices], texts=("tag", "simulated best", "measured best"))
+
+
+def _cell_row(cell: Cell) -> dict[str, str]:
+    return {
+        "tag": cell.tag,
+        "batch": f"{cell.batch}",
+        "policy": cell.policy,
+        "simulated s": f"{cell.simulated_s:.3f}",
+        "measured s": f"{cell.measured_s:.3f}",
+        "error": f"{cell.error:+.1%}",
+        "of forwards": f"{cell.forwards_error:+.1%}",
+        "of the rest": f"{cell.beside_error:+.1%}",
+        "TPOT error": "" if cell.tpot_error is None else f"{cell.tpot_error:+.1%}",
+        "spread": f"{cell.spread:.1%}",
+        "steps": "equal" if cell.equal else "differ",
+    }
+
+
+def _choice_row(choice: Choice) -> dict[str, str]:
+    return {
+        "tag": choice.tag,
+        "batch": f"{choice.batch}",
+        "simulated best": choice.simulated,
+        "measured best": choice.measured,
+        "regret": f"{choice.regret:.1%}",
+    }

@@ -1,0 +1,653 @@
+"""The figures of one serving run; docs/serving-metrics.md defines each.
+
+Exact quantiles of gaps between outputs, from runs of gaps and without one value per gap.
+
+Letters: N runs, K ranks.
+
+The figures of each pool member in a serving run, all replicas together.
+
+What host memory did for the prefix caches of a run.
+
+What crossed the link between replicas that prefill and those that decode.
+
+What a request is promised, and which requests got it.
+
+Latencies of the finished requests of a run.
+
+What the requests of a run are promised, by class, and which of them got it.
+
+Letter: R requests.
+
+The figures of each class of service levels in a serving run, all replicas together.
+
+Letter: R requests.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import check_within
+from ..runs.log import Columns
+from ..runs.serving import UNKNOWN, ReplicaTotals, ServingLog, total_gaps, total_ps
+from ..traces.workloads.arrival import MOST_PS, PS_PER_S
+from .summary import PERCENTILES, Spread
+
+Integers = NDArray[np.int64]
+
+
+def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
+    """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default does.
+
+    Args:
+        gaps: runs as `runs.serving.log.ServingLog` has them, at least one.
+        percents: whole numbers in [0, 100].
+    """
+    last = total_gaps(gaps) - 1
+    places = [divmod(percent * last, 100) for percent in percents]
+    ranks = sorted({rank for place, _ in places for rank in (place, min(place + 1, last))})
+    found = dict(zip(ranks, _Runs(gaps).by_size(ranks), strict=True))
+    ends = [(found[place], found[min(place + 1, last)], rest) for place, rest in places]
+    return [low + (high - low) * rest / 100 for low, high, rest in ends]
+
+
+class _Runs:
+    """Rising runs of gaps.
+
+    Attributes:
+        low, high: `[N]` the least and the greatest gap of each run.
+        step: `[N]` between a run's gaps, >= 1; of no meaning in runs of one.
+        count: `[N]` different gaps of a run.
+        rows: `[N]` how often each of them was seen.
+    """
+
+    def __init__(self, gaps: Columns) -> None:
+        first, increment, count, rows = (gaps[name] for name in ("first_ps", "increment_ps", "count", "rows"))
+        last = first + increment * (count - 1)
+        level = increment == 0
+        self.low, self.high = np.minimum(first, last), np.maximum(first, last)
+        self.step = np.where(level, 1, np.abs(increment))
+        self.count = np.where(level, 1, count)
+        self.rows = np.where(level, rows * count, rows)
+
+    def by_size(self, ranks: Sequence[int]) -> list[int]:
+        """`[K]` the gaps of these ranks, 0 for the least one."""
+        # Were each gap as short as the least of its run, that of any rank would be no longer; and the other way about.
+        least, most = self._as_if_all(self.low, ranks), self._as_if_all(self.high, ranks)
+        return [self._of_rank(rank, *ends) for rank, *ends in zip(ranks, least, most, strict=True)]
+
+    def _as_if_all(self, values: Integers, ranks: Sequence[int]) -> list[int]:
+        order = np.argsort(values)
+        up_to = np.cumsum((self.count * self.rows)[order])
+        found: list[int] = values[order[np.searchsorted(up_to, ranks, side="right")]].tolist()
+        return found
+
+    def _of_rank(self, rank: int, least: int, most: int) -> int:
+        """The gap of a rank, which lies in [least, most]: halved until one is left."""
+        below = int((self.count * self.rows)[self.high < least].sum())
+        open_to_both = (self.high >= least) & (self.low <= most)
+        low, step, count, rows = (part[open_to_both] for part in (self.low, self.step, self.count, self.rows))
+        while least < most:
+            middle = (least + most) // 2
+            up_to = np.clip((middle - low) // step + 1, 0, count)
+            if below + int((up_to * rows).sum()) > rank:
+                most = middle
+            else:
+                least = middle + 1
+        return least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetrics:
+    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted.
+
+    Attributes:
+        name: of the member.
+        forwards: batched forwards it ran.
+        busy_s: seconds of them.
+        verifications: one per request and forward in which it judged, or wrote a token of its own; prefills are none.
+        acceptance_length: tokens a verification leaves: accepted ones and its own.
+        accepted_per_verification: the same without its own token.
+        acceptance_rate: accepted over judged tokens; own tokens in neither.
+        kv_use_mean: used over available KV blocks, over time.
+        kv_use_max: the largest such share of any replica.
+        hit_share_blocks: full blocks that its prefix cache held, over those looked up.
+        hit_share_tokens: the same of tokens.
+        cached_prompt_share: prompt tokens that it held when their request was first scheduled, over all of those.
+    """
+
+    name: str
+    forwards: int
+    busy_s: float
+    verifications: int
+    acceptance_length: float | None
+    accepted_per_verification: float | None
+    acceptance_rate: float | None
+    kv_use_mean: float | None
+    kv_use_max: float | None
+    hit_share_blocks: float | None
+    hit_share_tokens: float | None
+    cached_prompt_share: float | None
+
+
+def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ...]:
+    """The figures of each member, in level order.
+
+    Args:
+        log: of the run.
+        duration_ps: that KV use is a mean over.
+    """
+    return tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members)))
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """A share or a rate; None of nothing."""
+    return part / whole if whole else None
+
+
+def _of_member(log: ServingLog, level: int, duration_ps: int) -> MemberMetrics:
+    parts = [replica.members[level] for replica in log.meta.replicas]
+    judged = log.meta.levels[level]
+    lookups = [part.lookups for part in parts]
+    blocks = [part.num_blocks for part in parts if part.num_blocks is not None]
+    counted = len(blocks) == len(parts)
+    scheduled = log.requests["scheduled_at_ps"] != UNKNOWN
+    return MemberMetrics(
+        name=log.meta.members[level],
+        forwards=sum(part.forwards for part in parts),
+        busy_s=sum(part.busy_ps for part in parts) / PS_PER_S,
+        verifications=judged.verifications,
+        acceptance_length=ratio(judged.accepted + judged.own, judged.verifications),
+        accepted_per_verification=ratio(judged.accepted, judged.verifications),
+        acceptance_rate=ratio(judged.accepted, judged.judged),
+        kv_use_mean=ratio(sum(part.block_ps for part in parts), sum(blocks) * duration_ps) if counted else None,
+        kv_use_max=max(part.most_blocks / most for part, most in zip(parts, blocks, strict=True)) if counted else None,
+        hit_share_blocks=ratio(sum(one.found_blocks for one in lookups), sum(one.asked_blocks for one in lookups)),
+        hit_share_tokens=ratio(sum(one.found_tokens for one in lookups), sum(one.asked_tokens for one in lookups)),
+        cached_prompt_share=ratio(
+            int(np.sum(log.requests["cached_tokens"][scheduled, level])),
+            int(np.sum(log.requests["prompt_tokens"][scheduled])),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMetrics:
+    """Of all replicas together.
+
+    Attributes:
+        stored, loaded, dropped: blocks by member: that came, that were read again, and that went.
+        most_bytes: the most that a replica used at once.
+        load_s: that steps took longer for what was read.
+    """
+
+    stored: dict[str, int]
+    loaded: dict[str, int]
+    dropped: dict[str, int]
+    most_bytes: int
+    load_s: float
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        parts = [
+            f"{name} {self.stored[name]:,} there, {self.loaded[name]:,} back, {self.dropped[name]:,} dropped"
+            for name in self.stored
+            if self.stored[name]
+        ]
+        took = f"{self.most_bytes / 1e9:,.3f} GB at most, {self.load_s:,.3f} s for what came back"
+        return f"blocks to host memory: {'; '.join(parts) or 'none'}; {took}"
+
+
+def host_metrics(log: ServingLog) -> HostMetrics | None:
+    """Of a run; None where no replica has host memory."""
+    hosts = [replica.host for replica in log.meta.replicas if replica.host is not None]
+    if not hosts:
+        return None
+    return HostMetrics(
+        stored=_sums([host.stored for host in hosts]),
+        loaded=_sums([host.loaded for host in hosts]),
+        dropped=_sums([host.dropped for host in hosts]),
+        most_bytes=max(host.most_bytes for host in hosts),
+        load_s=sum(host.load_ps for host in hosts) / PS_PER_S,
+    )
+
+
+def _sums(parts: list[dict[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0) for part in parts) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferMetrics:
+    """Requests that were prefilled on one replica and decoded on another.
+
+    Attributes:
+        handed_over: requests.
+        sent: transfers that came to the link; a text that the other prefix cache holds needs none.
+        unfinished: of these, those that the end of the run found waiting, or cut.
+        bytes: that were sent by then.
+        busy_share: time of the link for them, over `duration_s`.
+        queued_s_mean, queued_s_max: that a transfer waited for others before it.
+        held_s_mean: from the end of a prefill until blocks and a place were there for the request.
+    """
+
+    handed_over: int
+    sent: int
+    unfinished: int
+    bytes: int
+    busy_share: float | None
+    queued_s_mean: float | None
+    queued_s_max: float
+    held_s_mean: float | None
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        queued = "-" if self.queued_s_mean is None else f"{1e3 * self.queued_s_mean:,.3f} ms"
+        held = "-" if self.held_s_mean is None else f"{1e3 * self.held_s_mean:,.3f} ms"
+        busy = "-" if self.busy_share is None else f"{self.busy_share:.1%}"
+        cut = f" ({self.unfinished:,} transfers not to their end)" if self.unfinished else ""
+        return (
+            f"{self.handed_over:,} requests handed over, {self.bytes / 1e9:,.3f} GB sent{cut}; link busy {busy}, queue "
+            f"at it {queued} (mean), {1e3 * self.queued_s_max:,.3f} ms (most); before it {held} (mean) for blocks"
+        )
+
+
+def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | None:
+    """Of a run; None where every replica prefills and decodes."""
+    found = log.meta.transfers
+    if found is None:
+        return None
+    return TransferMetrics(
+        handed_over=found.handed_over,
+        sent=found.sent,
+        unfinished=found.unfinished,
+        bytes=found.bytes,
+        busy_share=ratio(found.busy_ps, duration_ps),
+        queued_s_mean=ratio(found.queued_ps / PS_PER_S, found.sent),
+        queued_s_max=found.most_queued_ps / PS_PER_S,
+        held_s_mean=ratio(found.held_ps / PS_PER_S, found.handed_over),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevels:
+    """The longest times that meet a promise (SLO), seconds; None where nothing is promised.
+
+    Attributes:
+        ttft: to the first token.
+        tpot: for each token after the first, the request's mean. A request of one token meets any.
+        e2e: to the last token.
+        queue: until the request is first scheduled.
+
+    Raises:
+        ArgumentError: a time that is not above 0 and finite.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+    queue: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, seconds in self.promised.items():
+            check_within(f"`slo` {name}", seconds, "(0, inf)")
+
+    @property
+    def promised(self) -> dict[str, float]:
+        """Seconds by name, of what is promised."""
+        return {name: seconds for name, seconds in asdict(self).items() if seconds is not None}
+
+    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+        """`[R]` whether each request finished and met all of them; a time that equals its bound meets it."""
+        columns, met = log.requests, log.finished
+        for name, seconds in self.promised.items():
+            since, until = ENDS[name]
+            took = columns[f"{until}_at_ps"] - columns[f"{since}_at_ps"]
+            if name == "tpot":
+                took = -(-took // np.maximum(columns["output_tokens"] - 1, 1))  # rounded up, as whole as the bound
+            met = met & (took <= round(min(seconds * PS_PER_S, MOST_PS)))
+        return met
+
+
+# Between which times of a request each of its latencies lies.
+ENDS = {
+    "ttft": ("arrived", "first_token"),
+    "tpot": ("first_token", "ended"),
+    "e2e": ("arrived", "ended"),
+    "queue": ("arrived", "scheduled"),
+}
+
+
+def latency_spread(log: ServingLog, name: str, among: NDArray[np.bool_]) -> Spread | None:
+    """A latency over the finished requests among some; of TPOT, those with several tokens; None without one.
+
+    Args:
+        log: of the run.
+        name: of the latency, a key of `ENDS`.
+        among: `[R]` which requests count.
+    """
+    since, until = (f"{end}_at_ps" for end in ENDS[name])
+    kept = log.finished & among
+    if name == "tpot":
+        kept &= log.requests["output_tokens"] > 1
+    seconds = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
+    if name == "tpot":
+        seconds = seconds / (log.requests["output_tokens"][kept] - 1)
+    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
+
+
+def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:
+    """From a mean and the values of PERCENTILES."""
+    p50, p90, p95, p99 = percentiles
+    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """Service levels by class. A class with levels of its own has none of the others' besides.
+
+    Attributes:
+        others: of requests whose class has none of its own.
+        classes: by name.
+    """
+
+    others: ServiceLevels = field(default_factory=ServiceLevels)
+    classes: Mapping[str, ServiceLevels] = field(default_factory=dict)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is promised to anybody."""
+        return bool(self.others.promised) or any(levels.promised for levels in self.classes.values())
+
+    def of(self, name: str) -> ServiceLevels:
+        """Of the requests of a class; "" is that of those without one."""
+        return self.classes.get(name, self.others)
+
+    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+        """`[R]` whether each request finished and met all that its class is promised; not where that is nothing."""
+        met = np.zeros(len(log.finished), np.bool_)
+        for name, of_class in by_class(log).items():
+            if self.of(name).promised:
+                met |= of_class & self.of(name).met(log)
+        return met
+
+    def made(self, log: ServingLog) -> NDArray[np.bool_]:
+        """`[R]` whether each request is promised anything."""
+        made = np.zeros(len(log.finished), np.bool_)
+        for name, of_class in by_class(log).items():
+            if self.of(name).promised:
+                made |= of_class
+        return made
+
+    def in_words(self) -> str:
+        """For a title; empty where nothing is promised."""
+        named = [("", self.others)] if self.others.promised else []
+        named += [(f"{name}: ", levels) for name, levels in self.classes.items()]
+        if len(named) > 1 and self.others.promised:
+            named = [*named[1:], ("others: ", self.others)]
+        parts = [before + ", ".join(f"{one} {s:g} s" for one, s in levels.promised.items()) for before, levels in named]
+        return f"SLO {'; '.join(parts)}" if parts else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving-metrics.md)."""
+        by_name = {name: levels.promised for name, levels in self.classes.items()}
+        return {"slo": self.others.promised, "slo_by_class": by_name}
+
+
+def by_class(log: ServingLog) -> dict[str, NDArray[np.bool_]]:
+    """`[R]` by class of service levels, in order of name, whether each request is of it; "" is that of none."""
+    column = np.asarray(log.requests["slo"])
+    return {name: column == name for name in sorted(set(column.tolist()))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMetrics:
+    """One class. None stands where nothing can be said.
+
+    Attributes:
+        name: of the class; "" is that of the requests without one.
+        requests: that arrived: finished, rejected and unfinished ones.
+        output_tokens: of finished requests.
+        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
+        slo_share: of all that arrived.
+        goodput_per_s: of those that met every promise.
+        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
+    """
+
+    name: str
+    requests: int
+    finished: int
+    rejected: int
+    unfinished: int
+    output_tokens: int
+    slo_met: int | None
+    slo_share: float | None
+    goodput_per_s: float | None
+    ttft_s: Spread | None
+    tpot_s: Spread | None
+    e2e_s: Spread | None
+    queue_s: Spread | None
+
+
+def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tuple[ClassMetrics, ...]:
+    """The figures of each class, in order of name; none where no request has one."""
+    classes = by_class(log)
+    if not any(classes):
+        return ()
+    met = promised.met(log)
+    found = []
+    for name, among in classes.items():
+        kept = int((met & among).sum()) if promised.of(name).promised else None
+        found.append(_of_class(log, name, among, kept, duration_s))
+    return tuple(found)
+
+
+def _of_class(
+    log: ServingLog, name: str, among: NDArray[np.bool_], kept: int | None, duration_s: float
+) -> ClassMetrics:
+    columns, finished = log.requests, log.finished & among
+    latencies: dict[str, Any] = {
+        f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")
+    }
+    return ClassMetrics(
+        name=name,
+        requests=int(among.sum()),
+        finished=int(finished.sum()),
+        rejected=int((among & (columns["rejected"] != "")).sum()),
+        unfinished=int((among & (columns["ended_at_ps"] == UNKNOWN)).sum()),
+        output_tokens=int(columns["output_tokens"][finished].sum()),
+        slo_met=kept,
+        slo_share=None if kept is None else ratio(kept, int(among.sum())),
+        goodput_per_s=None if kept is None else ratio(kept, duration_s),
+        **latencies,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMetrics:
+    """One replica over the run.
+
+    Attributes:
+        name: of the replica.
+        requests: it was given.
+        busy_share: time of its members' forwards over `duration_s`; above 1 only where several devices work at once.
+        running_mean, running_max: requests in its batch, over time.
+        waiting_mean, waiting_max: requests in its queue, preempted ones among them, over time.
+    """
+
+    name: str
+    requests: int
+    busy_share: float | None
+    running_mean: float | None
+    running_max: int
+    waiting_mean: float | None
+    waiting_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMetrics:
+    """One run. None stands where nothing can be said: no request qualifies, or no time went by.
+
+    Attributes:
+        requests: that arrived: finished, rejected and unfinished ones.
+        rejected_for: rejected requests by reason.
+        prompt_tokens, output_tokens: of finished requests.
+        unfinished_tokens: that came out of requests which did not finish.
+        output_tokens_per_s: of finished requests, as vLLM and AIPerf count.
+        emitted_tokens_per_s: of all, also those that did not finish.
+        duration_s: from the first arrival to the end of the run.
+        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
+        slo_share: of all that arrived and are promised anything.
+        goodput_per_s: of those that met every promise.
+        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
+        itl_s: over gaps between outputs.
+        in_system_s: mean over all requests that were not rejected, from arrival to end, or to that of the run.
+        preemptions: all of them.
+        preempted_requests: that were preempted at least once.
+        busy_share: mean over replicas.
+        running_mean, waiting_mean: sums over replicas.
+        running_max, waiting_max: the largest of any replica.
+        classes: of service levels, in order of name; empty where no request has one.
+        members: in level order.
+        replicas: in their order.
+        transfers: between replicas; None where every one prefills and decodes.
+        host: memory of hosts, of all replicas; None where none has any.
+    """
+
+    requests: int
+    finished: int
+    rejected: int
+    unfinished: int
+    rejected_for: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+    unfinished_tokens: int
+    duration_s: float
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    emitted_tokens_per_s: float | None
+    slo_met: int | None
+    slo_share: float | None
+    goodput_per_s: float | None
+    ttft_s: Spread | None
+    tpot_s: Spread | None
+    itl_s: Spread | None
+    e2e_s: Spread | None
+    queue_s: Spread | None
+    in_system_s: float | None
+    preemptions: int
+    preempted_requests: int
+    busy_share: float | None
+    running_mean: float | None
+    running_max: int
+    waiting_mean: float | None
+    waiting_max: int
+    classes: tuple[ClassMetrics, ...]
+    members: tuple[MemberMetrics, ...]
+    replicas: tuple[ReplicaMetrics, ...]
+    transfers: TransferMetrics | None = None
+    host: HostMetrics | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
+        found = asdict(self)
+        for key in ("transfers", "host"):
+            if found[key] is None:
+                del found[key]
+        for key in ("classes", "members", "replicas"):
+            found[key] = {one.pop("name"): one for one in found[key]}
+        return found
+
+
+def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
+    """The figures of a run."""
+    columns, finished = log.requests, log.finished
+    rejected = columns["rejected"][columns["rejected"] != ""].tolist()
+    duration_ps = log.meta.ended_at_ps - int(columns["arrived_at_ps"].min(initial=log.meta.ended_at_ps))
+    duration_s = duration_ps / PS_PER_S
+    output_tokens = int(columns["output_tokens"][finished].sum())
+    unfinished_tokens = int(columns["emitted_tokens"][~finished].sum())
+    replicas = _replicas(log, duration_ps)
+    return ServingMetrics(
+        requests=len(finished),
+        finished=int(finished.sum()),
+        rejected=len(rejected),
+        unfinished=int((columns["ended_at_ps"] == UNKNOWN).sum()),
+        rejected_for=dict(Counter(rejected)),
+        prompt_tokens=int(columns["prompt_tokens"][finished].sum()),
+        output_tokens=output_tokens,
+        unfinished_tokens=unfinished_tokens,
+        duration_s=duration_s,
+        requests_per_s=ratio(int(finished.sum()), duration_s),
+        output_tokens_per_s=ratio(output_tokens, duration_s),
+        emitted_tokens_per_s=ratio(output_tokens + unfinished_tokens, duration_s),
+        **_promises(log, promised, duration_s),
+        ttft_s=latency_spread(log, "ttft", finished),
+        tpot_s=latency_spread(log, "tpot", finished),
+        itl_s=_gap_spread(log),
+        e2e_s=latency_spread(log, "e2e", finished),
+        queue_s=latency_spread(log, "queue", finished),
+        in_system_s=_in_system_s(log),
+        preemptions=len(log.preemptions["request"]),
+        preempted_requests=len(np.unique(log.preemptions["request"])),
+        **_of_all(replicas),
+        classes=class_metrics(log, promised, duration_s),
+        members=member_metrics(log, duration_ps),
+        replicas=replicas,
+        transfers=transfer_metrics(log, duration_ps),
+        host=host_metrics(log),
+    )
+
+
+def _promises(log: ServingLog, promised: Promises, duration_s: float) -> dict[str, Any]:
+    if not promised.any:
+        return {"slo_met": None, "slo_share": None, "goodput_per_s": None}
+    count, made = int(promised.met(log).sum()), int(promised.made(log).sum())
+    return {"slo_met": count, "slo_share": ratio(count, made), "goodput_per_s": ratio(count, duration_s)}
+
+
+def _in_system_s(log: ServingLog) -> float | None:
+    """Unlike E2E not too good where a run was stopped, and there comparable between policies as well."""
+    served = log.requests["rejected"] == ""
+    ended = np.where(log.requests["ended_at_ps"] == UNKNOWN, log.meta.ended_at_ps, log.requests["ended_at_ps"])
+    return float(np.mean((ended - log.requests["arrived_at_ps"])[served] / PS_PER_S)) if served.any() else None
+
+
+def _gap_spread(log: ServingLog) -> Spread | None:
+    count = total_gaps(log.gaps)
+    if not count:
+        return None
+    percentiles = [ps / PS_PER_S for ps in gap_percentiles(log.gaps, PERCENTILES)]
+    return spread_of(total_ps(log.gaps) / count / PS_PER_S, percentiles)
+
+
+def _replicas(log: ServingLog, duration_ps: int) -> tuple[ReplicaMetrics, ...]:
+    given = np.bincount(log.requests["replica"], minlength=len(log.meta.replicas)).tolist()
+    return tuple(_replica(one, count, duration_ps) for one, count in zip(log.meta.replicas, given, strict=True))
+
+
+def _replica(totals: ReplicaTotals, requests: int, duration_ps: int) -> ReplicaMetrics:
+    return ReplicaMetrics(
+        name=totals.name,
+        requests=requests,
+        busy_share=ratio(sum(member.busy_ps for member in totals.members), duration_ps),
+        running_mean=ratio(totals.running_ps, duration_ps),
+        running_max=totals.most_running,
+        waiting_mean=ratio(totals.waiting_ps, duration_ps),
+        waiting_max=totals.most_waiting,
+    )
+
+
+def _of_all(replicas: Sequence[ReplicaMetrics]) -> dict[str, Any]:
+    """Their figures together."""
+    means = {name: [getattr(one, name) for one in replicas] for name in ("busy_share", "running_mean", "waiting_mean")}
+    found = {name: None if None in values else sum(values) for name, values in means.items()}
+    found["busy_share"] = None if found["busy_share"] is None else found["busy_share"] / len(replicas)
+    most = {name: max(getattr(one, name) for one in replicas) for name in ("running_max", "waiting_max")}
+    return {**found, **most}

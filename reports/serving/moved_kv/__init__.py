@@ -1,1 +1,0 @@
-"""Keys and values that moved: between replicas, and between devices and hosts."""

@@ -1,1 +1,0 @@
-"""Figures as tables for a terminal of any width."""

@@ -1,0 +1,378 @@
+"""What an observed run says of itself: `meta.json` of its folder.
+
+One request as its client saw it.
+
+The folder of an observed run: `meta.json` and a hashed Parquet file, written whole or not at all.
+
+The result of a serving benchmark as an observed run: `vllm bench serve --save-detailed`, SGLang's `bench_serving`.
+
+Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
+token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
+sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
+both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from heapq import heapify, heapreplace
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, model_validator
+
+from ..base.errors import one_line_of
+from ..traces.errors import TraceFormatError
+from ..traces.folder import META, hash_file, kind_of, read_meta, read_table
+from ..traces.importers.reading import Fields, read_objects
+from ..traces.meta import MOST_SECONDS, TITLE_PATTERN, Record, Version
+from ..traces.workloads.arrival import MOST_COUNT, MOST_PS, PS_PER_S
+from .log import new_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRequest:
+    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told.
+
+    Attributes:
+        request_id: unique in the run.
+        tag, slo: of the workload; "" for none.
+        prompt_id: of the prompt that was sent.
+        asked_tokens: most tokens of the answer, >= 1.
+        due_at_ps: when the workload has it arrive; with a closed loop, when it was sent.
+        sent_at_ps: >= `due_at_ps`.
+        outputs_at_ps: when each chunk with text came, in order: chunks, which may hold any number of tokens.
+        ended_at_ps: when the chunk came that says why the answer ended, or the request failed; None: it did not end.
+        prompt_tokens, output_tokens: as the server counts them; tokens.
+        cached_tokens: of the prompt, that the server had in its cache.
+        drafted, accepted: drafted tokens and those that stayed, where the answer itself says so.
+        finish_reason: "stop", "length", ...; "" where nothing was said.
+        failed: what went wrong; "" for nothing.
+    """
+
+    request_id: str
+    tag: str = ""
+    slo: str = ""
+    prompt_id: str
+    asked_tokens: int
+    due_at_ps: int
+    sent_at_ps: int
+    outputs_at_ps: tuple[int, ...] = ()
+    ended_at_ps: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    finish_reason: str = ""
+    failed: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was answered to the end."""
+        return self.ended_at_ps is not None and not self.failed
+
+
+Count = Annotated[int, Field(ge=0)]
+Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
+# Who counted the tokens of a run.
+BY_USAGE: Final = "usage"
+BY_TOKENIZER: Final = "tokenizer"
+UNCOUNTED: Final = "nobody"
+
+
+class ObservedAcceptance(Record):
+    """What a server tells of its speculative decoding during a run. None stands for what it does not tell.
+
+    Attributes:
+        source: who told it.
+        drafts: rounds that had a draft.
+        drafted: tokens.
+        accepted: of those, how many stayed; own tokens are not among them.
+        accepted_by_place: of each place of the draft, from the first on.
+        accept_length: tokens a round, the target's own among them.
+    """
+
+    source: Title
+    drafts: Count | None = None
+    drafted: Count | None = None
+    accepted: Count | None = None
+    accepted_by_place: tuple[Count, ...] | None = None
+    accept_length: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted of drafted tokens; None where one is unknown, or nothing was drafted."""
+        return None if self.accepted is None or not self.drafted else self.accepted / self.drafted
+
+
+class ObservedMeta(Record):
+    """`meta.json` of an observed run.
+
+    Attributes:
+        url: of the server, without any key.
+        model: that was asked for.
+        endpoint: below the address.
+        workload, prompts: as they were named.
+        loop: "open", by times of arrival, or "closed", by a number of requests at a time.
+        concurrency: of a closed loop; None of an open one.
+        warmup: requests that were sent before, and are not in the run.
+        seed: of the workload, and the order of prompts; sent with each request.
+        temperature: sent with each request; >= 0.
+        ignore_eos: whether the server was asked to go on after an end of sequence.
+        counted_by: who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
+        acceptance: of speculative decoding; None where it is unknown.
+        acceptance_unknown: why it is; "" where it is known.
+        notes: what a reader of its figures has to know, a line each.
+        ended_at_ps: when the last request ended, or the run was stopped; picoseconds.
+        stopped: why the run was stopped before all requests had ended; "" if it was not.
+    """
+
+    format: Literal["paceline-observed"] = "paceline-observed"
+    version: Version = 1
+    kind: Literal["observed"] = "observed"
+    url: Title
+    model: Title
+    endpoint: Title
+    workload: Title
+    prompts: Title
+    loop: Literal["open", "closed"]
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    warmup: Count = 0
+    seed: Count = 0
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    ignore_eos: bool = False
+    counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
+    acceptance: ObservedAcceptance | None = None
+    acceptance_unknown: Title = ""
+    notes: tuple[Title, ...] = ()
+    ended_at_ps: Count
+    stopped: Title = ""
+
+    @model_validator(mode="after")
+    def _loop(self) -> "ObservedMeta":
+        if (self.loop == "closed") != (self.concurrency is not None):
+            raise ValueError(f"concurrency must be there of a closed loop alone, got {self.concurrency}")
+        return self
+
+
+class ObservedRun:
+    """A run and all of its requests. Final.
+
+    Args:
+        meta: what was asked for.
+        requests: in the order in which they were sent.
+
+    Attributes:
+        meta, requests: as given.
+    """
+
+    def __init__(self, meta: ObservedMeta, requests: tuple[ObservedRequest, ...]) -> None:
+        self.meta, self.requests = meta, requests
+
+    @property
+    def finished(self) -> list[ObservedRequest]:
+        """Requests that were answered to the end."""
+        return [one for one in self.requests if one.finished]
+
+    @property
+    def failed(self) -> list[ObservedRequest]:
+        """Requests that went wrong."""
+        return [one for one in self.requests if one.failed]
+
+
+REQUESTS = "requests.parquet"
+_TEXTS = {"request_id", "tag", "slo", "prompt_id", "finish_reason", "failed"}
+_MAY_LACK = {"ended_at_ps", "prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"}
+_OUTPUTS = "outputs_at_ps"
+
+
+def _field(name: str) -> pa.Field:
+    if name == _OUTPUTS:
+        return pa.field(name, pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
+    return pa.field(name, pa.string() if name in _TEXTS else pa.int64(), nullable=name in _MAY_LACK)
+
+
+SCHEMA = pa.schema([_field(field.name) for field in fields(ObservedRequest)])
+
+
+class StoredObservedMeta(ObservedMeta):
+    """`meta.json` as it lies on the disk.
+
+    Attributes:
+        sha256: of the Parquet file.
+    """
+
+    sha256: dict[str, str]
+
+    @model_validator(mode="after")
+    def _all_files(self) -> "StoredObservedMeta":
+        if set(self.sha256) != {REQUESTS}:
+            raise ValueError(f"sha256 must name {REQUESTS}, got {sorted(self.sha256)}")
+        return self
+
+
+def write_observed(run: ObservedRun, path: Path) -> None:
+    """Write the folder of a run.
+
+    Raises:
+        ValueError: `path` exists already, or lies inside a recording.
+        OSError: naming `path`; nothing stays of what was written.
+    """
+    with new_folder(path) as part:
+        table = pa.Table.from_pylist([asdict(one) for one in run.requests], schema=SCHEMA)
+        pq.write_table(table, part / REQUESTS, compression="zstd", store_schema=False)
+        stored = StoredObservedMeta(**run.meta.model_dump(), sha256={REQUESTS: hash_file(part / REQUESTS)})
+        (part / META).write_text(f"{stored.model_dump_json(indent=1)}\n", encoding="utf-8")
+
+
+def is_observed(path: Path) -> bool:
+    """Whether a folder says that it is one of an observed run."""
+    return path.is_dir() and (path / META).is_file() and kind_of(path) == "observed"
+
+
+def read_observed(path: Path) -> ObservedRun:
+    """Read the folder of a run.
+
+    Raises:
+        TraceFormatError: anything about it is not sound; the message is one line.
+    """
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise TraceFormatError(path, "run", "must be the folder of an observed run", found)
+    stored = read_meta(path / META, StoredObservedMeta)
+    table = read_table(path / REQUESTS, stored.sha256[REQUESTS], SCHEMA)
+    rows = table.to_pylist()
+    ids: set[str] = set()
+    for number, row in enumerate(rows):
+        _check_row(path / REQUESTS, number, row, stored.ended_at_ps)
+        if row["request_id"] in ids:
+            raise TraceFormatError(path / REQUESTS, "request_id", f"must be unique (row {number})", row["request_id"])
+        ids.add(row["request_id"])
+    requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
+    return ObservedRun(ObservedMeta.model_validate(stored.model_dump(exclude={"sha256"})), requests)
+
+
+def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:
+    """Times in order, counts in range; raises TraceFormatError for the first rule that is broken."""
+
+    def require(holds: bool, field: str, rule: str) -> None:
+        if not holds:
+            raise TraceFormatError(path, field, f"{rule} (row {number})", row[field])
+
+    require(row["request_id"] != "", "request_id", "must not be empty")
+    require(1 <= row["asked_tokens"] <= MOST_COUNT, "asked_tokens", f"must be in [1, {MOST_COUNT}]")
+    for field in ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"):
+        least = 1 if field == "prompt_tokens" else 0
+        require(row[field] is None or least <= row[field] <= MOST_COUNT, field, f"must be in [{least}, {MOST_COUNT}]")
+    times = [row["due_at_ps"], row["sent_at_ps"], *row[_OUTPUTS]]
+    require(row["due_at_ps"] >= 0, "due_at_ps", "must be >= 0")
+    require(times == sorted(times), _OUTPUTS, "must be in order, after the request was due and sent")
+    ended = row["ended_at_ps"]
+    require(ended is None or ended >= times[-1], "ended_at_ps", "must not be before the last chunk")
+    most = min(last_ps, MOST_PS)
+    require(max(times[-1], ended or 0) <= most, "ended_at_ps", f"must not be after the end of the run, {most}")
+    require(not row["failed"] or ended is not None, "ended_at_ps", "must be there of a request that failed")
+
+
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls")
+FOLLOWS = (
+    "when requests were sent is not in the result: it follows from an infinite request_rate, max_concurrency and the "
+    "seconds of answers"
+)
+
+
+def read_run(path: Path) -> ObservedRun:
+    """The run in a folder, or in the result file of a benchmark; raises TraceFormatError."""
+    return read_bench(path) if path.is_file() else read_observed(path)
+
+
+def read_bench(path: Path) -> ObservedRun:
+    """The requests of a result.
+
+    Raises:
+        TraceFormatError: a file that is no such result, lacks details, or does not tell when requests were sent.
+    """
+    found = list(islice(read_objects(path), 2))
+    if len(found) > 1:
+        raise TraceFormatError(path, "file", "must hold one result", "several")
+    result = Fields(str(path), found[0].values)
+    prompts, outputs = (result.counts(key, least=0).tolist() for key in _LISTS[:2])
+    lists = {key: result.sequence(key) for key in (*_LISTS, "errors", "start_times") if key in result or key in _LISTS}
+    for key, values in lists.items():
+        if len(values) != len(prompts):
+            raise result.error(key, f"must hold one entry for each of the {len(prompts)} requests", len(values))
+    chunks = [_chunks_ps(result, number) for number in range(len(prompts))]
+    errors = lists.get("errors", [""] * len(prompts))
+    sent, concurrency, note = _sent_ps(result, chunks)
+    requests = [
+        ObservedRequest(
+            request_id=str(number + 1),
+            prompt_id=str(number + 1),
+            asked_tokens=max(tokens, 1),
+            due_at_ps=begun,
+            sent_at_ps=begun,
+            outputs_at_ps=tuple(begun + after for after in chunks[number]) if tokens else (),
+            ended_at_ps=begun + chunks[number][-1],
+            prompt_tokens=prompts[number],
+            output_tokens=tokens,
+            failed=one_line_of(str(errors[number]), 300) if errors[number] else "",
+        )
+        for number, (begun, tokens) in enumerate(zip(sent, outputs, strict=True))
+    ]
+    requests.sort(key=lambda one: one.sent_at_ps)
+    meta = ObservedMeta(
+        url=path.name,
+        model=result.text("model_id", default="") or "unknown",
+        endpoint="unknown",
+        workload=path.name,
+        prompts=path.name,
+        loop="open" if concurrency is None else "closed",
+        concurrency=concurrency,
+        acceptance_unknown="see `trace import`, which reads the acceptance of a result",
+        notes=note,
+        ended_at_ps=max((one.ended_at_ps or 0 for one in requests), default=0),
+    )
+    return ObservedRun(meta, tuple(requests))
+
+
+def _chunks_ps(result: Fields, number: int) -> list[int]:
+    """When the chunks of an answer came, picoseconds after it was asked for."""
+    gaps = result.by_turn("itls").sequence(str(number))
+    seconds = [result.values["ttfts"][number], *gaps]
+    for place, one in enumerate(seconds):
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 <= one <= MOST_SECONDS:
+            field = f"itls[{number}][{place - 1}]" if place else f"ttfts[{number}]"
+            raise result.error(field, f"must be seconds in [0, {MOST_SECONDS:g}]", one)
+    return list(accumulate(round(one * PS_PER_S) for one in seconds))
+
+
+def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | None, tuple[str, ...]]:
+    """(when each request was sent, how many were under way at most, what to note)."""
+    concurrency = result.known_count("max_concurrency", least=1)
+    if "start_times" in result:
+        starts = [_moment(result, number) for number in range(len(chunks))]
+        first = min(starts, default=0.0)
+        return [round((start - first) * PS_PER_S) for start in starts], concurrency, ()
+    if result.values.get("request_rate") not in (float("inf"), "inf"):
+        rule = "must be there, where request_rate is finite: nothing else says when requests were sent"
+        raise result.error("start_times", rule, "nothing")
+    if concurrency is None:
+        return [0] * len(chunks), None, (FOLLOWS,)
+    free = [0] * concurrency
+    heapify(free)
+    sent = []
+    for answer in chunks:
+        sent.append(free[0])
+        heapreplace(free, free[0] + answer[-1])
+    return sent, concurrency, (FOLLOWS,)
+
+
+def _moment(result: Fields, number: int) -> float:
+    """Seconds of the client's clock."""
+    found = result.values["start_times"][number]
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= MOST_SECONDS * 10:
+        raise result.error(f"start_times[{number}]", "must be seconds", found)
+    return float(found)

@@ -1,0 +1,503 @@
+"""What an engine tells of a serving run while it runs.
+
+Requests that arrived, as columns: taken one by one, turned into columns many at a time.
+
+What replicas hold over time: exact sums over time and maxima of all states, and a series thinned to a size.
+
+Letters: N states, L levels.
+
+An engine calls this once per step and several times per request, so a call packs integers and does nothing else; no
+object is made per token. All times are whole picoseconds since the start of the workload.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from operator import mul
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..traces.workloads.arrival import MOST_PS, Arrival
+from .log import Columns
+from .serving import (
+    GAP_FIELDS,
+    PREEMPTION_FIELDS,
+    REQUEST_FIELDS,
+    STEP_BY_STEP,
+    UNKNOWN,
+    HostTotals,
+    LevelTotals,
+    Lookups,
+    MemberTotals,
+    ReplicaTotals,
+    ServingAbout,
+    ServingLog,
+    ServingMeta,
+    TransferTotals,
+    check_log,
+)
+
+_AT_ONCE = 2**6  # few: until then the ids of their texts stay in memory, and new ones find none that is warm
+
+
+class WrongArrivalError(ValueError):
+    """A request that cannot have come; the message says which, and why."""
+
+
+class RepeatedIdError(WrongArrivalError):
+    """A request with the id of another one.
+
+    Attributes:
+        request_id: that both have.
+    """
+
+    def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"request {self.request_id}: request_id must be unique in the workload, got it twice"
+
+
+class ArrivedRequests:
+    """What the workload says of each request, by serial, and which replica it was given to."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._newest: list[Arrival] = []
+        self._texts: dict[str, list[str]] = {"request_id": [], "tag": [], "slo": []}
+        self._counts = {name: array("q") for name in ("replica", "prompt_tokens", "output_tokens", "arrived_at_ps")}
+
+    def add(self, arrival: Arrival, replica: int) -> int:
+        """A request came; returns its serial.
+
+        Raises:
+            WrongArrivalError: it comes too late for a clock of 64 bits, or one before it had its id.
+        """
+        if arrival.arrives_ps > MOST_PS:
+            raise WrongArrivalError(
+                f"request {arrival.request_id}: arrives_ps must be at most {MOST_PS}, got {arrival.arrives_ps}"
+            )
+        known, replicas = self._known, self._counts["replica"]
+        serial = len(replicas)
+        known.add(arrival.request_id)
+        if len(known) == serial:  # it was there
+            raise RepeatedIdError(arrival.request_id)
+        replicas.append(replica)
+        self._newest.append(arrival)
+        if len(self._newest) == _AT_ONCE:
+            self._take_in()
+        return serial
+
+    def columns(self) -> Columns:
+        """By name, in the order of serials."""
+        self._take_in()
+        texts = {name: np.array(column, dtype=object) for name, column in self._texts.items()}
+        return {**texts, **{name: np.array(column) for name, column in self._counts.items()}}
+
+    def _take_in(self) -> None:
+        newest, texts, counts = self._newest, self._texts, self._counts
+        texts["request_id"] += [arrival.request_id for arrival in newest]
+        texts["tag"] += [arrival.tag for arrival in newest]
+        texts["slo"] += [arrival.slo for arrival in newest]
+        counts["prompt_tokens"].extend([arrival.prompt_tokens for arrival in newest])
+        counts["output_tokens"].extend([arrival.output_tokens for arrival in newest])
+        counts["arrived_at_ps"].extend([arrival.arrives_ps for arrival in newest])
+        newest.clear()
+
+
+MOST_POINTS = 1024
+# States that wait to be added up: a few MB, and enough for numpy to be quick.
+_GATHERED = 2**14
+# A row: replica, at_ps, running, waiting, then the used blocks of each level.
+_HELD = 2
+
+
+class ReplicaStates:
+    """The states of one replica, in order of time; each holds until the next one.
+
+    Every `stride`-th of them is kept, from the first one on: `stride` is the least power of two at which no more than
+    `MOST_POINTS` are. A replica may keep its sums itself (`held`): then its states are for the series alone (`sample`).
+
+    Attributes:
+        count: states so far.
+        sums: `[2 + L]` running, waiting and used blocks, added up over picoseconds until `at_ps`; exact.
+        most: `[2 + L]` their maxima.
+        at_ps: of the newest one.
+        next_sample: number, from 1, of the next state that `sample` wants.
+    """
+
+    def __init__(self, num_levels: int) -> None:
+        self.count = 0
+        self.at_ps = 0
+        self.sums = [0] * (2 + num_levels)
+        self.most = [0] * (2 + num_levels)
+        self._newest = [0] * (2 + num_levels)
+        self._stride = 1
+        self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
+        self._sampled: list[tuple[int, ...]] = []
+        self.next_sample = 1
+        self._holds = True  # the newest state, until the end of the run
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Add states `[N, 3 + L]`: at_ps, running, waiting, used blocks by level; raises ValueError out of order."""
+        spans = np.diff(rows[:, 0], prepend=self.at_ps)
+        if (spans < 0).any():
+            place = int(np.argmax(spans < 0))
+            before = int(rows[place - 1, 0]) if place else self.at_ps
+            raise ValueError(f"a state must not be before the one before it, at {before} ps, got {rows[place, 0]} ps")
+        lasted = spans.tolist()
+        for column in range(len(self.sums)):
+            values = rows[:, 1 + column].tolist()
+            # Blocks times picoseconds outgrow 64 bits, so these are Python's whole numbers.
+            self.sums[column] += sum(map(mul, [self._newest[column], *values], lasted))
+            self.most[column] = max(self.most[column], *values)
+            self._newest[column] = values[-1]
+        self.at_ps = int(rows[-1, 0])
+        self._keep(rows)
+
+    def sample(self, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
+        """The state of number `next_sample`, for the series alone; only one level uses blocks in it."""
+        others = len(self.sums) - _HELD - level - 1
+        self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
+        if len(self._sampled) > MOST_POINTS:
+            del self._sampled[1::2]
+            self._stride *= 2
+        self.next_sample = len(self._sampled) * self._stride + 1
+
+    def held(self, sums: Sequence[int], most: Sequence[int], count: int) -> None:
+        """`[2 + L]` `sums` until the end of the run, and `most`, of so many states: nothing is added up here."""
+        self.sums, self.most, self.count, self._holds = list(sums), list(most), count, False
+
+    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a level rose between states.
+
+        Args:
+            level: of the member.
+            block_ps: used blocks, added up over picoseconds, beyond what the states say.
+            most_blocks: used at once.
+        """
+        self.sums[_HELD + level] += block_ps
+        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
+
+    def until(self, at_ps: int) -> list[int]:
+        """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
+        if not self._holds:
+            return self.sums
+        return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """`[N, 3 + L]` the thinned series."""
+        return np.array(self._sampled, dtype=np.int64) if self._sampled else self._kept
+
+    def _keep(self, rows: NDArray[np.int64]) -> None:
+        # The next state to keep is the first one whose number is a multiple of the stride.
+        self._kept = np.concatenate([self._kept, rows[-self.count % self._stride :: self._stride]])
+        self.count += len(rows)
+        while len(self._kept) > MOST_POINTS:
+            self._kept = self._kept[::2].copy()
+            self._stride *= 2
+
+
+class States:
+    """The states of all replicas, packed as they come and added up many at a time."""
+
+    def __init__(self, num_replicas: int, num_levels: int) -> None:
+        self._replicas = tuple(ReplicaStates(num_levels) for _ in range(num_replicas))
+        self._row = Struct(f"={_HELD + 2 + num_levels}q")
+        self._packed = bytearray()
+        self._most_bytes = self._row.size * _GATHERED
+
+    def add(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
+        """A state of a replica, from `at_ps` on."""
+        self._packed += self._row.pack(replica, at_ps, running, waiting, *used_blocks)
+        if len(self._packed) >= self._most_bytes:
+            self._add_up()
+
+    def of(self, replica: int) -> ReplicaStates:
+        """Those of one replica, for whoever keeps its sums."""
+        return self._replicas[replica]
+
+    def all(self) -> tuple[ReplicaStates, ...]:
+        """By replica, with every state so far."""
+        self._add_up()
+        return self._replicas
+
+    def _add_up(self) -> None:
+        rows = np.frombuffer(self._packed, dtype=np.int64).reshape(-1, self._row.size // 8)
+        order = np.argsort(rows[:, 0], kind="stable")
+        owners, starts = np.unique(rows[order, 0], return_index=True)
+        for owner, part in zip(owners.tolist(), np.split(order, starts[1:]), strict=False):
+            if not 0 <= owner < len(self._replicas):
+                raise ValueError(f"replica must be in [0, {len(self._replicas) - 1}], got {owner}")
+            self._replicas[owner].add(rows[part, 1:])
+        self._packed = bytearray()
+
+
+_GAP = Struct(f"={len(GAP_FIELDS)}q")
+# Requests for which room is made at a time.
+_ROOM = 2**12
+
+
+class ServingRecorder:
+    """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
+
+    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`.
+    """
+
+    def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
+        """Begin with no request.
+
+        Args:
+            members: `[L]` names of the pool, in level order.
+            replicas: by name, in the order of their indices, `[L]` the KV blocks of each member; None for a member
+                whose blocks nobody counts.
+        """
+        levels = len(members)
+        self._members = tuple(members)
+        self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
+        self._arrived = ArrivedRequests()
+        self._emitted, self._scheduled, self._first, self._ended = (array("q") for _ in range(4))
+        self._cached = array("q")
+        self._levels = levels
+        self._rejected: dict[int, str] = {}
+        self._preempted = array("q")
+        self._gaps = bytearray()
+        self._judged = [[0, 0, 0, 0] for _ in members]
+        self._busy = [[[0, 0] for _ in members] for _ in replicas]
+        self._lookups = [[[0, 0, 0, 0] for _ in members] for _ in replicas]
+        self._states = States(len(replicas), levels)
+        self._paths: dict[int, str] = {}
+        self._stopped: tuple[int, str] | None = None
+        self._hosts: dict[int, HostTotals] = {}
+        self._transfers: TransferTotals | None = None
+
+    def arrived(self, arrival: Arrival, replica: int) -> int:
+        """A request came and was given to a replica; its serial, which names it in every other call.
+
+        Raises:
+            WrongArrivalError: it comes too late for a clock of 64 bits, or one before it had its id.
+        """
+        serial = self._arrived.add(arrival, replica)
+        if serial == len(self._ended):
+            self._make_room()
+        return serial
+
+    def rejected(self, serial: int, at_ps: int, reason: str) -> None:
+        """It will never be served; `reason` is not empty."""
+        self._ended[serial] = at_ps
+        self._rejected[serial] = reason
+
+    def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
+        """It enters the batch for the first time.
+
+        Args:
+            serial: of the request.
+            at_ps: when.
+            cached_tokens: `[L]` of its prompt, that each member's prefix cache held; empty where none held any.
+        """
+        self._scheduled[serial] = at_ps
+        place = serial * self._levels
+        for level, tokens in enumerate(cached_tokens):
+            self._cached[place + level] = tokens
+
+    def preempted(self, serial: int, at_ps: int) -> None:
+        """It leaves the batch for lack of memory and waits again; of one replica never back in time."""
+        self._preempted.append(serial)
+        self._preempted.append(at_ps)
+
+    def first_token(self, serial: int, at_ps: int) -> None:
+        """Its first token is out."""
+        self._first[serial] = at_ps
+
+    def finished(self, serial: int, at_ps: int) -> None:
+        """Its last token is out, and with it as many as it asked for."""
+        self._ended[serial] = at_ps
+
+    def emitted(self, serial: int, num_tokens: int) -> None:
+        """How many tokens of one that has not ended are out; to be told of each that has its first, at the end."""
+        self._emitted[serial] = num_tokens
+
+    def gaps(self, first_ps: int, increment_ps: int, count: int, rows: int) -> None:
+        """`rows` requests each saw `count` gaps between outputs: `first_ps`, `first_ps + increment_ps`, ...
+
+        A step's tokens come out together: a gap is between outputs, not tokens. The first one is after the first token.
+        """
+        self._gaps += _GAP.pack(first_ps, increment_ps, count, rows)
+
+    def single_gaps(self, gaps_ps: Sequence[int], rows: int) -> None:
+        """`rows` requests each saw these gaps between outputs."""
+        count = len(gaps_ps)
+        packed = [0] * (len(GAP_FIELDS) * count)
+        packed[0::4], packed[2::4], packed[3::4] = gaps_ps, [1] * count, [rows] * count
+        self._gaps += array("q", packed).tobytes()
+
+    def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
+        """A member judged `drafted` tokens of `rows` requests together; `accepted` stayed, and it added `own` itself.
+
+        One that has nothing to judge and writes a token of its own is among them; a prefill is not.
+        """
+        sums = self._judged[level]
+        sums[0] += rows
+        sums[1] += drafted
+        sums[2] += accepted
+        sums[3] += own
+
+    def state(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
+        """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
+        self._states.add(replica, at_ps, running, waiting, used_blocks)
+
+    def states_of(self, replica: int) -> ReplicaStates:
+        """For a replica that keeps its sums itself: it samples states for the series, and says once what it held."""
+        return self._states.of(replica)
+
+    def path(self, replica: int, words: str) -> None:
+        """How the steps of a replica are worked out; not empty."""
+        self._paths[replica] = words
+
+    def busy(self, replica: int, level: int, duration_ps: int, forwards: int = 1) -> None:
+        """A member ran on its device, for so many forwards."""
+        sums = self._busy[replica][level]
+        sums[0] += duration_ps
+        sums[1] += forwards
+
+    def looked_up(self, replica: int, level: int, asked: tuple[int, int], found: tuple[int, int]) -> None:
+        """A member's prefix cache was asked for (blocks, tokens) and held (blocks, tokens): of one look-up, or many."""
+        sums = self._lookups[replica][level]
+        sums[0] += asked[0]
+        sums[1] += found[0]
+        sums[2] += asked[1]
+        sums[3] += found[1]
+
+    def stopped(self, at_ps: int, reason: str) -> None:
+        """The run ends before all of its requests have; `reason` is not empty."""
+        self._stopped = at_ps, reason
+
+    def offloaded(self, replica: int, totals: HostTotals) -> None:
+        """What host memory did for a replica, in all."""
+        self._hosts[replica] = totals
+
+    @property
+    def stopped_by(self) -> str:
+        """Why the run ended before all of its requests have; "" if it has not."""
+        return self._stopped[1] if self._stopped is not None else ""
+
+    def transferred(self, totals: TransferTotals) -> None:
+        """What crossed the link between replicas, in all."""
+        self._transfers = totals
+
+    def log(self, about: ServingAbout) -> ServingLog:
+        """All of it so far; the recorder can go on.
+
+        Raises:
+            TraceFormatError: what it was told does not go together; one line.
+        """
+        requests = self._requests()
+        ended_at_ps, reason = self._stopped or (int(requests["ended_at_ps"].max(initial=0)), "")
+        meta = ServingMeta(
+            about=about,
+            members=self._members,
+            replicas=self._replicas(ended_at_ps),
+            levels=tuple(LevelTotals(**_named(LevelTotals, sums)) for sums in self._judged),
+            ended_at_ps=ended_at_ps,
+            stopped=reason,
+            transfers=self._transfers,
+        )
+        log = ServingLog(
+            meta=meta,
+            requests=requests,
+            preemptions=self._preemptions(requests["replica"]),
+            series=self._series(),
+            gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
+        )
+        check_log(log, Path("run"), ids_are_unique=True)
+        return log
+
+    def _make_room(self) -> None:
+        """For what happens to the next requests."""
+        for times in (self._scheduled, self._first, self._ended):
+            times.extend([UNKNOWN] * _ROOM)
+        self._emitted.extend([0] * _ROOM)
+        self._cached.extend([0] * (_ROOM * self._levels))
+
+    def _requests(self) -> Columns:
+        columns = self._arrived.columns()
+        count = len(columns["replica"])
+        rejected = np.full(count, "", dtype=object)
+        for serial, reason in self._rejected.items():
+            rejected[serial] = reason
+        times = {"scheduled": self._scheduled, "first_token": self._first, "ended": self._ended}
+        columns |= {f"{name}_at_ps": _whole_numbers(column, count) for name, column in times.items()}
+        finished = (columns["ended_at_ps"] != UNKNOWN) & (rejected == "")
+        emitted = np.where(finished, columns["output_tokens"], _whole_numbers(self._emitted, count))
+        cached = _whole_numbers(self._cached, count * self._levels).reshape(-1, self._levels)
+        columns |= {"emitted_tokens": emitted, "rejected": rejected, "cached_tokens": cached}
+        return {name: columns[name] for name in REQUEST_FIELDS}
+
+    def _preemptions(self, replicas: NDArray[np.int64]) -> Columns:
+        """In order of time, and of replicas at one instant, whichever was let run first."""
+        columns = _columns(np.array(self._preempted, dtype=np.int64), PREEMPTION_FIELDS)
+        order = np.lexsort((replicas[columns["request"]], columns["at_ps"]))
+        return {name: column[order] for name, column in columns.items()}
+
+    def _replicas(self, ended_at_ps: int) -> tuple[ReplicaTotals, ...]:
+        found = []
+        for index, ((name, blocks), states, busy, lookups) in enumerate(
+            zip(self._blocks.items(), self._states.all(), self._busy, self._lookups, strict=True)
+        ):
+            (running, waiting, *blocks_ps) = states.until(ended_at_ps)
+            (most_running, most_waiting, *most_blocks) = states.most
+            members = tuple(
+                MemberTotals(
+                    num_blocks=blocks[level],
+                    most_blocks=most_blocks[level],
+                    block_ps=blocks_ps[level],
+                    busy_ps=busy[level][0],
+                    forwards=busy[level][1],
+                    lookups=Lookups(**_named(Lookups, lookups[level])),
+                )
+                for level in range(len(self._members))
+            )
+            found.append(
+                ReplicaTotals(
+                    name=name,
+                    path=self._paths.get(index, STEP_BY_STEP),
+                    states=states.count,
+                    most_running=most_running,
+                    running_ps=running,
+                    most_waiting=most_waiting,
+                    waiting_ps=waiting,
+                    members=members,
+                    host=self._hosts.get(index),
+                )
+            )
+        return tuple(found)
+
+    def _series(self) -> Columns:
+        kept = [states.kept for states in self._states.all()]
+        rows = np.concatenate(kept)
+        return {
+            "replica": np.repeat(np.arange(len(kept)), [len(part) for part in kept]),
+            "at_ps": rows[:, 0].copy(),
+            "running": rows[:, 1].copy(),
+            "waiting": rows[:, 2].copy(),
+            "used_blocks": rows[:, 3:].copy(),
+        }
+
+
+def _whole_numbers(column: "array[int]", count: int) -> NDArray[np.int64]:
+    """A copy of the first so many, since the column may grow on."""
+    return np.frombuffer(column, dtype=np.int64)[:count].copy()
+
+
+def _columns(packed: NDArray[np.int64], fields: Sequence[str]) -> Columns:
+    """Columns of rows that stand one behind the other."""
+    rows = packed.reshape(-1, len(fields))
+    return {name: rows[:, place].copy() for place, name in enumerate(fields)}
+
+
+def _named(record: type[LevelTotals | Lookups], sums: list[int]) -> dict[str, int]:
+    return dict(zip(record.model_fields, sums, strict=True))

@@ -1,0 +1,600 @@
+"""What a serving run says of itself, and its sums: `meta.json` of its folder.
+
+Exact sums of times, and over runs of gaps, whose columns `log.ServingLog` describes.
+
+Sums of time are whole picoseconds times requests or blocks, as exact as the clock. Letter: L levels.
+
+The log of a serving run: its requests, its replicas over time, and the gaps between outputs, as columns.
+
+Times are whole picoseconds since the start of the workload. Letters: R requests, L levels.
+
+What must hold of the log of a serving run, whether an engine has just told it or a file holds it.
+
+The folder of a serving run: `meta.json` and hashed Parquet files, written whole or not at all, checked when read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import Field, JsonValue, model_validator
+
+from ..traces.errors import TraceFormatError
+from ..traces.folder import META, hash_file, read_meta, read_table
+from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version
+from ..traces.workloads.arrival import MOST_COUNT, MOST_PS
+from .log import Columns, new_folder
+
+# Python's numbers take several times the room of numpy's: so many runs are turned into them at a time.
+_AT_ONCE = 2**16
+
+
+def total_gaps(gaps: Columns) -> int:
+    """How many gaps all runs hold."""
+    return exact_dot(gaps["count"], gaps["rows"])
+
+
+def total_ps(gaps: Columns) -> int:
+    """Picoseconds of all gaps together."""
+    # The mean of a run is that of its first and its last gap, which together stay within 64 bits.
+    ends = 2 * gaps["first_ps"] + gaps["increment_ps"] * (gaps["count"] - 1)
+    return exact_dot(ends, gaps["count"] * gaps["rows"]) // 2
+
+
+def exact_dot(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """The sum of products, in Python's whole numbers, since it may outgrow 64 bits."""
+    found = 0
+    for start in range(0, len(one), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        found += sum(map(mul, one[part].tolist(), other[part].tolist()))
+    return found
+
+
+Count = Annotated[int, Field(ge=0)]
+# How the steps of a replica were worked out.
+STEP_BY_STEP = "step by step"
+JUMPS = "in jumps of many steps"
+ROUNDS = "from rounds played once"
+
+Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
+
+
+class Lookups(Record):
+    """What was asked of a member's prefix cache, and what it held.
+
+    Attributes:
+        asked_blocks: full blocks of the texts that were looked up.
+        found_blocks: of those, how many it held.
+        asked_tokens: tokens of the texts that were looked up, those of a last block that is not full included.
+        found_tokens: of those, how many it held.
+    """
+
+    asked_blocks: Count = 0
+    found_blocks: Count = 0
+    asked_tokens: Count = 0
+    found_tokens: Count = 0
+
+    @model_validator(mode="after")
+    def _found(self) -> "Lookups":
+        for what in ("blocks", "tokens"):
+            asked, found = getattr(self, f"asked_{what}"), getattr(self, f"found_{what}")
+            if found > asked:
+                raise ValueError(f"found_{what} must be at most asked_{what}, {asked}, got {found}")
+        return self
+
+
+class MemberTotals(Record):
+    """What one member of a replica did and held.
+
+    Attributes:
+        num_blocks: KV blocks it may use; None: nobody counts them, or it keeps no keys and values.
+        most_blocks: that it used at once.
+        block_ps: used blocks, added up over time.
+        busy_ps: time of its forwards, of those that the end of the run cuts until then.
+        forwards: batched forwards it ran.
+        lookups: in its prefix cache.
+    """
+
+    num_blocks: Annotated[int, Field(ge=1)] | None
+    most_blocks: Count
+    block_ps: Count
+    busy_ps: Count
+    forwards: Count
+    lookups: Lookups
+
+    @model_validator(mode="after")
+    def _fits(self) -> "MemberTotals":
+        if self.num_blocks is not None and self.most_blocks > self.num_blocks:
+            raise ValueError(f"most_blocks must be at most num_blocks, {self.num_blocks}, got {self.most_blocks}")
+        return self
+
+
+class HostTotals(Record):
+    """What host memory did for the prefix caches of a replica.
+
+    Attributes:
+        stored: blocks of each member that came, by its name.
+        loaded: blocks that were read again.
+        dropped: blocks that went.
+        most_bytes: that were used at once.
+        load_ps: that steps took longer for what was read, until the end of the run.
+    """
+
+    stored: dict[str, Count]
+    loaded: dict[str, Count]
+    dropped: dict[str, Count]
+    most_bytes: Count
+    load_ps: Count
+
+
+class ReplicaTotals(Record):
+    """What one replica did.
+
+    Attributes:
+        name: unique among the replicas.
+        path: how its steps were worked out, in words; figures do not depend on it.
+        states: that it reported, of which the series holds some.
+        most_running: requests in its batch at once.
+        running_ps: requests in its batch, added up over time.
+        most_waiting: requests in its queue at once, preempted ones among them.
+        waiting_ps: requests in its queue, added up over time.
+        members: `[L]`.
+        host: what host memory did for it; None where it has none.
+    """
+
+    name: str = Field(pattern=NAME_PATTERN)
+    path: Title = STEP_BY_STEP
+    states: Count
+    most_running: Count
+    running_ps: Count
+    most_waiting: Count
+    waiting_ps: Count
+    members: tuple[MemberTotals, ...]
+    host: HostTotals | None = None
+
+
+class LevelTotals(Record):
+    """What one member judged in all replicas; a prefill judges nothing and is not among it.
+
+    Attributes:
+        verifications: one per request and forward in which it judged, or wrote a token of its own.
+        judged: drafted tokens that it was given.
+        accepted: of those, how many stayed; own tokens are not among them.
+        own: tokens it added itself, corrections and bonuses.
+    """
+
+    verifications: Count
+    judged: Count
+    accepted: Count
+    own: Count
+
+    @model_validator(mode="after")
+    def _accepted(self) -> "LevelTotals":
+        if self.accepted > self.judged:
+            raise ValueError(f"accepted must be at most judged, {self.judged}, got {self.accepted}")
+        if self.own > self.verifications:
+            raise ValueError(f"own must be at most verifications, {self.verifications}, got {self.own}")
+        return self
+
+
+class TransferTotals(Record):
+    """What crossed the link from replicas that prefill to those that decode, until the end of the run.
+
+    Attributes:
+        handed_over: requests.
+        held_ps: times from the end of their prefill until blocks and a place were there for them, added up.
+        sent: transfers that came to the link; a request whose text the other prefix cache holds needs none.
+        unfinished: of these, those that the end of the run found waiting, or cut.
+        bytes: that were sent; of a transfer that was cut, in whole ones, what its time until then is of all of it.
+        busy_ps: time of the link for them.
+        queued_ps: times that they waited for others before them, added up.
+        most_queued_ps: the longest of these.
+    """
+
+    handed_over: Count
+    held_ps: Count
+    sent: Count
+    unfinished: Count = 0
+    bytes: Count
+    busy_ps: Count
+    queued_ps: Count
+    most_queued_ps: Count
+
+
+class ServingAbout(Record):
+    """What was run.
+
+    Attributes:
+        policy: as it was named.
+        workload: as it was named, rate included.
+        cluster: as it was named.
+        seed: of the acceptance that was drawn and of whatever else is chance.
+        notes: what a reader of its figures has to know, a line each.
+        setting: all else that was asked for, by option.
+    """
+
+    policy: Title
+    workload: Title
+    cluster: Title
+    seed: int = 0
+    notes: tuple[Title, ...] = ()
+    setting: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ServingMeta(Record):
+    """`meta.json` of a serving run.
+
+    Attributes:
+        about: what was run.
+        members: of the pool, in level order, the target last.
+        replicas: in the order of their indices.
+        levels: `[L]`.
+        ended_at_ps: when the last request ended, or the run was stopped.
+        stopped: why the run was stopped before all requests had ended; "" if it was not.
+        transfers: from replicas that prefill to those that decode; None where there are none.
+    """
+
+    format: Literal["paceline-serving"] = "paceline-serving"
+    version: Version = 1
+    kind: Literal["serving"] = "serving"
+    about: ServingAbout
+    members: tuple[Annotated[str, Field(pattern=NAME_PATTERN)], ...] = Field(min_length=1)
+    replicas: tuple[ReplicaTotals, ...] = Field(min_length=1)
+    levels: tuple[LevelTotals, ...]
+    ended_at_ps: Count
+    stopped: Title = ""
+    transfers: TransferTotals | None = None
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "ServingMeta":
+        _check_unique("members", self.members)
+        _check_unique("replicas", [replica.name for replica in self.replicas])
+        for name, found in (("levels", self.levels), *(("members", replica.members) for replica in self.replicas)):
+            if len(found) != len(self.members):
+                raise ValueError(f"{name} must be one per member, {len(self.members)}, got {len(found)}")
+        return self
+
+
+def _check_unique(name: str, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise ValueError(f"names of {name} must be unique, got {list(names)}")
+
+
+# A time of what did not happen.
+UNKNOWN = -1
+
+REQUEST_FIELDS = (
+    "request_id",
+    "tag",
+    "slo",
+    "replica",
+    "prompt_tokens",
+    "output_tokens",
+    "emitted_tokens",
+    "arrived_at_ps",
+    "scheduled_at_ps",
+    "first_token_at_ps",
+    "ended_at_ps",
+    "rejected",
+    "cached_tokens",
+)
+PREEMPTION_FIELDS = ("request", "at_ps")
+SERIES_FIELDS = ("replica", "at_ps", "running", "waiting", "used_blocks")
+GAP_FIELDS = ("first_ps", "increment_ps", "count", "rows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLog:
+    """What happened in one serving run.
+
+    Attributes:
+        meta: what was run, and its sums.
+        requests: one row per request that arrived (REQUEST_FIELDS), in order of arrival. `replica` is an index into
+            `meta.replicas`; `output_tokens` were asked for and `emitted_tokens` came out; a time is UNKNOWN where it
+            did not come to it; `rejected` is the reason, "" for all others; `cached_tokens` `[R, L]` are those of the
+            prompt that each member's prefix cache held when the request was first scheduled. A request has finished if
+            it ended and was not rejected.
+        preemptions: one row each (PREEMPTION_FIELDS), in order of time; `request` is an index into `requests`.
+        series: states of the replicas (SERIES_FIELDS), each from `at_ps` until the next one of its replica, and thinned
+            as `states.ReplicaStates` says; `used_blocks` by level.
+        gaps: runs of gaps between outputs (GAP_FIELDS): `rows` requests each saw `count` gaps, `first_ps`, `first_ps +
+            increment_ps` and so on. Those of requests that did not finish are among them.
+    """
+
+    meta: ServingMeta
+    requests: Columns
+    preemptions: Columns
+    series: Columns
+    gaps: Columns
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """`[R]` whether each request finished."""
+        return np.asarray((self.requests["ended_at_ps"] != UNKNOWN) & (self.requests["rejected"] == ""))
+
+
+GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "preemptions", "requests", "series"))
+
+
+class _Table:
+    """Rules of one file's columns, each broken by the first row that does."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        self._path = path
+        self._columns = columns
+
+    def require(self, holds: NDArray[Any], field: str, rule: str) -> None:
+        """Raise TraceFormatError unless a rule holds in every row; `holds` is of booleans."""
+        if not holds.all():
+            row = int(np.argmin(holds))
+            value = self._columns[field][row]
+            raise TraceFormatError(self._path, field, f"{rule} (row {row})", _plain(value))
+
+    def require_within(self, field: str, least: int, most: int) -> None:
+        """Raise TraceFormatError unless a column lies in [least, most]."""
+        values = self._columns[field]
+        within = (values >= least) & (values <= most)
+        self.require(within, field, f"must be in [{least}, {most}]")
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - whatever a column holds
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> None:
+    """Refuse a log whose parts do not go together.
+
+    Args:
+        log: all of it.
+        path: the folder that errors name.
+        ids_are_unique: those of requests, as whoever gathered them made sure of.
+
+    Raises:
+        TraceFormatError: the first rule that is broken, with its file, field and row.
+    """
+    if log.meta.ended_at_ps > MOST_PS:
+        raise TraceFormatError(path / "meta.json", "ended_at_ps", f"must be at most {MOST_PS}", log.meta.ended_at_ps)
+    if not ids_are_unique:
+        first = _first_of_each(log.requests["request_id"].tolist())
+        _Table(path / REQUESTS, log.requests).require(first, "request_id", "must be unique")
+    _check_requests(log, path / REQUESTS)
+    _check_times(log, path / REQUESTS)
+    _check_tokens(log, path / REQUESTS)
+    _check_preemptions(log, path / PREEMPTIONS)
+    _check_series(log, path / SERIES)
+    _check_gaps(log, path / GAPS)
+
+
+def _check_requests(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.requests), log.requests
+    table.require(columns["request_id"] != "", "request_id", "must not be empty")
+    table.require_within("replica", 0, len(log.meta.replicas) - 1)
+    table.require_within("prompt_tokens", 1, MOST_COUNT)
+    table.require_within("output_tokens", 1, MOST_COUNT)
+    cached = columns["cached_tokens"]
+    if cached.shape[1:] != (len(log.meta.members),):
+        raise TraceFormatError(path, "cached_tokens", f"must hold {len(log.meta.members)} each", cached.shape[1:])
+    fits = (cached >= 0) & (cached <= columns["prompt_tokens"][:, None])
+    table.require(np.asarray(fits.all(axis=1)), "cached_tokens", "must be in [0, prompt_tokens]")
+
+
+def _first_of_each(names: list[str]) -> NDArray[np.bool_]:
+    """Where a name stands for the first time."""
+    if len(set(names)) == len(names):
+        return np.ones(len(names), dtype=bool)
+    _, places = np.unique(names, return_index=True)
+    return np.isin(np.arange(len(names)), places)
+
+
+def _check_times(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.requests), log.requests
+    table.require_within("arrived_at_ps", 0, log.meta.ended_at_ps)
+    for field in ("scheduled_at_ps", "first_token_at_ps", "ended_at_ps"):
+        table.require_within(field, UNKNOWN, log.meta.ended_at_ps)
+    arrived, scheduled, first, ended = (
+        columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "first_token", "ended")
+    )
+    rejected = columns["rejected"] != ""
+    table.require((scheduled == UNKNOWN) | (scheduled >= arrived), "scheduled_at_ps", "must not be before the arrival")
+    table.require(
+        (first == UNKNOWN) | ((scheduled != UNKNOWN) & (first >= scheduled) & ~rejected),
+        "first_token_at_ps",
+        "must not be before the request was scheduled, and not be there if it was rejected",
+    )
+    after = np.where(rejected, np.maximum(arrived, scheduled), first)
+    table.require(
+        (ended == UNKNOWN) | ((ended >= after) & (after != UNKNOWN)),
+        "ended_at_ps",
+        "must not be before the first token",
+    )
+    table.require(~rejected | (ended != UNKNOWN), "ended_at_ps", "must be there of a rejected request")
+    if not log.meta.stopped:
+        table.require(ended != UNKNOWN, "ended_at_ps", "must be there where the run was not stopped")
+
+
+def _check_tokens(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.requests), log.requests
+    emitted, asked = columns["emitted_tokens"], columns["output_tokens"]
+    begun = columns["first_token_at_ps"] != UNKNOWN
+    table.require(emitted <= asked, "emitted_tokens", "must be at most output_tokens")
+    table.require(~log.finished | (emitted == asked), "emitted_tokens", "must be output_tokens of a finished request")
+    table.require((emitted > 0) == begun, "emitted_tokens", "must be > 0 with a first token, else 0")
+
+
+def _check_preemptions(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.preemptions), log.preemptions
+    table.require_within("request", 0, len(log.requests["request_id"]) - 1)
+    scheduled = log.requests["scheduled_at_ps"][columns["request"]]
+    table.require(scheduled != UNKNOWN, "request", "must have been scheduled")
+    within = (columns["at_ps"] >= scheduled) & (columns["at_ps"] <= log.meta.ended_at_ps)
+    table.require(within, "at_ps", "must be between the request's first step and the end of the run")
+
+
+def _check_series(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.series), log.series
+    table.require_within("replica", 0, len(log.meta.replicas) - 1)
+    table.require_within("at_ps", 0, log.meta.ended_at_ps)
+    owner, at_ps = columns["replica"], columns["at_ps"]
+    same = np.diff(owner, prepend=owner[:1]) == 0
+    table.require(np.diff(owner, prepend=owner[:1]) >= 0, "replica", "must be in order")
+    table.require(~same | (np.diff(at_ps, prepend=at_ps[:1]) >= 0), "at_ps", "must be in order for each replica")
+    totals = log.meta.replicas
+    for field in ("running", "waiting"):
+        most = np.array([getattr(replica, f"most_{field}") for replica in totals])
+        within = (columns[field] >= 0) & (columns[field] <= most[owner])
+        table.require(within, field, f"must be in [0, most_{field}]")
+    used = columns["used_blocks"]
+    if used.shape[1:] != (len(log.meta.members),):
+        raise TraceFormatError(path, "used_blocks", f"must hold {len(log.meta.members)} each", used.shape[1:])
+    most = np.array([[member.most_blocks for member in replica.members] for replica in totals])
+    fits = np.asarray(((used >= 0) & (used <= most[owner])).all(axis=1))
+    table.require(fits, "used_blocks", "must be in [0, most_blocks]")
+
+
+def _check_gaps(log: ServingLog, path: Path) -> None:
+    table, columns = _Table(path, log.gaps), log.gaps
+    table.require_within("count", 1, MOST_COUNT)
+    table.require_within("rows", 1, MOST_COUNT)
+    table.require_within("first_ps", 0, MOST_PS)
+    table.require_within("increment_ps", -MOST_PS, MOST_PS)
+    later, rule = columns["count"] - 1, f"must leave the last gap in [0, {MOST_PS}]"
+    # First in floats, so that the whole numbers cannot run over.
+    table.require(np.abs(columns["increment_ps"] * later.astype(np.float64)) <= 2.0**62, "increment_ps", rule)
+    last = columns["first_ps"] + columns["increment_ps"] * later
+    table.require((last >= 0) & (last <= MOST_PS), "increment_ps", rule)
+    _check_gap_sums(log, path)
+
+
+def _check_gap_sums(log: ServingLog, path: Path) -> None:
+    """Outputs of a request are at most its tokens, and the gaps of one that finished fill the time between its ends."""
+    most = int(np.maximum(log.requests["emitted_tokens"] - 1, 0).sum())
+    found = total_gaps(log.gaps)
+    if found > most:
+        raise TraceFormatError(path, "count", f"must add up to at most {most} gaps, as tokens were emitted", found)
+    begun = log.requests["first_token_at_ps"] != UNKNOWN
+    finished = log.finished
+    lasted = (log.requests["ended_at_ps"] - log.requests["first_token_at_ps"])[finished]
+    filled = exact_dot(lasted, np.ones_like(lasted))
+    if begun.sum() == finished.sum() and total_ps(log.gaps) != filled:
+        rule = f"must add up to the {filled} ps between first and last tokens"
+        raise TraceFormatError(path, "first_ps", rule, total_ps(log.gaps))
+
+
+_TEXTS = {"request_id", "tag", "slo", "rejected"}
+_BY_LEVEL = {"cached_tokens", "used_blocks"}
+# Of these UNKNOWN is null in the file.
+_MAY_LACK = {"scheduled_at_ps", "first_token_at_ps", "ended_at_ps"}
+_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
+
+
+def _field(name: str) -> pa.Field:
+    kind = pa.string() if name in _TEXTS else _LIST if name in _BY_LEVEL else pa.int64()
+    return pa.field(name, kind, nullable=name in _MAY_LACK)
+
+
+SCHEMAS = {
+    file: pa.schema([_field(name) for name in fields])
+    for file, fields in {
+        GAPS: GAP_FIELDS,
+        PREEMPTIONS: PREEMPTION_FIELDS,
+        REQUESTS: REQUEST_FIELDS,
+        SERIES: SERIES_FIELDS,
+    }.items()
+}
+
+
+class StoredServingMeta(ServingMeta):
+    """`meta.json` as it lies on the disk.
+
+    Attributes:
+        sha256: of each Parquet file.
+    """
+
+    sha256: dict[str, str]
+
+    @model_validator(mode="after")
+    def _all_files(self) -> "StoredServingMeta":
+        if set(self.sha256) != set(SCHEMAS):
+            raise ValueError(f"sha256 must name {', '.join(sorted(SCHEMAS))}, got {sorted(self.sha256)}")
+        return self
+
+
+def write_serving(log: ServingLog, path: Path) -> None:
+    """Write the folder of a run.
+
+    Raises:
+        ValueError: `path` exists already, or lies inside a recording.
+        OSError: naming `path`; nothing stays of what was written.
+    """
+    with new_folder(path) as part:
+        tables = {GAPS: log.gaps, PREEMPTIONS: log.preemptions, REQUESTS: log.requests, SERIES: log.series}
+        for name, columns in tables.items():
+            # Without Arrow's own schema the same run gives the same bytes.
+            pq.write_table(_table(columns, SCHEMAS[name]), part / name, compression="zstd", store_schema=False)
+        stored = StoredServingMeta(**log.meta.model_dump(), sha256={name: hash_file(part / name) for name in SCHEMAS})
+        (part / META).write_text(f"{stored.model_dump_json(indent=1)}\n", encoding="utf-8")
+
+
+def read_serving(path: Path) -> ServingLog:
+    """Read the folder of a run.
+
+    Raises:
+        TraceFormatError: anything about it is not sound; the message is one line.
+    """
+    if not path.is_dir():
+        raise TraceFormatError(
+            path, "run", "must be the folder of a serving run", "a file" if path.exists() else "nothing"
+        )
+    stored = read_meta(path / META, StoredServingMeta)
+    tables = {name: read_table(path / name, stored.sha256[name], schema) for name, schema in SCHEMAS.items()}
+    levels = len(stored.members)
+    columns = {name: _columns(table, path / name, levels) for name, table in tables.items()}
+    log = ServingLog(
+        meta=ServingMeta.model_validate(stored.model_dump(exclude={"sha256"})),
+        requests=columns[REQUESTS],
+        preemptions=columns[PREEMPTIONS],
+        series=columns[SERIES],
+        gaps=columns[GAPS],
+    )
+    check_log(log, path)
+    return log
+
+
+def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
+        if field.name in _BY_LEVEL:
+            rows, levels = values.shape
+            offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * levels)
+            arrays.append(pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=field.type))
+        else:
+            lacking = values == UNKNOWN if field.name in _MAY_LACK else None
+            arrays.append(pa.array(values, type=field.type, mask=lacking))
+    return pa.table(arrays, schema=schema)
+
+
+def _columns(table: pa.Table, path: Path, levels: int) -> Columns:
+    return {name: _column(table.column(name).combine_chunks(), path, name, levels) for name in table.column_names}
+
+
+def _column(values: pa.Array, path: Path, name: str, levels: int) -> NDArray[Any]:
+    if name in _TEXTS:
+        return np.array(values.to_pylist(), dtype=object)
+    if name in _BY_LEVEL:
+        lengths = values.value_lengths().to_numpy()
+        if (lengths != levels).any():
+            found = int(lengths[lengths != levels][0])
+            raise TraceFormatError(path, name, f"must hold one per member, {levels}", found)
+        return np.asarray(values.flatten()).reshape(-1, levels)
+    if name in _MAY_LACK:
+        if (values.drop_null().to_numpy() < 0).any():
+            raise TraceFormatError(path, name, "must be >= 0, or null", "less")
+        return np.asarray(values.fill_null(UNKNOWN))
+    return np.asarray(values)

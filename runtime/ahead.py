@@ -1,0 +1,328 @@
+"""Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
+
+Whether members that may work at the same time do so in threads, and what was measured of it.
+
+Threads share the processors, so on a small machine they may cost more than they save. What they answer is the same.
+
+All parts read the text as it was before. What they leave in caches is cut back once all verdicts are in, to what the
+engine says stays of it (`decoding.overlap.settle`). Of a request that has to wait none counts. Where parts in threads
+find no memory, all of them run again in turns, in which one may take it from another. Letters: B requests, P parts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..base.errors import ArgumentError
+from ..decoding.legal_steps import Policy
+from ..decoding.overlap import Span, front_of, settle, spans_of
+from ..decoding.overlap_op import OverlapItem
+from ..decoding.overlap_run import together
+from ..decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
+from ..decoding.session import Session
+from ..decoding.steps import Draft, Verify
+from ..policies.about import may_work_ahead
+from .clock import Clock
+from .draft import DraftProcessor, ForeignDrafter
+from .executor import Executor, Phases, RollbackProcessor
+from .pools.members import LoadedMember
+from .state import CrowdedError
+from .verify import VerifyProcessor
+
+AheadKind = Literal["auto", "threads", "turns"]
+AHEAD_KINDS: tuple[AheadKind, ...] = ("auto", "threads", "turns")
+# Operations that `auto` tries each way: after one that pays for what comes up once, enough to outlast a disturbance.
+TRIED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AheadPace:
+    """What came of a run's operations in which several members worked.
+
+    Attributes:
+        asked: as it was asked for.
+        used: how most of them ran, "" if there was none.
+        threads_s, turns_s: median seconds of the operations that were tried, None where none was.
+        why: why threads were not even tried; empty if they were, or nobody asked for them.
+    """
+
+    asked: AheadKind
+    used: str
+    threads_s: float | None
+    turns_s: float | None
+    why: str
+
+
+def check_ahead(asked: str) -> AheadKind:
+    """How members are to work ahead; raises ArgumentError for another word."""
+    for kind in AHEAD_KINDS:
+        if asked == kind:
+            return kind
+    raise ArgumentError(f"`overlap` must be one of {', '.join(AHEAD_KINDS)}, got {asked!r}")
+
+
+def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
+    """Refuse to choose how policies, by name, work ahead where none ever does; raises ArgumentError."""
+    if asked != "auto" and not any(map(may_work_ahead, policies.values())):
+        names = " nor ".join(policies)
+        raise ArgumentError(f"`overlap` is for policies that work ahead, such as pearl, got {asked!r} for {names}")
+
+
+def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -> str:
+    """Why members cannot work in threads, empty if they can.
+
+    Args:
+        sampling: mode of the run.
+        whole: whether all models are in this process.
+        limited: whether the memory of their caches is.
+        graphs: whether a member replays captured graphs.
+    """
+    if sampling == "rejection":
+        return "rejection sampling draws from one stream of chance per request, in order"
+    if not whole:
+        return "several processes have to run the same forwards in the same order"
+    if limited:
+        return "members that share limited memory take it from one another"
+    return "captured graphs replay one at a time" if graphs else ""
+
+
+class Pace:
+    """Chooses, operation by operation. Mutated by `note`.
+
+    Args:
+        asked: `auto` tries both ways in turn, and goes on with the quicker one.
+        why_not: why threads cannot be, empty if they can.
+
+    Raises:
+        ArgumentError: `threads` where there can be none.
+    """
+
+    def __init__(self, asked: AheadKind, why_not: str) -> None:
+        if asked == "threads" and why_not:
+            raise ArgumentError(f"`overlap` cannot be threads: {why_not}")
+        self._asked = asked
+        self._why_not = why_not
+        self._seconds: Mapping[bool, list[float]] = {True: [], False: []}
+        self._num_ops = {True: 0, False: 0}
+
+    @property
+    def threads_next(self) -> bool:
+        """Whether the next operation runs in threads."""
+        if self._asked == "turns" or self._why_not:
+            return False
+        if self._asked == "threads":
+            return True
+        in_threads, in_turns = self._num_ops[True], self._num_ops[False]
+        if min(in_threads, in_turns) <= TRIED:
+            return in_threads < in_turns
+        return _median(self._seconds[True]) < _median(self._seconds[False])
+
+    def note(self, seconds: float, *, threads: bool) -> None:
+        """An operation took so long; the first one of either kind pays for what comes up once and is left out."""
+        self._num_ops[threads] += 1
+        if 1 < self._num_ops[threads] <= TRIED + 1:
+            self._seconds[threads].append(seconds)
+
+    def told(self) -> AheadPace:
+        """What there is to say of the run so far."""
+        ran = max(self._num_ops, key=self._num_ops.__getitem__)
+        used = "" if not self._num_ops[ran] else "threads" if ran else "turns"
+        return AheadPace(
+            asked=self._asked,
+            used=used,
+            threads_s=_median(self._seconds[True]) if self._seconds[True] else None,
+            turns_s=_median(self._seconds[False]) if self._seconds[False] else None,
+            why="" if self._asked == "turns" else self._why_not,
+        )
+
+
+def _median(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) // 2]
+
+
+Answer = Drafted | Judged | Failed | Deferred
+Maker = Callable[[], tuple[list[Answer], PartRun]]
+
+
+class Lane(NamedTuple):
+    """One member, with all that a forward of it mutates but its caches."""
+
+    executor: Executor
+    draft: DraftProcessor
+    verify: VerifyProcessor
+
+
+class _Part(NamedTuple):
+    """One part of an operation: its member, and each request as that member reads it."""
+
+    level: int
+    drafts: list[tuple[Session, Draft]]
+    verifies: list[tuple[Session, Verify]]
+
+
+class Lanes:
+    """Mutates caches, request states and what it notes of seconds; no session.
+
+    Args:
+        members: by level.
+        executor: runs them one at a time; each lane has a twin of it.
+        foreign: by level, the members with a tokenizer of their own.
+        clock: measures.
+        pace: says whether parts run in threads.
+
+    Attributes:
+        parts: `[P]` how the parts of the latest operation ran.
+        pace: as given.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[LoadedMember],
+        executor: Executor,
+        foreign: Mapping[int, ForeignDrafter],
+        clock: Clock,
+        pace: Pace,
+    ) -> None:
+        self.parts: list[PartRun] = []
+        self.pace = pace
+        self._members = members
+        self._executor = executor
+        self._manager = executor.manager
+        self._foreign = foreign
+        self._clock = clock
+        self._lanes: dict[int, Lane] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> list[Parted | Failed | Deferred]:
+        """`[B]` what came of each request's parts, or why nothing did."""
+        manager, start_s = self._manager, self._clock.now_s()
+        spans = [spans_of(session, step, levels) for session, step in items]
+        endorsed = [self._endorsed(session) for session, _ in items]
+        num_evicted, threads = len(manager.evicted), self.pace.threads_next
+        makers = [
+            self._maker(level, number, items, [each[number][1] for each in spans], start_s)
+            for number, level in enumerate(levels)
+        ]
+        ran = self._in_threads(makers) if threads else None
+        if ran is None:
+            for (session, _), judges in zip(items, endorsed, strict=True):
+                self._undo(session, judges)
+            ran = [make() for make in makers]
+        self.pace.note(self._clock.now_s() - start_s, threads=threads)
+        take_counts = self._executor.sharing.take_counts
+        self.parts = [part._replace(prefixes=take_counts(level)) for level, (_, part) in zip(levels, ran, strict=True)]
+        lost = self._lost(items, num_evicted)
+        rows = [together(row) for row in zip(*[answers for answers, _ in ran], strict=True)]
+        for index, ((session, _), row) in enumerate(zip(items, rows, strict=True)):
+            if session.request_id in lost and not isinstance(row, Failed):
+                rows[index] = Deferred("no memory for all members at once")
+            self._settle(session, levels, spans[index], rows[index], endorsed[index])
+        return rows
+
+    def phases(self) -> Phases:
+        """Where the seconds of all lanes went so far; those of threads count side by side."""
+        return sum((lane.executor.phases for lane in self._lanes.values()), start=Phases())
+
+    def _maker(
+        self, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int], start_s: float
+    ) -> Maker:
+        """Carries out one part when it is called; what it reads of requests is looked up then."""
+        lane = self._lane(level)
+
+        def make() -> tuple[list[Answer], PartRun]:
+            began_s = self._clock.now_s()
+            part = _part_of(level, number, items, ends)
+            lane.executor.begin()
+            answers: list[Answer]
+            if part.drafts:
+                answers = list(lane.draft.run(level, part.drafts))
+            else:
+                answers = list(lane.verify.run(level, part.verifies))
+            forwards = list(lane.executor.forwards_run())
+            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s)
+
+        return make
+
+    def _in_threads(self, makers: Sequence[Maker]) -> list[tuple[list[Answer], PartRun]] | None:
+        """The largest member's part here, the others in threads; waits for all. None where memory is short."""
+        if self._threads is None:
+            # A new thread does not know how many threads of torch's own this one may use.
+            most, each = len(self._members) - 1, (torch.get_num_threads(),)
+            self._threads = ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=each)
+        self._manager.beside = True
+        coming = [self._threads.submit(make) for make in makers[1:]]
+        try:
+            try:
+                first = makers[0]()
+            finally:  # nobody may go on writing to caches once this has ended
+                wait(coming)
+                self._manager.beside = False
+            return [first, *[each.result() for each in coming]]
+        except CrowdedError:
+            return None
+
+    def _lane(self, level: int) -> Lane:
+        lane = self._lanes.get(level)
+        if lane is None:
+            executor = self._executor.twin()
+            rollback = RollbackProcessor(self._manager, foreign=frozenset(self._foreign), beside=True)
+            draft = DraftProcessor(self._members, executor, rollback, foreign=self._foreign)
+            lane = self._lanes[level] = Lane(executor, draft, VerifyProcessor(self._members, executor, rollback))
+        return lane
+
+    def _lost(self, items: Sequence[OverlapItem], num_evicted: int) -> set[str]:
+        """Requests of this operation that gave up their caches to another member's part; nobody else reports them."""
+        own = {session.request_id for session, _ in items}
+        evicted = self._manager.evicted
+        lost = own & set(evicted[num_evicted:])
+        evicted[num_evicted:] = [request_id for request_id in evicted[num_evicted:] if request_id not in lost]
+        return lost
+
+    def _endorsed(self, session: Session) -> list[Tensor | None]:
+        """What whoever endorses each pending token says there."""
+        views = self._manager.states[session.request_id].views
+        return [views[place].judge for place in session.places]
+
+    def _settle(
+        self,
+        session: Session,
+        levels: Sequence[int],
+        spans: Sequence[Span],
+        row: Parted | Failed | Deferred,
+        endorsed: Sequence[Tensor | None],
+    ) -> None:
+        """Let caches hold what the session will say they do, and of a request without answers nothing count."""
+        if isinstance(row, Failed | Deferred):
+            self._undo(session, endorsed)
+        else:
+            self._cut_back(session, settle(session, levels, spans, row).cached)
+
+    def _undo(self, session: Session, endorsed: Sequence[Tensor | None]) -> None:
+        """Nobody has judged the pending tokens, and nobody has read them."""
+        views = self._manager.states[session.request_id].views
+        for place, judge in zip(session.places, endorsed, strict=True):
+            views[place].judge = judge
+        self._cut_back(session, session.cached)
+
+    def _cut_back(self, session: Session, kept: Sequence[int]) -> None:
+        """Let caches hold so many tokens of the context each."""
+        state = self._manager.states[session.request_id]
+        for level in list(state.fed):
+            if level not in self._foreign:
+                self._manager.roll_back(state, level, kept[level])
+
+
+def _part_of(level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> _Part:
+    """What one member is asked of each request, with the pending tokens that it may see."""
+    part = _Part(level, [], [])
+    for (session, step), end in zip(items, ends, strict=True):
+        asked, front = step.steps[number], front_of(session, end)
+        if isinstance(asked, Draft):
+            part.drafts.append((front, asked))
+        else:
+            part.verifies.append((front, asked))
+    return part

@@ -1,0 +1,188 @@
+"""Where decoding times its operations, in one place, so that no measurement forgets to wait for the device.
+
+Seconds from a price list instead of the clock, so that a policy that weighs seconds sees what a replay shows it.
+
+Measures what a policy's own thinking costs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Protocol
+
+import torch
+
+from ..decoding.overlap_op import OverlapOp
+from ..decoding.results import Forward, OverlapResults, PartRun, Results, VerifyResults
+from ..decoding.seen import Observation
+from ..decoding.steps import Outcome, Step
+from ..decoding.world import AnyOp
+from ..policies.about import WatchedPolicy
+from .ranks import Ranks
+
+# A place in what a device has to do: seconds on a CPU, an event on a GPU.
+Mark = float | torch.cuda.Event
+
+
+class Clock:
+    """Seconds since it was made.
+
+    Args:
+        devices: those whose pending work a reading waits for.
+    """
+
+    def __init__(self, devices: Iterable[torch.device] = ()) -> None:
+        self._devices = tuple({device for device in devices if device.type == "cuda"})
+        self._origin_s = 0.0
+        self._origin_s = self.now_s()
+
+    def now_s(self) -> float:
+        """Seconds since the clock was made, >= 0, with all device work so far done."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+        return perf_counter() - self._origin_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out of all readings what is done within."""
+        before_s = self.now_s()
+        try:
+            yield
+        finally:
+            self._origin_s += self.now_s() - before_s
+
+
+class SharedClock(Clock):
+    """A clock that shows the same in every process: rank 0's, so that policies that look at seconds decide alike.
+
+    Every process makes it and reads it in the same order; a reading waits for rank 0.
+
+    Args:
+        devices: as of `Clock`.
+        ranks: the processes.
+    """
+
+    def __init__(self, devices: Iterable[torch.device], ranks: Ranks) -> None:
+        self._ranks = ranks
+        super().__init__(devices)
+
+    def now_s(self) -> float:
+        """Seconds since rank 0 made its clock, >= 0."""
+        return self._ranks.of_the_first(super().now_s())
+
+
+def mark(device: torch.device) -> Mark:
+    """This place in the work of a device; waits for nothing."""
+    if device.type != "cuda":
+        return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def between_s(first: Mark, last: Mark) -> float:
+    """Seconds from one mark to a later one of the same device; waits until it has come there."""
+    if isinstance(first, float) or isinstance(last, float):
+        assert isinstance(first, float)
+        assert isinstance(last, float)
+        return last - first
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
+class Prices(Protocol):
+    """What operations are said to take; the simulator's cost models fit by shape.
+
+    `context_tokens` is told as 0, since nobody counts them here: prices must not depend on it.
+
+    Attributes:
+        lookup_s: seconds of one prompt lookup.
+    """
+
+    lookup_s: float
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward of `model` over `new_tokens` tokens of `num_rows` requests."""
+        ...
+
+
+class PricedSeconds:
+    """A clock that only operations move, each by its price. Mutated by `priced`.
+
+    Args:
+        prices: of forwards and lookups.
+        names: of the members, by level.
+    """
+
+    def __init__(self, prices: Prices, names: Sequence[str]) -> None:
+        self._prices = prices
+        self._names = names
+        self._now_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds since the clock was made, >= 0."""
+        return self._now_s
+
+    def priced(self, op: AnyOp, results: Results) -> Results:
+        """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
+        if isinstance(results, OverlapResults):
+            return self._priced_parts(op, results)
+        forwards, duration_s = self._run(op, op.level, results.forwards, verifies=isinstance(results, VerifyResults))
+        self._now_s += duration_s
+        return results._replace(forwards=forwards, duration_s=duration_s)
+
+    def _priced_parts(self, op: AnyOp, results: OverlapResults) -> OverlapResults:
+        """Members that work ahead of others; as in a replay on one device, one after the other."""
+        assert isinstance(op, OverlapOp)
+        parts, whole_s = [], 0.0
+        for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
+            verifies = not (op.drafts and number == len(op.levels) - 1)
+            forwards, duration_s = self._run(op, level, part.forwards, verifies=verifies)
+            parts.append(PartRun(whole_s, forwards, duration_s, part.prefixes))
+            whole_s += duration_s
+        self._now_s += whole_s
+        return results._replace(parts=parts, duration_s=whole_s)
+
+    def _run(
+        self, op: AnyOp, level: int, forwards: Sequence[Forward], *, verifies: bool
+    ) -> tuple[list[Forward], float]:
+        """The forwards of one member with their prices, and the seconds of them together."""
+        priced = [self._priced_forward(self._names[level], forward) for forward in forwards]
+        if not priced and not verifies:  # a model-free member runs no forward
+            return [], self._prices.lookup_s * len(op.items)
+        return priced, sum([repeats * seconds for _, _, repeats, seconds in priced])
+
+    def _priced_forward(self, name: str, forward: Forward) -> Forward:
+        num_rows, new_tokens, repeats, _ = forward
+        seconds = self._prices.forward_s(name, num_rows=num_rows, new_tokens=new_tokens, context_tokens=0)
+        return num_rows, new_tokens, repeats, seconds
+
+
+class TimedPolicy(WatchedPolicy):
+    """Passes on to a policy, notes its steps, and adds up the seconds it takes.
+
+    Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
+    signal) is computed when asked for, and counts.
+
+    Attributes:
+        seconds: in `decide` and `learn` so far.
+        decisions: steps it was asked for so far.
+    """
+
+    seconds = 0.0
+    decisions = 0
+
+    def decide(self, seen: Observation) -> Step:
+        """The policy's step."""
+        start_s = perf_counter()
+        step = self.wrapped.decide(seen)
+        self.decisions += 1
+        self.seconds += perf_counter() - start_s
+        self.watch.note(step)
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """The policy learns."""
+        start_s = perf_counter()
+        self.wrapped.learn(outcome)
+        self.seconds += perf_counter() - start_s

@@ -1,0 +1,249 @@
+"""How far apart whoever endorses a token and its verifier are, worked out when somebody looks.
+
+Few policies do, and on a small model it costs as much as choosing the tokens. Letters: K judged tokens of one request,
+M distributions, V vocabulary.
+
+Why one request of a batch fails or waits while the others go on.
+
+What a lossy rule is told of a token, and what the token follows after the rule's verdict.
+
+Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds. Letters: V
+vocabulary.
+"""
+
+from collections.abc import Sequence
+from math import exp, isnan, nan
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..decoding.results import Deferred, Failed
+from ..decoding.rules import Facts, Rule
+from ..traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
+from .recording.views import entropies
+from .sampling import probabilities
+from .state import KVMemoryError, PendingView
+
+
+class Judgement(NamedTuple):
+    """One request's tokens under judgement, as they stood before the verdict.
+
+    Attributes:
+        start: index of its first context among those of the verifier.
+        endorsed: `[K]` logits `[V]` of whoever endorses each token; None without a distribution.
+        own: `[K]` whether the verifier wrote the token itself; then the distance is 0.
+    """
+
+    start: int
+    endorsed: Sequence[Tensor | None]
+    own: Sequence[bool]
+
+
+class OpDistances:
+    """Total variation distances of all tokens that one operation judges.
+
+    Args:
+        logits: of the verifier, at the contexts of all requests.
+        rows: by request.
+    """
+
+    __slots__ = ("_found", "_logits", "_rows")
+
+    def __init__(self, logits: Tensor, rows: Sequence[Judgement]) -> None:
+        self._logits: Tensor | None = logits
+        self._rows = rows
+        self._found: list[list[float]] = []
+
+    def of(self, number: int) -> list[float]:
+        """`[K]` of one request."""
+        if self._logits is not None:
+            self._found = self._distances(self._logits)
+            self._logits, self._rows = None, ()  # and with them the distributions
+        return self._found[number]
+
+    def _distances(self, logits: Tensor) -> list[list[float]]:
+        found = [[0.0 if own else nan for own in row.own] for row in self._rows]
+        places = [
+            (number, index, endorsed)
+            for number, row in enumerate(self._rows)
+            for index, (endorsed, own) in enumerate(zip(row.endorsed, row.own, strict=True))
+            if endorsed is not None and not own
+        ]
+        if not places:
+            return found
+        contexts = [self._rows[number].start + index for number, index, _ in places]
+        run = contexts[-1] - contexts[0] + 1 == len(contexts)
+        verifiers = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
+        theirs = stacked_on(logits.device, [endorsed for _, _, endorsed in places])
+        # One softmax for both, as on a few rows the calls cost more than the arithmetic.
+        drafted, judged = torch.cat([theirs, verifiers]).softmax(dim=-1).chunk(2)
+        sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
+        for (number, index, _), value in zip(places, sums, strict=True):
+            # As `total_variation`. A context without finite logits fails its request; any distance does.
+            found[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
+        return found
+
+
+class Distances(Sequence[float]):
+    """The first distances of one request; reads like a tuple of them."""
+
+    __slots__ = ("_count", "_number", "_op")
+
+    def __init__(self, op: OpDistances, number: int, count: int) -> None:
+        self._op = op
+        self._number = number
+        self._count = count
+
+    def first(self, count: int) -> "Distances":
+        """The same, but for those from `count` on."""
+        return Distances(self._op, self._number, min(count, self._count))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[float, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> float | tuple[float, ...]:
+        values = self._op.of(self._number)
+        if isinstance(index, slice):
+            return tuple(values[: self._count][index])
+        return values[range(self._count)[index]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def stacked_on(device: torch.device, rows: Sequence[Tensor]) -> Tensor:
+    """`[M, V]` of M rows `[V]` in their order, moved to a device once from each device that holds some of them."""
+    places: dict[torch.device, list[int]] = {}
+    for index, row in enumerate(rows):
+        places.setdefault(row.device, []).append(index)
+    if len(places) == 1:
+        return torch.stack(list(rows)).to(device)
+    moved = list(rows)
+    for here in places.values():
+        block = torch.stack([rows[index] for index in here]).to(device)
+        for index, row in zip(here, block.unbind(), strict=True):
+            moved[index] = row
+    return torch.stack(moved)
+
+
+class NonFiniteLogitsError(ValueError):
+    """A model returned NaN or infinity; no token can be chosen from that."""
+
+    def __init__(self, member: str, request_id: str, position: int) -> None:
+        super().__init__(
+            f"model {member}, request {request_id}: the logits at output position {position} or after it hold NaN or "
+            "infinity; try dtype float32"
+        )
+
+
+def without_room(error: KVMemoryError | None) -> Failed | Deferred:
+    """What becomes of a request that `StateManager.reserve` refused: it fails with the error, or waits without one."""
+    return Deferred("KV memory is short") if error is None else Failed(error)
+
+
+Flags = NDArray[np.bool_]
+
+
+def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, judge: int) -> Facts:
+    """What a rule is told of one token, from the verifier's distribution `[V]` at the context before it.
+
+    Args:
+        view: of the token.
+        logits: of the verifier.
+        own_token: what the verifier would write.
+        tvd: distance to the verifier's distribution.
+        judge: level of whoever endorses the token.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1)
+    target_log_prob, top_log_prob = _rounded(log_probs, view.token)
+    draft_top_prob = own_draft_prob = nan
+    if view.drafter is not None:
+        drafted = torch.log_softmax(view.drafter, dim=-1)
+        own_draft_prob, draft_top_prob = map(exp, _rounded(drafted, own_token))
+    return Facts(
+        same=own_token == view.token,
+        draft_prob=view.signal().prob,
+        target_prob=exp(target_log_prob),
+        top_prob=exp(top_log_prob),
+        entropy=_entropy(log_probs),
+        tvd=tvd,
+        judge=judge,
+        draft_top_prob=draft_top_prob,
+        own_draft_prob=own_draft_prob,
+    )
+
+
+def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, judge: int) -> Facts:
+    """The same of every token that could stand there: `same`, `draft_prob` and `target_prob` are `[V]`."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    theirs = np.exp(LOG_PROBS.round(log_probs.cpu().numpy()))
+    drafted = np.full_like(theirs, nan)
+    if view.drafter is not None:
+        drafted = np.exp(LOG_PROBS.round(torch.log_softmax(view.drafter, dim=-1).cpu().numpy()))
+    return Facts(
+        same=np.arange(len(theirs)) == own_token,
+        draft_prob=drafted,
+        target_prob=theirs,
+        top_prob=theirs.max(),
+        entropy=_entropy(log_probs),
+        tvd=tvd,
+        judge=judge,
+        draft_top_prob=drafted.max(),
+        own_draft_prob=drafted[own_token],
+    )
+
+
+def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
+    """(`[V]` tokens the rule keeps, `[V]` tokens it leaves to the next verifier), by `facts_of_all`."""
+    shape = facts.target_prob.shape
+    keeps = np.broadcast_to(rule.accepts(facts), shape)
+    escalates: Any = getattr(rule, "escalates", None)
+    return keeps, np.zeros(shape, dtype=bool) if escalates is None else np.broadcast_to(escalates(facts), shape)
+
+
+def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
+    """What the token at this place follows, given the text before it, once a lossy rule has judged it: logits `[V]`.
+
+    It followed `draft_probs`; it stays if `stays`, else a draw from the verifier takes its place. So it follows
+    draft_probs where tokens stay, and probs in the share of all others. A next level that judges losslessly needs
+    just this distribution: it makes what it keeps follow its own, whatever the rule did.
+
+    Args:
+        view: of the token that was drafted.
+        probs: `[V]` float64 of the verifier.
+        stays: `[V]` tokens the rule does not refuse.
+
+    Returns:
+        None for a token that is certain: drafted without a distribution, and not refused.
+    """
+    if view.judge is None:
+        return None if stays[view.token] else probs.log()
+    draft_probs = probabilities(view.judge).to(probs.device)
+    kept = torch.from_numpy(stays.copy()).to(probs.device)
+    return (draft_probs * kept + (draft_probs * ~kept).sum() * probs).log()
+
+
+def _entropy(log_probs: Tensor) -> float:
+    return float(ENTROPIES.round(entropies(log_probs.exp()).cpu().numpy()))
+
+
+def _rounded(log_probs: Tensor, token: int) -> tuple[float, float]:
+    """Log-probabilities of a token and of the most probable one, on the grid of recordings."""
+    both = torch.stack([log_probs[token], log_probs.max()]).cpu().numpy()
+    of_token, of_top = LOG_PROBS.round(both).tolist()
+    return of_token, of_top

@@ -1,0 +1,342 @@
+"""Carries out a Draft: a model writes token by token, a lookup copies, a foreign model writes text.
+
+The loop of a draft: one forward per token, for all requests that still write.
+
+Letters: B requests, N of them still writing, V vocabulary.
+
+A drafter with a tokenizer of its own: it reads and writes text, of which whole target tokens count as drafted.
+
+Letters: B requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..decoding.request_text import looked_up
+from ..decoding.results import Deferred, Drafted, Failed
+from ..decoding.rules import Signal
+from ..decoding.session import Session
+from ..decoding.world import DraftItem
+from ..traces.meta import Sampling
+from .captured import write_captured
+from .distances import NonFiniteLogitsError, without_room
+from .executor import Executor, RollbackProcessor, Writing
+from .pools.members import LoadedMember
+from .sampler import SameToken, Sampler
+from .state import KVMemoryError, PendingView, StateManager, signals
+from .tokenizers import Alignment
+
+
+def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:
+    """Fill `tokens` of every writing; there must be room for all in the member's cache.
+
+    Args:
+        executor: runs the member.
+        sampler: chooses the tokens.
+        level: of the member.
+        writings: in the order of the cache's rows.
+    """
+    running = write_captured(executor, sampler, level, writings)
+    if running:
+        go_on(executor, sampler, level, running, first_logits(executor, level, running))
+
+
+def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
+    """`[B, V]` after the texts of requests, which the member reads; otherwise as `write`."""
+    states = [writing.state for writing in writings]
+    last = _last(executor.device(level), writings)
+    return executor.feed(level, states, [writing.feed for writing in writings], last)
+
+
+def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
+    """As `write`, from the logits `[B, V]` on that each request's first token is chosen from."""
+    while True:
+        going, written = choose(executor, sampler, running, logits)
+        if not going:
+            return
+        if len(going) < len(running):
+            running = [running[index] for index in going]
+            written = written[going]
+        for writing in running:
+            writing.state.fed[level].append(writing.tokens[-1])
+        states = [writing.state for writing in running]
+        logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
+
+
+def choose(
+    executor: Executor, sampler: Sampler, running: Sequence[Writing], logits: Tensor
+) -> tuple[list[int], Tensor]:
+    """Write a token of every request, chosen from `[B, V]`; returns the indices of those that go on, and `[B]` tokens.
+
+    The tokens of those that do not go on may be none.
+    """
+    start_s = executor.clock.now_s()
+    rows = sampler.distributions(logits)
+    states = [writing.state for writing in running]
+    written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
+    tokens, scores = written.tolist(), best.tolist()
+    asks = any(writing.stop is not None for writing in running)
+    going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
+    executor.phases.sampling_s += executor.clock.now_s() - start_s
+    return going, written
+
+
+def _last(device: torch.device, writings: Sequence[Writing]) -> slice | Tensor:
+    """Which of the packed tokens are the last of their requests."""
+    if len(writings) == 1:
+        return slice(-1, None)
+    ends = np.cumsum([len(writing.feed) for writing in writings])
+    return torch.from_numpy(ends - 1).to(device)
+
+
+def _take(
+    running: Sequence[Writing], rows: Tensor, tokens: list[int], best: list[float], said: list[Signal | None] | None
+) -> list[int]:
+    """Hand every request its token; returns the indices of those that go on."""
+    going = []
+    for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
+        if not isfinite(best[index]):
+            writing.broken = True
+        elif writing.take(tokens[index], row, None if said is None else said[index]):
+            going.append(index)
+    return going
+
+
+def _said(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
+    """What `[N, V]` distributions say of one token each; None where they are not finite."""
+    said: list[Signal | None] = [None] * len(tokens)
+    known = [index for index, score in enumerate(best) if isfinite(score)]
+    if known:
+        chosen = rows if len(known) == len(tokens) else rows[known]
+        for index, signal in zip(known, signals(chosen, [tokens[index] for index in known]), strict=True):
+            said[index] = signal
+    return said
+
+
+class ForeignDrafter:
+    """Turns drafts of one member into target tokens. Mutates its caches through the state manager only.
+
+    It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling takes its drafts for
+    certain tokens (a point mass), which is lossless whatever they are.
+
+    Args:
+        level: of the member.
+        manager: caches and requests.
+        alignment: of the two tokenizers.
+        eos: the member's end-of-sequence tokens; may be none.
+        context_tokens: longest text the member can read, in its own tokens.
+
+    Attributes:
+        sampler: greedy.
+    """
+
+    def __init__(
+        self, level: int, manager: StateManager, alignment: Alignment, *, eos: frozenset[int], context_tokens: int
+    ) -> None:
+        self.sampler = SameToken(Sampling(mode="greedy"))
+        self._level = level
+        self._manager = manager
+        self._alignment = alignment
+        self._eos = eos
+        self._context_tokens = context_tokens
+
+    def writings(self, items: Sequence[DraftItem]) -> list[Writing]:
+        """What each request's draft has to read: its text in the member's tokens, after what the cache holds of it.
+
+        `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
+        """
+        return [self._writing(item) for item in items]
+
+    def _writing(self, item: DraftItem) -> Writing:
+        session, step = item
+        state = self._manager.states[session.request_id]
+        context = self._alignment.to_other(session.tail(0))
+        fed = state.fed.get(self._level, [])
+        # The last token is always read again: the draft starts from the logits after it.
+        held = max(0, min(num_common(fed, context), len(context) - 1))
+        self._manager.roll_back(state, self._level, held)
+        room = self._context_tokens - len(context)
+        return Writing(
+            state=state,
+            feed=context[held:],
+            most=min(step.tokens, room) if context else 0,
+            position=len(session.emitted) + len(session.tokens),
+            eos=self._eos,
+        )
+
+    def drafted(self, item: DraftItem, writing: Writing) -> list[int]:
+        """The target tokens that were drafted, as far as the request has room for them."""
+        session, step = item
+        tokens = self._alignment.drafted(session.tail(0), writing.tokens)[: min(step.tokens, session.room)]
+        return session.until_end(tokens)
+
+
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens of the longest prefix that both begin with."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+class TextWriter(Protocol):
+    """A member that writes by forwards of its own kind."""
+
+    def write(self, sampler: Sampler, writings: Sequence[Writing]) -> None:
+        """Fill `tokens` of every writing, which are in the order of the cache's rows."""
+
+
+class DraftProcessor:
+    """Mutates caches and request states, no session.
+
+    Args:
+        members: by level.
+        executor: runs them.
+        rollback: prepares their caches.
+        foreign: by level, the members with a tokenizer of their own.
+        readers: by level, the member that reads the target's states, if there is one.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[LoadedMember],
+        executor: Executor,
+        rollback: RollbackProcessor,
+        *,
+        foreign: Mapping[int, ForeignDrafter],
+        readers: Mapping[int, TextWriter] | None = None,
+    ) -> None:
+        self._members = members
+        self._executor = executor
+        self._manager = executor.manager
+        self._rollback = rollback
+        self._foreign = foreign
+        self._readers = readers or {}
+        target = members[-1].model
+        assert target is not None
+        self._vocab_size = int(target.config.vocab_size)
+
+    def run(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
+        """`[B]` what each request drafted, or why not."""
+        if self._members[level].model is None:
+            return [self._look_up(level, item) for item in items]
+        foreign = self._foreign.get(level)
+        if self._executor.sharing.on and foreign is None:
+            return self._run_sharing(level, items)
+        writings = self._writings(level, items) if foreign is None else foreign.writings(items)
+        able = [writing for writing in writings if writing.most > 0]
+        counts = [writing.state.at_once(level, len(writing.feed)) for writing in able]
+        further = [len(writing.feed) - count + writing.most - 1 for writing, count in zip(able, counts, strict=True)]
+        refused = self._manager.reserve(level, [writing.state for writing in able], counts, further)
+        ready = [writing for writing in able if writing.state.request_id not in refused]
+        sampler = self._executor.sampler if foreign is None else foreign.sampler
+        reader = self._readers.get(level)
+        if reader is None:
+            write(self._executor, sampler, level, self._ordered(level, ready))
+        else:
+            reader.write(sampler, self._ordered(level, ready))
+        return [
+            without_room(refused[writing.state.request_id])
+            if writing.state.request_id in refused
+            else self._drafted(level, item, writing)
+            for item, writing in zip(items, writings, strict=True)
+        ]
+
+    def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
+        """As `run`, with a prefix cache: what only some requests of the operation need to read, only these do."""
+        able = [item for item in items if min(item[1].tokens, item[0].room) > 0]
+        writings: dict[str, Writing] = {}
+        started: dict[str, Tensor] = {}
+        refused: dict[str, KVMemoryError | None] = {}
+        for wave in self._executor.sharing.waves(level, able):
+            found = self._executor.sharing.find(level, [session for session, _ in wave])
+            made = self._writings(level, wave)
+            writings |= {writing.state.request_id: writing for writing in made}
+            fed = [(writing.state, len(writing.feed)) for writing in made]
+            further = [writing.most - 1 for writing in made]
+            refused |= self._executor.sharing.begin(level, found, fed, further, kept=started)
+            asked = [each for each in made if each.state.request_id not in refused]
+            ready = self._ordered(level, asked)
+            if ready:
+                logits = first_logits(self._executor, level, ready)
+                started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
+                sound = logits.amax(dim=-1).isfinite().tolist()
+                broken = [each.state.request_id for each, whole in zip(ready, sound, strict=True) if not whole]
+                self._executor.sharing.absorb(level, [each.state for each in asked], broken)
+        refused |= self._reserve_rest(level, [writings[name] for name in started])
+        going = self._ordered(level, [writings[name] for name in started if name not in refused])
+        if going:
+            logits = torch.stack([started[each.state.request_id] for each in going])
+            go_on(self._executor, self._executor.sampler, level, going, logits)
+        nothing = Drafted([], [])
+        return [
+            without_room(refused[name])
+            if name in refused
+            else (self._drafted(level, item, writings[name]) if name in writings else nothing)
+            for item in items
+            for name in [item[0].request_id]
+        ]
+
+    def _reserve_rest(self, level: int, started: Sequence[Writing]) -> dict[str, KVMemoryError | None]:
+        """Room for the forwards after the first, which another wave, or the end of one, may have taken away."""
+        more = [writing for writing in started if writing.most > 1]
+        done = [writing.state.request_id for writing in started if writing.most == 1]
+        further = [writing.most - 2 for writing in more]
+        return self._manager.reserve(level, [writing.state for writing in more], [1] * len(more), further, kept=done)
+
+    def _ordered(self, level: int, writings: Sequence[Writing]) -> list[Writing]:
+        """In the order of the cache's rows."""
+        order = self._manager.cache(level).in_order([writing.state.request_id for writing in writings])
+        return [writings[index] for index in order]
+
+    def _writings(self, level: int, items: Sequence[DraftItem]) -> list[Writing]:
+        feeds = self._rollback.before(items, level, verify=False)
+        writings = []
+        for (session, step), feed in zip(items, feeds, strict=True):
+            writing = Writing(
+                state=self._manager.states[session.request_id],
+                feed=feed,
+                most=min(step.tokens, session.room),
+                position=len(session.emitted) + len(session.tokens),
+                eos=session.eos,
+                stop=step.stop,
+            )
+            writings.append(writing)
+        return writings
+
+    def _drafted(self, level: int, item: DraftItem, writing: Writing) -> Drafted | Failed:
+        session, _ = item
+        if writing.broken:
+            position = writing.position + len(writing.tokens)
+            return Failed(NonFiniteLogitsError(self._members[level].name, session.request_id, position))
+        if level in self._foreign:
+            tokens = self._foreign[level].drafted(item, writing)
+            return self._without_distribution(session, tokens)
+        said: Sequence[Signal | None] = writing.said or [None] * len(writing.tokens)
+        views = [
+            PendingView(token, row, signal)
+            for token, row, signal in zip(writing.tokens, writing.rows, said, strict=True)
+        ]
+        return Drafted(writing.tokens, [writing.state.add(view) for view in views])
+
+    def _look_up(self, level: int, item: DraftItem) -> Drafted | Failed:
+        """Copy what followed the newest tokens where they stood before; no forward."""
+        session, step = item
+        rule = self._members[level].lookup
+        assert rule is not None
+        unknown = [token for token in step.copy or () if token >= self._vocab_size]
+        if unknown:
+            return Failed(ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {unknown[0]}"))
+        tokens = looked_up(session.tail(0), step=step, room=session.room, rule=rule)
+        return self._without_distribution(session, session.until_end(tokens))
+
+    def _without_distribution(self, session: Session, tokens: list[int]) -> Drafted:
+        state = self._manager.states[session.request_id]
+        return Drafted(tokens, [state.add(PendingView(token, None)) for token in tokens])

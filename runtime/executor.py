@@ -1,0 +1,329 @@
+"""Runs one member on a ragged batch: places its tokens, times the forward, hands back logits.
+
+Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
+
+Takes back what caches hold beyond a request's text; rolling back moves no data.
+
+One request's part in a draft: what is fed, what was written, and whether it goes on.
+
+Letters: V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..decoding.results import Forward
+from ..decoding.rules import Signal, Stop, token_factor
+from ..decoding.session import Session
+from ..decoding.steps import Step
+from .caches import Placement, TreeRow, on_trees
+from .clock import Clock, Mark, between_s, mark
+from .features import FeatureForward
+from .forward import ModelForward
+from .sampler import Sampler
+from .state import PrefixSharing, RequestState, StateManager
+
+
+@dataclass(slots=True, kw_only=True)
+class Phases:
+    """Seconds of decoding by kind of work; mutated by whoever does it.
+
+    Attributes:
+        forward_s: inside models.
+        placing_s: slots and masks of their caches.
+        sampling_s: from logits to tokens, verdicts and distances.
+    """
+
+    forward_s: float = 0.0
+    placing_s: float = 0.0
+    sampling_s: float = 0.0
+
+    def __add__(self, other: "Phases") -> "Phases":
+        return Phases(
+            forward_s=self.forward_s + other.forward_s,
+            placing_s=self.placing_s + other.placing_s,
+            sampling_s=self.sampling_s + other.sampling_s,
+        )
+
+
+class Executor:
+    """Mutates the caches of its state manager and what it notes of forwards.
+
+    Args:
+        forwards: by level, the members that have a model.
+        manager: caches and requests.
+        sampler: of the run.
+        clock: measures.
+        sharing: the prefix caches of the run; None for none.
+        reader: level and forward of the member that reads the target's states; None for none.
+
+    Attributes:
+        phases: seconds since the beginning of the run, of forwards whose marks were read.
+    """
+
+    def __init__(
+        self,
+        forwards: Mapping[int, ModelForward],
+        manager: StateManager,
+        sampler: Sampler,
+        clock: Clock,
+        sharing: PrefixSharing | None = None,
+        reader: tuple[int, FeatureForward] | None = None,
+    ) -> None:
+        self.manager = manager
+        self.sharing = sharing or PrefixSharing(manager, None)
+        self.sampler = sampler
+        self.clock = clock
+        self._forwards_run: list[Forward] = []
+        self._marked: list[tuple[int, int, Mark, Mark, Mark]] = []
+        self.phases = Phases()
+        self._forwards = forwards
+        self._reader = reader
+
+    def twin(self) -> "Executor":
+        """Another one of the same members and caches, which notes its own forwards."""
+        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing, self._reader)
+
+    def device(self, level: int) -> torch.device:
+        """Where a member runs."""
+        return self._forwards[level].kv_shape.device
+
+    def forward(self, level: int) -> ModelForward:
+        """How a member runs."""
+        return self._forwards[level]
+
+    def feed(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        fed: Sequence[list[int]],
+        keep: slice | Tensor,
+        *,
+        trees: Sequence[TreeRow] | None = None,
+    ) -> Tensor:
+        """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
+
+        Args:
+            level: of the member.
+            states: of the requests, in the order of the cache's rows.
+            fed: to each.
+            keep: the tokens whose logits are wanted.
+            trees: of each request, how its tokens hang together; None where they are runs.
+
+        Returns:
+            `[N, V]` logits after the kept of the T tokens.
+        """
+        # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
+        flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
+        ids = torch.from_numpy(np.array(flat)).to(self.device(level))
+        for state, tokens in zip(states, fed, strict=True):
+            self.note_fed(level, state, tokens)
+        return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep, trees=trees)
+
+    def note_fed(self, level: int, state: RequestState, tokens: Sequence[int]) -> None:
+        """A member's cache holds so many more tokens of a request."""
+        held = state.fed.get(level)
+        if held is None:
+            state.fed[level] = list(tokens)
+        else:
+            held += tokens
+
+    def feed_ids(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        counts: Sequence[int],
+        ids: Tensor,
+        keep: slice | Tensor,
+        *,
+        trees: Sequence[TreeRow] | None = None,
+    ) -> Tensor:
+        """As `feed`, for tokens `[T]` that are on the device already and noted in `state.fed`."""
+        cache, device = self.manager.cache(level), self.device(level)
+        start = mark(device)
+        placement = cache.place([state.request_id for state in states], counts)
+        if trees is not None:
+            placement = on_trees(placement, cache, trees)
+        placed = mark(device)
+        if self._reader is None:
+            logits = self._forwards[level](ids, placement, cache, keep)
+        else:
+            logits = self._feed_beside(level, states, counts, ids, placement, keep)
+        self._marked.append((len(states), sum(counts), start, placed, mark(device)))
+        return logits
+
+    def _feed_beside(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        counts: Sequence[int],
+        ids: Tensor,
+        placement: Placement,
+        keep: slice | Tensor,
+    ) -> Tensor:
+        """`[N, V]` logits in a pool with a member that reads the target's states: these are kept."""
+        assert self._reader is not None
+        if level == self._reader[0]:
+            raise ValueError("a member that reads states is fed by feed_after")
+        forward, cache = self._forwards[level], self.manager.cache(level)
+        if level != max(self._forwards):
+            return forward(ids, placement, cache, keep)
+        logits, hidden = forward.with_states(ids, placement, cache, keep)
+        for state, part in zip(states, torch.split(hidden, list(counts)), strict=True):
+            state.known.put_target(len(state.fed[level]) - len(part), part)
+        return logits
+
+    def feed_after(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        fed: Sequence[list[int]],
+        before: Tensor,
+        keep: slice | Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """As `feed`, of the member that reads states: `before` holds those before its T tokens, `[T, W]`.
+
+        Returns:
+            `[N, V]` logits and `[N, W]` its own states, after the kept tokens. Letter: W hidden size.
+        """
+        assert self._reader is not None
+        cache, device = self.manager.cache(level), self.device(level)
+        ids = torch.tensor([token for tokens in fed for token in tokens], device=device)
+        for state, tokens in zip(states, fed, strict=True):
+            self.note_fed(level, state, tokens)
+        start = mark(device)
+        placement = cache.place([state.request_id for state in states], [len(tokens) for tokens in fed])
+        placed = mark(device)
+        logits, own = self._reader[1].after(ids, before, placement, cache, keep)
+        self._marked.append((len(states), len(ids), start, placed, mark(device)))
+        return logits, own[keep]
+
+    def note_forwards(self, forwards: Sequence[Forward]) -> None:
+        """These ran, timed by whoever ran them."""
+        self.phases.forward_s += sum(seconds for *_, seconds in forwards)
+        self.forwards_run()
+        self._forwards_run += forwards
+
+    def begin(self) -> None:
+        """An operation begins: no forward of it has run."""
+        self._marked.clear()
+        self._forwards_run.clear()
+
+    def forwards_run(self) -> list[Forward]:
+        """The forwards of the operation under way, oldest first; waits for the device to have done them."""
+        for rows, tokens, start, placed, end in self._marked:
+            self.phases.placing_s += between_s(start, placed)
+            self.phases.forward_s += between_s(placed, end)
+            self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
+        self._marked.clear()
+        return self._forwards_run
+
+
+def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:
+    """Of packed tokens, the last so many of each request."""
+    if len(feeds) == 1:
+        return slice(len(feeds[0]) - counts[0], None)
+    kept: list[int] = []
+    end = 0
+    for feed, count in zip(feeds, counts, strict=True):
+        end += len(feed)
+        kept.extend(range(end - count, end))
+    return torch.from_numpy(np.array(kept, dtype=np.int64)).to(device)
+
+
+class RollbackProcessor:
+    """Mutates the caches of a state manager.
+
+    Args:
+        manager: caches and requests.
+        foreign: levels whose caches are in tokens of another tokenizer; they roll back by text when they draft.
+        reader: level of the member that reads the target's states; None for none.
+        beside: whether other members work for the same requests at the same time; then a verdict touches no cache, and
+            whoever puts all verdicts together cuts them back.
+    """
+
+    def __init__(
+        self,
+        manager: StateManager,
+        *,
+        foreign: frozenset[int] = frozenset(),
+        reader: int | None = None,
+        beside: bool = False,
+    ) -> None:
+        self._manager = manager
+        self._foreign = foreign
+        self._reader = reader
+        self._beside = beside
+
+    def before(self, items: Sequence[tuple[Session, Step]], level: int, *, verify: bool) -> list[list[int]]:
+        """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
+
+        What it missed while it sat out is among them. A verifier is fed the position before the first token it judges
+        again if it held that one.
+        """
+        feeds = []
+        for session, _ in items:
+            _, held = session.feed(level, verify=verify)
+            self._manager.roll_back(self._manager.states[session.request_id], level, held)
+            feeds.append(session.tail(held))
+        return feeds
+
+    def after(self, state: RequestState, num_tokens: int, *, by_target: bool) -> None:
+        """A verifier kept the first `num_tokens` tokens of a context: no member may hold more.
+
+        Whoever reads the target's states read by its own what stands beyond the tokens that the target had judged
+        before, and the one after them: it reads that anew.
+        """
+        if self._beside:
+            return
+        if by_target and self._reader is not None:
+            self._manager.roll_back(state, self._reader, min(num_tokens, state.session.num_judged + 1))
+        for level, fed in state.fed.items():
+            if len(fed) > num_tokens and level not in self._foreign:
+                self._manager.roll_back(state, level, num_tokens)
+
+
+@dataclass(slots=True, kw_only=True)
+class Writing:
+    """One request's part in a draft; mutated token by token.
+
+    Attributes:
+        state: of the request.
+        feed: tokens the member's first forward reads.
+        most: tokens to write, >= 1.
+        position: output position of the first one.
+        eos: each ends the draft.
+        stop: ends the draft early; None never.
+        tokens: written so far.
+        rows: per token the distribution `[V]` it was chosen from.
+        said: per token what the member said of it, where `stop` asked.
+        broken: whether the logits were not finite; then the last token is missing.
+    """
+
+    state: RequestState
+    feed: list[int]
+    most: int
+    position: int
+    eos: frozenset[int]
+    stop: Stop | None = None
+    tokens: list[int] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+    said: list[Signal] = field(default_factory=list)
+    broken: bool = False
+    _product: float = 1.0
+
+    def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:
+        """Note one token; returns whether to go on."""
+        self.tokens.append(token)
+        self.rows.append(row)
+        stopped = False
+        if self.stop is not None and signal is not None:
+            self.said.append(signal)
+            self._product *= token_factor(self.stop)(signal, len(self.tokens) - 1)
+            stopped = self.stop.holds(signal, self._product)
+        return not stopped and token not in self.eos and len(self.tokens) < self.most

@@ -1,0 +1,175 @@
+"""Forwards of a drafter that reads hidden states, over a `MemberKV`.
+
+The layer by which a drafter reads tokens together with hidden states (Li et al. 2024, arXiv:2401.15077, 4.1).
+
+Letter: W hidden size.
+
+Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
+
+The hidden states of one request that its drafter reads: the target's, and those of its own beyond them.
+
+Letter: W hidden size.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .caches import KVShape, MemberKV, Placement, SlotCache
+from .forward import ModuleForward
+from .fused import FusedForward, PaddedForward
+from .rules import BrokenRuleError
+
+INPUT, WEIGHT = "fc", "fc.weight"
+
+
+def give_input(model: PreTrainedModel, weight: Tensor | None = None) -> None:
+    """Let a model have the input layer `fc`: `[W]` of an embedding and a state side by side, without a bias.
+
+    Args:
+        model: changed.
+        weight: `[W, 2 W]`; None leaves it without values.
+
+    Raises:
+        BrokenRuleError: a weight of another shape.
+    """
+    width = int(model.config.hidden_size)
+    layer = nn.Linear(2 * width, width, bias=False, device="meta", dtype=model.dtype)
+    if weight is not None:
+        if tuple(weight.shape) != (width, 2 * width):
+            found = " x ".join(map(str, weight.shape))
+            raise BrokenRuleError(f"must hold {WEIGHT} of {width} x {2 * width}, not {found}")
+        layer.weight = nn.Parameter(weight.to(model.device, model.dtype), requires_grad=False)
+    model.add_module(INPUT, layer.eval())
+
+
+def inputs_of(model: PreTrainedModel, ids: Tensor, states: Tensor) -> Tensor:
+    """`[..., W]` what the first layer reads of tokens `[...]` and of the states `[..., W]` before them."""
+    embedded = model.get_input_embeddings()(ids)
+    read: Tensor = model.get_submodule(INPUT)(torch.cat([embedded, states], dim=-1))
+    return read
+
+
+def read_input_weight(location: Path | str) -> Tensor:
+    """The weight `fc.weight` in a model's folder.
+
+    Raises:
+        BrokenRuleError: no folder, or none of its files of weights holds it.
+    """
+    if not isinstance(location, Path):
+        raise BrokenRuleError("must be a folder where features_of is given", location)
+    for file in sorted(location.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as held:
+                if WEIGHT in held.keys():  # noqa: SIM118 - it is no mapping
+                    weight: Tensor = held.get_tensor(WEIGHT)
+                    return weight
+        except (OSError, SafetensorError) as error:
+            raise BrokenRuleError(f"cannot be read ({error})") from error
+    raise BrokenRuleError(f"must hold every weight ({WEIGHT} is missing)")
+
+
+class FeatureForward:
+    """A model with an input layer; see `ModelForward`. Which states it reads, whoever calls `after` says.
+
+    Args:
+        model: in evaluation mode, with an input layer (`input_layer.give_input`).
+        body: its layers and its head; None runs them by the model's own modules.
+
+    Raises:
+        ValueError: as of `ModuleForward`.
+    """
+
+    whole_draft = None
+    whole_verify = None
+
+    def __init__(
+        self, model: PreTrainedModel, body: FusedForward | ModuleForward | PaddedForward | None = None
+    ) -> None:
+        self._body = ModuleForward(model) if body is None else body
+        self._model = model
+        self.width = int(model.config.hidden_size)
+
+    @property
+    def name(self) -> str:
+        """`fused` or `modules`, as its layers run."""
+        return self._body.name
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """What the cache must hold of one token."""
+        return self._body.kv_shape
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        """See `ModelForward`."""
+        return self._body.slot_cache(limit_bytes=limit_bytes)
+
+    @torch.inference_mode()
+    def after(
+        self, ids: Tensor, states: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """Feed tokens, each with the state `[T, W]` before it.
+
+        Returns:
+            `[N, V]` logits after the kept tokens, and its own states `[T, W]`.
+        """
+        return self._body.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
+
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+        """After states of zeros: for seconds, which do not depend on states. What is said is nobody's text."""
+        return self.with_states(ids, placement, cache, keep)[0]
+
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """As a call, with its own states."""
+        zeros = torch.zeros((len(ids), self.width), dtype=self.kv_shape.dtype, device=self.kv_shape.device)
+        return self.after(ids, zeros, placement, cache, keep)
+
+
+class KnownStates:
+    """States by position in the text; mutated by forwards of the target and of the drafter.
+
+    Of the target's the first ones hold, as many as it has judged (`Session.num_judged`); what stands after them is of
+    tokens that it refused. The drafter's own begin at the position of the judged tokens' number.
+    """
+
+    def __init__(self) -> None:
+        self._target: Tensor | None = None
+        self._own: list[Tensor] = []
+
+    def put_target(self, start: int, states: Tensor) -> None:
+        """The target read the tokens from position `start` on, with these states `[n, W]`."""
+        end, held = start + len(states), self._target
+        if held is None or end > len(held):
+            grown = states.new_zeros((max(64, 2 * end), states.shape[1]))
+            if held is not None:
+                grown[: len(held)] = held
+            self._target = held = grown
+        held[start:end] = states
+
+    def begin(self, judged: int, held: int) -> None:
+        """The drafter goes on where its cache holds `held` tokens, of `judged` that the target has judged.
+
+        What it says of its own of later tokens is forgotten.
+        """
+        own = max(0, held - judged)
+        if own > len(self._own):
+            raise ValueError(f"held must be <= {judged + len(self._own)} where states end, got {held}")
+        del self._own[own:]
+
+    def before(self, start: int, count: int, judged: int) -> Tensor:
+        """`[count, W]` the states before the tokens from position `start` on: zeros before the first of all."""
+        if start > judged:
+            return self._own[start - 1 - judged][None]
+        assert self._target is not None  # nobody drafts before the prefill
+        known = self._target[max(0, start - 1) : start + count - 1]
+        return known if start else torch.cat([known.new_zeros((1, known.shape[1])), known])
+
+    def put_own(self, position: int, state: Tensor, judged: int) -> None:
+        """The drafter's own state `[W]` at a position, where that is beyond the judged tokens."""
+        if position >= judged:
+            self._own.append(state)

@@ -1,0 +1,661 @@
+"""A pool whose models are made from configs, with random weights: nothing is read but shapes.
+
+Does a sampler's work on real logits, and then says what it was told to.
+
+Letters as in `executor.sampler`.
+
+Configs of models by the names of their shapes: those that people serve, and some for processors (sizes.toml).
+
+A recording as one of a forced pool: its models are called and sized as the pool's, level by level.
+
+A world whose forwards are those of real models, while what comes of an operation is another world's say.
+
+The models do all that decoding asks of them: forwards over as many tokens and contexts, cache writes, rollbacks, the
+choice of tokens from logits, distances where a policy looks. Then the *decisions* replace what they said.
+
+A forced world whose operations are watched, for profiles.
+
+Run a policy on a forced pool: the models take the seconds, a recording of others the decisions.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from ..base.errors import ArgumentError, counted, known_are
+from ..decoding.legal_steps import Policy
+from ..decoding.results import Drafted, DraftResults, Judged, VerifyResults
+from ..decoding.rules import Signal, Stop, token_factor
+from ..decoding.session import Session
+from ..decoding.steps import Draft
+from ..decoding.world import DraftItem, VerifyItem, World
+from ..runs.log import RunLog
+from ..traces.contexts.recording import TrieRecording
+from ..traces.contexts.trie import TrieRequest
+from ..traces.meta import NgramInfo, Sampling
+from ..traces.shapes import Decoder, model_called, presets
+from .caches import KVShape, MemberKV, Placement, SlotCache, total_bytes
+from .clock import Prices
+from .decode import Run, check_fit
+from .forward import ModelForward, attention_of
+from .forward_choice import ForwardKind
+from .pools.configs import CONFIG as CONFIG_FILE
+from .pools.configs import MemberConfig, check_configs, check_order, read_config, submodel_of
+from .pools.members import (
+    LoadedMember,
+    LoadedMembers,
+    a_device,
+    describe_lookup,
+    describe_model,
+    loaded_pool,
+    usable_device,
+)
+from .pools.parts import quiet_loading
+from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
+from .profiling.probe import ProbedWorld
+from .prompts import Prompt
+from .recording.finished import model_info, ngram_info
+from .sampler import Judging, Sampler, Verdict, make_sampler
+from .state import RequestState
+from .threads import use_threads
+from .verify import Chunk
+from .world import TorchWorld
+
+
+class Told(NamedTuple):
+    """What one request's part in an operation comes to.
+
+    Attributes:
+        start: output position of the first token drafted.
+        tokens: drafted, or the verifier's own.
+        num_accepted: of the judged tokens.
+    """
+
+    start: int
+    tokens: Sequence[int]
+    num_accepted: int = 0
+
+
+class ForcedSampler(Sampler):
+    """Writes and accepts as it is told.
+
+    Attributes:
+        told: by request, of the operation under way; whoever starts one sets it.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        super().__init__(sampling)
+        self.told: Mapping[str, Told] = {}
+        self._real = make_sampler(sampling)
+
+    def distributions(self, logits: Tensor) -> Tensor:
+        """See `Sampler`."""
+        return self._real.distributions(logits)
+
+    def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """See `Sampler`; the tokens are those told."""
+        _, best = self._real.write(logits, states, positions)
+        tokens = []
+        for state, position in zip(states, positions, strict=True):
+            told = self.told[state.request_id]
+            tokens.append(told.tokens[position - told.start])
+        return torch.tensor(tokens, device=logits.device), best
+
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
+        """See `Sampler`; the verdicts are those told, but for logits that are not finite."""
+        verdicts: list[Verdict | None] = []
+        for row, real in zip(judgings, self._real.verdicts(logits, judgings), strict=True):
+            told = self.told[row.state.request_id]
+            verdicts.append(None if real is None else Verdict(told.num_accepted, told.tokens[0]))
+        return verdicts
+
+
+# By (biases of queries, keys and values; norms of the hidden size; norms of a head), in a layer.
+_FAMILIES: dict[tuple[bool, int, int], type[PreTrainedConfig]] = {
+    (False, 2, 0): LlamaConfig,
+    (True, 2, 0): Qwen2Config,
+    (False, 2, 2): Qwen3Config,
+}
+
+
+@cache
+def sized_shapes() -> Mapping[str, Decoder]:
+    """Shapes for processors by name, small ones first."""
+    shapes = tomllib.loads(files(__package__).joinpath("sizes.toml").read_text(encoding="utf-8"))
+    return {name: Decoder(**shape) for name, shape in shapes.items()}
+
+
+def preset_names() -> tuple[str, ...]:
+    """All names that `preset_config` takes, as tables show them; others that mean one of these do as well."""
+    return (*sized_shapes(), *(name for name, shape in presets().items() if _is_made(shape)))
+
+
+def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
+    """The config of the shape that a text names, `20M`, `llama-3-8b` or `Qwen3-0.6B`; None if it names none.
+
+    Args:
+        text: a name.
+        context_tokens: positions the model is made for; its seconds do not depend on them.
+    """
+    shape = sized_shapes().get(text.upper()) or presets().get(model_called(text) or text.lower())
+    if shape is None or not _is_made(shape):
+        return None
+    return _FAMILIES[_family(shape)](
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_size,
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=shape.tied,
+    )
+
+
+def _is_made(shape: Decoder) -> bool:
+    """Whether a config here has the shape; mixtures of experts have none, and a dense one would be far too small."""
+    return shape.mixture is None and _family(shape) in _FAMILIES
+
+
+def _family(shape: Decoder) -> tuple[bool, int, int]:
+    return shape.bias, shape.norms, shape.head_norms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedPool(LoadedMembers):
+    """Models of random weights; they write nothing of use, and what is fed to them may be any token id.
+
+    Attributes:
+        name: name of the pool.
+    """
+
+    name: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Of all members."""
+        model: Any = self.target.model
+        return int(model.config.vocab_size)
+
+    @staticmethod
+    def load(path: Path, *, threads: int = 1) -> "ForcedPool":
+        """Make the models of the forced pool at `path`, a pool file or its folder, each on its device.
+
+        Sets the number of CPU threads torch uses in this process.
+
+        Raises:
+            PoolFileError: with one line that names the file, the field, the rule and the value.
+            ValueError: threads below 1.
+        """
+        use_threads(threads)
+        file, content = read_forced_pool_file(path)
+        configs = _configs(file, content)
+        devices = {
+            entry.name: _device(file, f"members[{row}].device", entry)
+            for row, entry in enumerate(content.members)
+            if entry.config is not None
+        }
+        _check_memory(file, devices, shapes_of(file, content, configs))
+        members = _made(file, content, configs, devices)
+        return ForcedPool(
+            name=content.name,
+            members=members,
+            tokenizer=None,
+            eos_token_ids=(),
+            context_tokens=content.context_tokens,
+        )
+
+    def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
+        """See `LoadedMembers`; token ids beyond the vocabulary are counted from its beginning again."""
+        # A class with slots is made anew, which a bare super() does not know.
+        return _AnyToken(LoadedMembers.forward(self, level, kind, share_weights=share_weights), self.vocab_size)
+
+
+class _AnyToken:
+    """A forward that takes the token ids of a recording: which row of the embedding is read costs the same."""
+
+    def __init__(self, forward: ModelForward, vocab_size: int) -> None:
+        self._forward = forward
+        self._vocab_size = vocab_size
+
+    @property
+    def name(self) -> str:
+        return self._forward.name
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return self._forward.kv_shape
+
+    # Decisions are told forward by forward.
+    whole_draft = None
+    whole_verify = None
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        return self._forward.slot_cache(limit_bytes=limit_bytes)
+
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+        return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)
+
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        return self._forward.with_states(ids.remainder(self._vocab_size), placement, cache, keep)
+
+
+def shapes_of(
+    file: Path, content: ForcedPoolFile, configs: Mapping[str, MemberConfig] | None = None
+) -> tuple[LoadedMember, ...]:
+    """The members without any weights, for their sizes; raises as `ForcedPool.load`, but for memory.
+
+    Args:
+        file: of the pool.
+        content: of the file.
+        configs: by name, of the members that have one; None reads them.
+    """
+    known = _configs(file, content) if configs is None else configs
+    models = {}
+    for entry in content.members:
+        if entry.config is not None:
+            with torch.device("meta"):
+                models[entry.name] = _model(known[entry.name], entry)
+    return _members(file, content, models)
+
+
+def _configs(file: Path, content: ForcedPoolFile) -> dict[str, MemberConfig]:
+    found = {}
+    for row, entry in enumerate(content.members):
+        if entry.config is not None:
+            field = f"members[{row}].{CONFIG}"
+            config, model_class, place = named_config(file, field, entry.config, content.context_tokens)
+            if content.vocab_size is not None:
+                config.vocab_size = content.vocab_size
+            found[entry.name] = MemberConfig(
+                location=place, config=config, model_class=model_class, eos_token_ids=(), generation_file=place
+            )
+    check_configs(file, content, found, None)
+    return found
+
+
+def named_config(
+    file: Path, field: str, text: str, context_tokens: int
+) -> tuple[PreTrainedConfig, type[PreTrainedModel], Path]:
+    """The config that a pool file names, the class of its model, and the file that it stands in.
+
+    Args:
+        file: the pool file.
+        field: what of the pool file names it.
+        text: a preset, or a config.json or its folder relative to the pool file.
+        context_tokens: longest text the model is used with.
+
+    Raises:
+        PoolFileError: there is none, or one that cannot be used.
+    """
+    preset = preset_config(text, context_tokens=context_tokens)
+    if preset is not None:
+        return preset, MODEL_FOR_CAUSAL_LM_MAPPING[type(preset)], file
+    place = file.parent / text
+    place = place / CONFIG_FILE if place.is_dir() else place
+    if not place.is_file():
+        known = known_are(text, preset_names(), where="docs/forced.md")
+        raise PoolFileError(file, field, f"must be a {CONFIG_FILE}, its folder or a preset ({known})", text)
+    return *read_config(place, context_tokens=context_tokens), place
+
+
+def _device(file: Path, field: str, entry: MemberEntry) -> torch.device:
+    device = usable_device(entry.device)
+    if device is None:
+        raise PoolFileError(file, field, f"must be {a_device()}", entry.device)
+    return device
+
+
+def _made(
+    file: Path, content: ForcedPoolFile, configs: Mapping[str, MemberConfig], devices: Mapping[str, torch.device]
+) -> tuple[LoadedMember, ...]:
+    """The members with weights: as each model's class begins them, from the pool's seed."""
+    models = {}
+    for row, entry in enumerate(content.members):
+        if entry.config is not None:
+            device = devices[entry.name]
+            with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+                torch.manual_seed(content.seed + row)
+                models[entry.name] = _model(configs[entry.name], entry)
+    return _members(file, content, models)
+
+
+def _model(found: MemberConfig, entry: MemberEntry) -> PreTrainedModel:
+    made: Any = found.model_class
+    with quiet_loading():
+        model: PreTrainedModel = made._from_config(
+            found.config, dtype=getattr(torch, entry.dtype), attn_implementation=attention_of(found.config)
+        )
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _members(file: Path, content: ForcedPoolFile, models: dict[str, PreTrainedModel]) -> tuple[LoadedMember, ...]:
+    members = []
+    for row, entry in enumerate(content.members):
+        if entry.ngram is not None:
+            members.append(describe_lookup(entry.name, entry.ngram.rule))
+        elif entry.submodel_of is not None:
+            slim = submodel_of(file, row, entry, models[entry.submodel_of])
+            members.append(describe_model(entry.name, "submodel", slim, None))
+        else:
+            members.append(describe_model(entry.name, "model", models[entry.name], None))
+    check_order(file, [member.name for member in members], [member.num_parameters for member in members])
+    return tuple(members)
+
+
+def _check_memory(file: Path, devices: Mapping[str, torch.device], shapes: Sequence[LoadedMember]) -> None:
+    """Refuse weights that some device cannot hold, before any are made; what submodels share counts once."""
+    needed: dict[torch.device, int] = {}
+    for member in shapes:
+        if member.name in devices:
+            device = devices[member.name]
+            needed[device] = needed.get(device, 0) + member.num_parameters * getattr(torch, member.dtype).itemsize
+    for device, num_bytes in needed.items():
+        if num_bytes > total_bytes(device):
+            rule = f"must have {num_bytes:,} bytes for the weights"
+            raise PoolFileError(file, f"device {device}", rule, total_bytes(device))
+
+
+def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecording:
+    """The same contexts, said of the pool's members; its measured seconds go, which are of the recorded models.
+
+    A prompt lookup that the pool does not have is left out.
+
+    Raises:
+        ArgumentError: not as many models as the pool has, another prompt lookup than the pool's, or requests that do
+            not fit into the pool's context.
+    """
+    meta = recording.meta
+    models = [member for member in pool.members if member.model is not None]
+    if len(models) != len(meta.models):
+        theirs, ours = ", ".join(meta.model_names), ", ".join(member.name for member in models)
+        raise ArgumentError(
+            f"`recording` must hold as many models as pool {pool.name} has, {len(models)} ({ours}), got "
+            f"{len(meta.models)} ({theirs})"
+        )
+    for request in recording.requests:
+        if len(request.prompt) + request.max_new_tokens > pool.context_tokens:
+            raise ArgumentError(
+                f"`recording` must fit into the context of pool {pool.name}, {counted(pool.context_tokens, 'token')}, "
+                f"got request {request.request_id} of {len(request.prompt)} and {request.max_new_tokens} new ones"
+            )
+    update: dict[str, Any] = {
+        "models": tuple(model_info(member) for member in models),
+        "ngram": _lookup(recording, pool),
+        "costs": {},
+        "profile": None,
+        "origin": f"forced: {meta.name} on pool {pool.name}",
+    }
+    return replace(recording, meta=meta.model_copy(update=update))
+
+
+def _lookup(recording: TrieRecording, pool: ForcedPool) -> NgramInfo | None:
+    """The recorded prompt lookup under the pool's name for it; None where the pool has none."""
+    asked, known = ngram_info(pool.members), recording.meta.ngram
+    if asked is None:
+        return None
+    if known is None or known.model_copy(update={"name": asked.name}) != asked:
+        raise ArgumentError(
+            f"`recording` must hold the prompt lookup of pool {pool.name}, {asked.model_dump()}, got "
+            f"{None if known is None else known.model_dump()}"
+        )
+    return asked
+
+
+class ForcedWorld(TorchWorld):
+    """Takes the seconds from models and the decisions from elsewhere. The clock leaves out what deciding takes.
+
+    A place of a session is the models' own; the decisions see the session with theirs.
+
+    Args:
+        pool: a member's index is its level.
+        sampling: greedy or coupled, as the decisions were recorded.
+        further: as of `TorchWorld`.
+    """
+
+    _decisions: World
+
+    def __init__(self, *, pool: ForcedPool, sampling: Sampling, **further: Any) -> None:  # noqa: ANN401 - see there
+        self._sampler = ForcedSampler(sampling)
+        super().__init__(pool=pool, sampling=sampling, sampler=self._sampler, **further)
+        self._vocab_size = pool.vocab_size
+        self._theirs: dict[str, dict[int, int]] = {}  # by request, the decisions' place for each of ours
+
+    def follow(self, decisions: World) -> None:
+        """Take what is drafted and accepted from a world whose pool has the same levels, before any request opens."""
+        self._decisions = decisions
+
+    def open(self, session: Session) -> None:
+        """See `TorchWorld`."""
+        with self.clock.paused():
+            self._decisions.open(session)
+            theirs = session.place
+        super().open(session)
+        self._theirs[session.request_id] = {session.place: theirs}
+
+    def close(self, session: Session) -> None:
+        """See `TorchWorld`."""
+        super().close(session)
+        with self.clock.paused():
+            self._decisions.close(session)
+            del self._theirs[session.request_id]
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """See `TorchWorld`; worked out from logits, and then what the decisions know."""
+        super().signal(session, index)
+        with self.clock.paused(), self._as_decided([session]):
+            return self._decisions.signal(session, index)
+
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """See `TorchWorld`."""
+        with self.clock.paused():
+            with self._as_decided([session for session, _ in items]):
+                decided = [row for row in self._decisions.draft(level, items).rows if isinstance(row, Drafted)]
+            if self.pool.members[level].model is not None:
+                items = self._told_to_draft(items, decided)
+            else:
+                items = [(session, self._told_to_copy(session, step)) for session, step in items]
+        ran = super().draft(level, items)
+        with self.clock.paused():
+            rows = [
+                self._drafted(session, row, told) if isinstance(row, Drafted) else row
+                for (session, _), row, told in zip(items, ran.rows, decided, strict=True)
+            ]
+        return ran._replace(rows=rows)
+
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
+        """See `TorchWorld`; raises ArgumentError for a lossy rule, which looks at the logits themselves."""
+        with self.clock.paused():
+            for session, step in items:
+                if not step.rule.lossless:
+                    raise ArgumentError(f"a forced run must be of lossless steps, got {step} of {session.request_id}")
+            with self._as_decided([session for session, _ in items]):
+                decided = [row for row in self._decisions.verify(level, items).rows if isinstance(row, Judged)]
+            self._sampler.told = {
+                session.request_id: Told(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
+                for (session, _), told in zip(items, decided, strict=True)
+            }
+        ran = super().verify(level, items, chunks)
+        with self.clock.paused():
+            rows = [
+                self._judged(session, row, told) if isinstance(row, Judged) else row
+                for (session, _), row, told in zip(items, ran.rows, decided, strict=True)
+            ]
+        return ran._replace(rows=rows)
+
+    def check_ahead(self) -> None:
+        """Raises ValueError: outcomes are decided for one step of a request at a time."""
+        raise ValueError("nobody works ahead in a forced run")
+
+    def check_tree(self, level: int) -> None:
+        """Raises ValueError: decisions are forced on runs of tokens only."""
+        raise ValueError("a forced run drafts no token trees")
+
+    def _told_to_draft(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
+        """The steps with which the models draft as many tokens as was decided."""
+        self._sampler.told = {}
+        steps = []
+        for (session, step), told in zip(items, decided, strict=True):
+            start = len(session.emitted) + len(session.tokens)
+            self._sampler.told[session.request_id] = Told(start, self._safe_ids(session, told.tokens))
+            stop: Any = None if step.stop is None else _Unending(step.stop)
+            steps.append((session, Draft(step.model, len(told.tokens), stop)))
+        return steps
+
+    def _told_to_copy(self, session: Session, step: Draft) -> Draft:
+        """The step with ids of the models' vocabulary, if it says what to copy."""
+        return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
+
+    def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:
+        places = row.places[: len(told.tokens)]
+        self._theirs[session.request_id].update(zip(places, told.places, strict=True))
+        return told._replace(places=places)
+
+    def _judged(self, session: Session, row: Judged, told: Judged) -> Judged:
+        self._theirs[session.request_id][row.own_place] = told.own_place
+        return told._replace(own_place=row.own_place, tvd=_DecidedDistances(row.tvd, told.tvd))
+
+    @contextmanager
+    def _as_decided(self, sessions: Sequence[Session]) -> Iterator[None]:
+        """Within it, sessions have the decisions' places; places that are pending no longer are forgotten."""
+        ours = [(session, session.place, session.places) for session in sessions]
+        for session, place, places in ours:
+            theirs = self._theirs[session.request_id]
+            session.place, session.places = theirs[place], [theirs[each] for each in places]
+        try:
+            yield
+        finally:
+            for session, place, places in ours:
+                pending = zip(places, session.places, strict=True)
+                self._theirs[session.request_id] = {place: session.place, **dict(pending)}
+                session.place, session.places = place, places
+
+    def _safe_ids(self, session: Session, tokens: Sequence[int]) -> list[int]:
+        """Ids of the models' vocabulary in place of the recorded ones, none of which ends a text."""
+        safe = []
+        for token in tokens:
+            within = token % self._vocab_size
+            while within in session.eos:
+                within = (within + 1) % self._vocab_size
+            safe.append(within)
+        return safe
+
+
+@dataclass(frozen=True, slots=True)
+class _Unending:
+    """A stop that looks as the one it stands for does, and leaves the end to the number of tokens."""
+
+    stop: Stop
+
+    def factor(self, signal: Signal, index: int) -> float:
+        return token_factor(self.stop)(signal, index)
+
+    def holds(self, signal: Signal, product: float) -> bool:
+        self.stop.holds(signal, product)
+        return False
+
+
+class _DecidedDistances(Sequence[float]):
+    """Distances as decided, for which the real ones are worked out as well when somebody looks."""
+
+    def __init__(self, real: Sequence[float], decided: Sequence[float]) -> None:
+        self._real = real
+        self._decided = tuple(decided)
+
+    def __len__(self) -> int:
+        return len(self._decided)
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[float, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> float | tuple[float, ...]:
+        self._real[:1]  # which works all of them out
+        return self._decided[index]
+
+
+class ForcedProbedWorld(ProbedWorld, ForcedWorld):
+    """Notes the operations of recorded requests; `follow` and `take` before anything is watched."""
+
+    def take(self, requests: Mapping[str, TrieRequest], *, eos: frozenset[int]) -> None:
+        """Let recorded requests stand for prompts.
+
+        Args:
+            requests: by the id of the prompt.
+            eos: tokens that end an answer.
+        """
+        self._requests = requests
+        self._eos = eos
+
+    def sessions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Session]:
+        """The recorded requests that stand for prompts, whose texts play no part."""
+        members = loaded_pool(self.pool)
+        taken = [(prompt.request_id, self._requests[prompt.request_id]) for prompt in prompts]
+        return [
+            Session(
+                pool=members,
+                request_id=name,
+                tag=request.tag,
+                prompt=request.prompt,
+                budget=min(max_new_tokens, request.max_new_tokens),
+                eos=self._eos,
+            )
+            for name, request in taken
+        ]
+
+
+def forced_run(
+    pool: ForcedPool,
+    policy: Policy,
+    sessions: Sequence[Session],
+    decisions: World,
+    *,
+    sampling: Sampling,
+    trace: str,
+    name: str,
+    batch: int,
+    prices: Prices | None = None,
+) -> RunLog:
+    """Run every request to its end, `batch` at a time; returns the run log, which says `forced`.
+
+    Args:
+        pool: its last member is the target.
+        policy: built for `loaded_pool(pool)`; one object for all requests.
+        sessions: the requests; mutated, the tokens are in them.
+        decisions: what is drafted and accepted.
+        sampling: as the decisions were recorded.
+        trace: name of the recording that decides, for the log.
+        name: of the policy, for errors and the log.
+        batch: requests running at a time, >= 1.
+        prices: what operations are said to take, to policy and log alike; None measures.
+
+    Raises:
+        ArgumentError: a batch whose caches cannot fit into the machine's memory, or a lossy step.
+        PolicyError: the policy broke the contract.
+        ValueError: a request failed.
+    """
+    with ForcedWorld(pool=pool, sampling=sampling) as world:
+        world.follow(decisions)
+        run = Run(world, policy, name=name, prices=prices)
+        check_fit(pool, sessions[:batch], world.memory)
+        for _ in run.driver.run(sessions, batch):
+            pass
+    for request_id, error in run.driver.failed.items():
+        raise ValueError(f"request {request_id} failed in a forced run: {error}")
+    meta = run.meta(pool=pool.name, max_new_tokens=max(session.budget for session in sessions), batch=batch)
+    return run.ledger.finish(meta | {"forced": True, "trace": trace}, reanchored={}, divergent={})

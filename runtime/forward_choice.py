@@ -1,0 +1,234 @@
+"""Choose how a model is run, and check a fused forward against the model's own before it is used.
+
+Letters: T tokens, V vocabulary.
+"""
+
+import sys
+from statistics import median
+from time import perf_counter
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..base.errors import ArgumentError
+from .forward import ModelForward, ModuleForward, apart_by_more_than_rounding
+from .fused import FusedForward, TokenRows, fused_supports, lay_back, layouts_of, over_rows
+from .graphs import GraphForward
+from .products import KnownChoices, ProductChooser
+from .static_memory import Capture, capture_on
+
+ForwardKind = Literal[
+    "auto",
+    "fused",
+    "modules",
+    "fused:plain",
+    "fused:plain-rows",
+    "fused:onednn",
+    "fused:onednn-rows",
+    "fused:onednn-packed",
+    "graphs",
+]
+KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
+
+# Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
+CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
+CHECKED_POSITIONS = 6
+
+# Requests and new tokens of the forwards that are timed: a drafted token, a verification, and one of a batch.
+_RACED_FORWARDS = ((("a",), (1,)), (("a",), (5,)), (("a", "b", "c", "d"), (5, 5, 5, 5)))
+_RACES = 5
+
+
+def choose_forward(
+    model: PreTrainedModel,
+    *,
+    kind: ForwardKind,
+    share_weights: bool,
+    context_tokens: int,
+    products: ProductChooser | None = None,
+    capture: Capture | None = None,
+    may_capture: bool = True,
+    rows: TokenRows | None = None,
+) -> ModelForward:
+    """How to run `model`; the choice stands in the result's `name`.
+
+    Args:
+        model: in evaluation mode, on its device.
+        kind: `auto` takes the quicker one, as measured here, of the model's own modules and the fused forward, if
+            `fused_supports` has no reason against that, and on a GPU of CUDA graphs of either; `fused:NAME` multiplies
+            by one product of `products` only; `graphs` are those of what `auto` would take without them.
+        share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
+        context_tokens: positions that will be used, enough for the check.
+        products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
+        capture: of `graphs`; None takes CUDA graphs.
+        may_capture: whether `auto` may take graphs.
+        rows: how the model's tokens are those of its pool; None where they are the same.
+
+    Raises:
+        ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
+            work here, graphs without a GPU, or a forward whose logits are not those of the model.
+    """
+    if context_tokens < CHECKED_POSITIONS:
+        raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
+    if kind not in KINDS:
+        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}")
+    reason = fused_supports(model)
+    if kind.startswith("fused") and reason is not None:
+        raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")
+    modules = ModuleForward(model)
+    if kind == "modules":
+        return over_rows(modules, rows)
+    if kind == "graphs" and capture is None:
+        capture = capture_on(model.device)
+    products = products or ProductChooser(only=only_product(kind))
+    fastest: FusedForward | ModuleForward = modules
+    if reason is None:
+        way = _fused if kind.startswith("fused") else _quicker
+        fastest = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    made = over_rows(fastest, rows)
+    if capture is not None:
+        return _captured(made, capture, _width(model, rows), context_tokens)
+    if kind == "auto" and may_capture and model.device.type == "cuda":
+        return _captured_if_quicker(model, made, products.known, _width(model, rows), context_tokens)
+    return made
+
+
+def only_product(kind: ForwardKind) -> str | None:
+    """The product that a kind of forward multiplies everything by; None chooses."""
+    return kind.partition(":")[2] or None
+
+
+def _width(model: PreTrainedModel, rows: TokenRows | None) -> int:
+    """Of the logits."""
+    return int(model.config.vocab_size) if rows is None else rows.width
+
+
+def _captured(eager: ModelForward, capture: Capture, vocab_size: int, context_tokens: int) -> GraphForward:
+    graphs = GraphForward(eager, capture, vocab_size=vocab_size, context_tokens=context_tokens)
+    check_forwards(graphs, eager, vocab_size=vocab_size)
+    return graphs
+
+
+def _captured_if_quicker(
+    model: PreTrainedModel, eager: ModelForward, known: KnownChoices, vocab_size: int, context_tokens: int
+) -> ModelForward:
+    """Graphs of a forward, unless it is quicker without them, or nothing of it can be captured (said in one line)."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    what = f"{eager.name} of {type(model).__name__}, {model.num_parameters():,} parameters in {dtype}"
+    key = f"graphs of {what} on {torch.cuda.get_device_name(model.device)}"
+    remembered = known.get(key, 1)
+    if remembered == [eager.name]:
+        return eager
+    try:
+        graphs = _captured(eager, capture_on(model.device), vocab_size, context_tokens)
+    except ValueError as error:
+        sys.stderr.write(f"paceline: no CUDA graphs for {type(model).__name__}: {error}\n")
+        return eager
+    if graphs.store.reasons:  # each was said when it was found
+        return eager
+    if not remembered:
+        quicker: ModelForward = graphs if _race_s(graphs) <= _race_s(eager) else eager
+        known.note(key, [quicker.name])
+        return quicker
+    return graphs
+
+
+def _quicker(
+    model: PreTrainedModel,
+    modules: ModuleForward,
+    products: ProductChooser,
+    *,
+    share_weights: bool,
+    context_tokens: int,
+) -> FusedForward | ModuleForward:
+    """The fused forward, unless the modules are quicker on this machine.
+
+    Both run on the same memory: weights are laid out anew one by one, and laid back likewise.
+    """
+    key = f"{_choice_key(model)}, weights {_weights_of(products, share_weights=share_weights)}"
+    known = products.known.get(key, 1)
+    if known == [modules.name]:
+        return modules
+    modules_s = None if known else _race_s(modules)
+    before = layouts_of(model)
+    fused = _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    if modules_s is None:
+        return fused
+    chosen = fused if _race_s(fused) <= modules_s else modules
+    products.known.note(key, [chosen.name])
+    if chosen is modules:
+        del fused  # its copies of weights go before any is laid back
+        lay_back(model, before)
+    return chosen
+
+
+def _fused(
+    model: PreTrainedModel,
+    modules: ModuleForward,
+    products: ProductChooser,
+    *,
+    share_weights: bool,
+    context_tokens: int,
+) -> FusedForward:
+    fused = FusedForward(model, share_weights=share_weights, context_tokens=context_tokens, products=products)
+    check_forwards(fused, modules, vocab_size=model.config.vocab_size)
+    return fused
+
+
+def check_forwards(forward: ModelForward, reference: ModelForward, *, vocab_size: int) -> None:
+    """Feed both the same pseudo-random tokens; raises ValueError where their logits differ by more than rounding."""
+    found, expected = _sample_logits(forward, vocab_size), _sample_logits(reference, vocab_size)
+    apart = apart_by_more_than_rounding(found, expected, reference.kv_shape.dtype)
+    if apart is not None:
+        worst, limit = apart
+        raise ValueError(
+            f"{forward.name} logits must be within {limit:.3g} of those of {reference.name}, got {worst:.3g}"
+        )
+
+
+def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
+    """Logits `[T, V]` of all tokens of a few forwards, each over what the ones before left in the cache."""
+    shape = forward.kv_shape
+    cache = forward.slot_cache()
+    generator = torch.Generator().manual_seed(0)
+    logits = []
+    for requests, counts in CHECKED_FORWARDS:
+        ids = torch.randint(vocab_size, (sum(counts),), generator=generator).to(shape.device)
+        logits.append(forward(ids, cache.place(requests, counts), cache, slice(None)))
+    return torch.cat(logits)
+
+
+def _weights_of(products: ProductChooser, *, share_weights: bool) -> str:
+    """How the fused forward has its weights, which decides how quick it is."""
+    if share_weights:
+        return "laid out anew"
+    return "copied" if products.copy_all else "as they stand"
+
+
+def _choice_key(model: PreTrainedModel) -> str:
+    """What a choice of forward holds for: the model's kind and widths, whatever its depth."""
+    config = model.config
+    widths = f"{config.hidden_size}/{config.intermediate_size}/{model.lm_head.out_features}"
+    heads = f"{config.num_attention_heads}/{getattr(config, 'num_key_value_heads', None)} heads"
+    dtype = str(model.dtype).removeprefix("torch.")
+    return f"forward of {type(model).__name__} {widths}, {heads}, {dtype} on {model.device.type}"
+
+
+@torch.inference_mode()
+def _race_s(forward: ModelForward) -> float:
+    """Seconds of a drafted token, a verification and a batched verification together, as medians of a few."""
+    total_s = 0.0
+    for requests, counts in _RACED_FORWARDS:
+        ids = torch.zeros(sum(counts), dtype=torch.long, device=forward.kv_shape.device)
+        cache = forward.slot_cache()
+        taken = []
+        for _ in range(_RACES + 1):
+            for request in requests:
+                cache.roll_back(request, 0)
+            start_s = perf_counter()
+            forward(ids, cache.place(requests, counts), cache, slice(None))[-1, -1].item()
+            taken.append(perf_counter() - start_s)
+        total_s += median(taken[1:])
+    return total_s

@@ -1,0 +1,719 @@
+"""What of a `generate()` call is honoured, and a ValueError for everything else that would change its result.
+
+Decode sessions with models that a program holds already, under whatever it gives for a policy.
+
+Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()` would apply.
+
+What a `generate()` call asks for beside models: prompt lookup, submodels of its own model, and the default chain.
+
+One call of transformers' `generate()`: what it asks for, read and checked, and its answer by a pool of models.
+
+Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
+
+By what it is noticed that a model was changed since it was prepared.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Number
+from types import FrameType
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from transformers import (
+    Cache,
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMixin,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StopStringCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.streamers import BaseStreamer
+
+from ..base.errors import at
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.request_text import Ending, LookupRule
+from ..decoding.session import Session
+from ..policies.spec import make_policy
+from ..runs.log import RunLog
+from ..traces.meta import Sampling
+from .decode import OnCommit, Run, check_fit
+from .forward import CACHE_ARGUMENTS
+from .forward_choice import CHECKED_POSITIONS
+from .fused import fused_supports
+from .pools.configs import OPTIONS, check_call
+from .pools.members import LoadedMembers, checked_name, live_pool, loaded_pool
+from .threads import CACHES, CacheKind, Memory
+from .world import TorchWorld
+
+PolicyLike = str | Policy | Callable[[Pool], Policy]
+
+
+def decode_live(
+    pool: LoadedMembers,
+    sessions: Sequence[Session],
+    policy: PolicyLike,
+    *,
+    sampling: Sampling,
+    memory: Memory,
+    streamer: BaseStreamer | None,
+) -> RunLog:
+    """Answer all sessions at once, with models that are not ours: they stay as they are.
+
+    Args:
+        pool: the models.
+        sessions: of `loaded_pool(pool)`, one at least; mutated.
+        policy: text, policy, or what makes one of a pool.
+        sampling: greedy, coupled or rejection.
+        memory: kind of cache and its limit.
+        streamer: told of every token; for a single session.
+
+    Raises:
+        ValueError: a policy that is none or cannot be made, models that cannot run, caches that cannot fit, or a
+            request that failed.
+        PolicyError: the policy broke the contract.
+    """
+    check_fit(pool, sessions, memory)
+    name, built = _policy(policy, sessions[0].pool)
+    with TorchWorld(pool=pool, sampling=sampling, memory=memory, share_weights=False) as world:
+        run = Run(world, built, name=name, on_commit=None if streamer is None else _streaming(streamer))
+        for _ in run.driver.run(sessions, len(sessions)):
+            pass
+    run.driver.raise_failure()
+    if streamer is not None:
+        streamer.end()
+    meta = run.meta(pool="live", max_new_tokens=sessions[0].budget, batch=len(sessions))
+    return run.ledger.finish(meta, reanchored={}, divergent={})
+
+
+def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
+    """The policy and what errors call it."""
+    if isinstance(given, str):
+        return given, make_policy(given, pool)
+    made: object = given
+    if inspect.isclass(given) or not hasattr(given, "decide"):
+        if not callable(given):
+            rule = "must be a text, a policy, or what makes one of a pool"
+            raise ValueError(f"policy {rule}, got {type(given).__name__}")
+        made = _made(cast(Callable[[Pool], object], given), pool)
+    if not hasattr(made, "decide") or not hasattr(made, "learn"):
+        raise ValueError(f"policy must have decide and learn, got {type(made).__name__}")
+    return type(made).__name__, cast(Policy, made)
+
+
+def _made(make: Callable[[Pool], object], pool: Pool) -> object:
+    """What a class or function makes of the pool."""
+    try:
+        return make(pool)
+    except Exception as error:  # it may be foreign code
+        name = getattr(make, "__name__", type(make).__name__)
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"policy {name}: called with the pool it raised {type(error).__name__}: {told}{at(error)}"
+        ) from error
+
+
+def _streaming(streamer: BaseStreamer) -> OnCommit:
+    """Hands tokens on one by one, as `generate()` does."""
+
+    def on_commit(_: Session, tokens: list[int]) -> None:
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
+
+    return on_commit
+
+
+SamplingMode = Literal["rejection", "coupled"]
+
+# The order in which `truncated` applies them.
+WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
+# What `generate()` itself hands to a model, and what is made of it here: nothing.
+UNUSED_INPUTS = ("attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache", "logits_to_keep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where answers end.
+
+    Attributes:
+        max_length: tokens of padded prompt and answer together.
+        eos: tokens that end an answer; none, or those of `generate()`.
+        stops: criteria that end an answer at a stop string.
+    """
+
+    max_length: int
+    eos: tuple[int, ...]
+    stops: tuple[StopStringCriteria, ...]
+
+
+def check_autocast(model: PreTrainedModel) -> None:
+    """Raises ValueError inside `torch.autocast`, which would run some operations in another format than the weights."""
+    if torch.is_autocast_enabled(model.device.type):
+        raise ValueError("torch.autocast must be off, as models run in the format of their weights, got it on")
+
+
+def check_inputs(inputs: Mapping[str, object]) -> None:
+    """Raises ValueError for inputs of the model other than ids and mask, and for a cache to continue from."""
+    for name, value in inputs.items():
+        if name not in UNUSED_INPUTS and value is not None and value is not False:
+            raise ValueError(f"{name} must be left out, as paceline feeds models input_ids only, got {shown(value)}")
+    for name in CACHE_ARGUMENTS:
+        cache = inputs.get(name)
+        if cache is not None and not _is_made_by_generate(cache):
+            rule = "must be left out, as paceline keeps its own caches (kv_cache says which kind)"
+            raise ValueError(f"{name} {rule}, got {shown(cache)}")
+
+
+def _is_made_by_generate(cache: object) -> bool:
+    """Whether it is the empty cache that `generate()` prepares, rather than a user's, or a text meant as `kv_cache`."""
+    given = getattr(cache, "_is_user_defined", False)
+    return isinstance(cache, Cache) and not given and cache.get_seq_length() == 0
+
+
+def check_log(on_log: object) -> None:
+    """Raises ValueError for what cannot be called with the run log."""
+    if on_log is not None and not callable(on_log):
+        raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
+
+
+def read_memory(kv_cache: CacheKind, limit_bytes: object) -> Memory:
+    """How keys and values are kept; raises ValueError for an unknown cache or a limit that is no number of bytes."""
+    if kv_cache not in CACHES:
+        raise ValueError(f"kv_cache must be one of {', '.join(CACHES)}, got {shown(kv_cache)}")
+    if limit_bytes is None:
+        return Memory(cache=kv_cache)
+    return Memory(cache=kv_cache, limit_bytes=whole("kv_limit_bytes", limit_bytes))
+
+
+def whole(option: str, value: object) -> int:
+    """A count that an option gives; raises ValueError for what is no whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise ValueError(f"{option} must be a whole number >= 1, got {shown(value)}")
+    return int(value)
+
+
+def check_num_answers(config: GenerationConfig, *, do_sample: bool) -> None:
+    """Raises ValueError for no whole number of answers from 1 on, or for several without `do_sample`.
+
+    `generate()` has repeated the rows by then.
+    """
+    given: Any = config.num_return_sequences
+    count = 1 if given is None else whole("num_return_sequences", given)
+    if count > 1 and not do_sample:
+        raise ValueError(f"num_return_sequences must be 1 without do_sample=True, as all would be equal, got {count}")
+
+
+def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: SamplingMode | None) -> Sampling:
+    """How tokens are chosen; a seed is drawn from torch's generator where there is chance.
+
+    Raises:
+        ValueError: a processor that is not honoured, a mode without `do_sample`, or a temperature or `top_p` too low.
+    """
+    _check_processors(processors, do_sample=do_sample)
+    if mode not in (None, "rejection", "coupled"):
+        raise ValueError(f"sampling must be rejection or coupled, got {mode!r}")
+    if not do_sample:
+        if mode is not None:
+            raise ValueError(f"sampling needs do_sample=True, got {mode!r}")
+        return Sampling(mode="greedy")
+    given: dict[type, Any] = {type(processor): processor for processor in processors}
+    temperature = given[TemperatureLogitsWarper].temperature if TemperatureLogitsWarper in given else 1.0
+    try:
+        return Sampling(
+            mode=mode or "rejection",
+            temperature=temperature,
+            seed=int(torch.randint(2**62, ()).item()),
+            top_p=given[TopPLogitsWarper].top_p if TopPLogitsWarper in given else None,
+            top_k=given[TopKLogitsWarper].top_k if TopKLogitsWarper in given else None,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        ours = first.get("ctx", {}).get("error")
+        raise ours or ValueError(f"{first['loc'][0]}: {first['msg']}, got {shown(first['input'])}") from None
+
+
+def read_limits(criteria: Sequence[object]) -> Limits:
+    """Where answers end; raises ValueError for a criterion that is not honoured."""
+    max_length, eos, stops = inf, list[int](), list[StopStringCriteria]()
+    for criterion in criteria:
+        given: Any = criterion
+        if type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length, given.max_length)
+        elif type(criterion) is EosTokenCriteria:
+            eos += given.eos_token_id.reshape(-1).tolist()
+        elif type(criterion) is StopStringCriteria:
+            stops.append(given)
+        elif type(criterion) is MaxTimeCriteria:
+            raise ValueError(f"max_time must be left out, as paceline does not honour it, got {given.max_time}")
+        else:
+            raise ValueError(f"stopping_criteria must be stop strings at most, got {type(criterion).__name__}")
+    if max_length == inf:
+        raise ValueError("max_new_tokens or max_length must be given, got neither")
+    return Limits(max_length=int(max_length), eos=tuple(dict.fromkeys(eos)), stops=tuple(stops))
+
+
+def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
+    """The rows of `input_ids` without their padding.
+
+    Args:
+        input_ids: `[B, T]` padded on the left.
+        inputs: `attention_mask` `[B, T]`, 0 at padding, if there is any; `position_ids` `[1, T]` or `[B, T]`, which
+            must be counted from the end of the padding.
+
+    Raises:
+        ValueError: ids of another shape, no row, padding elsewhere, an empty prompt, or other positions.
+    """
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(
+            f"input_ids must be of shape [B, T], at least one row of at least one token, got {tuple(input_ids.shape)}"
+        )
+    mask, positions = (cast(Tensor | None, inputs.get(name)) for name in ("attention_mask", "position_ids"))
+    if mask is not None and mask.shape != input_ids.shape:
+        raise ValueError(f"attention_mask must be of shape {tuple(input_ids.shape)}, got {tuple(mask.shape)}")
+    width = input_ids.shape[1]
+    prompts = []
+    for row, ids in enumerate(input_ids.tolist()):
+        seen = [1] * width if mask is None else [int(bit) for bit in mask[row].tolist()]
+        length = sum(seen)
+        if length < 1:
+            raise ValueError(f"row {row} of input_ids must hold at least one token, got only padding")
+        if seen != [0] * (width - length) + [1] * length:
+            raise ValueError(f"attention_mask must be 0s for padding on the left, then 1s, got row {row}: {seen}")
+        if positions is not None and _row_of(positions, row)[width - length :] != list(range(length)):
+            raise ValueError(
+                f"position_ids must be left out: they count from 0 after the padding, got others, row {row}"
+            )
+        prompts.append(tuple(ids[width - length :]))
+    return prompts
+
+
+def _row_of(positions: Tensor, row: int) -> list[int]:
+    if positions.dim() != 2:
+        raise ValueError(f"position_ids must be of shape [B, T], got {tuple(positions.shape)}")
+    values: list[int] = positions[row if len(positions) > 1 else 0].tolist()
+    return values
+
+
+def _check_processors(processors: Sequence[object], *, do_sample: bool) -> None:
+    """Only stock warpers of sampling, each once and in the order of `generate()`."""
+    last = -1
+    for processor in processors:
+        kind: Any = type(processor)
+        option = OPTIONS["option_of"].get(kind.__name__)
+        if option is not None:
+            raise ValueError(f"{option} must be left out, as paceline does not honour it ({kind.__name__})")
+        place = WARPERS.index(kind) if do_sample and kind in WARPERS else -1
+        if place <= last or _keeps_more(processor):
+            raise ValueError(
+                "logits_processor must be none but temperature, top_k and top_p, once and in this order, with "
+                f"do_sample=True, got {kind.__name__}"
+            )
+        last = place
+
+
+def _keeps_more(warper: object) -> bool:
+    """Whether a user's own warper differs from what `generate()` makes of top_k or top_p."""
+    return getattr(warper, "filter_value", -inf) != -inf or getattr(warper, "min_tokens_to_keep", 1) != 1
+
+
+def shown(value: object) -> str:
+    """A value in a line: texts and numbers as they are, of others what they are."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return repr(value) if value is None or isinstance(value, str | Number) else type(value).__name__
+
+
+SkipLayers = Sequence[int] | Mapping[str, Sequence[int]]
+
+# Tokens at each handover of the default chain.
+WINDOW = 4
+# Of transformers, where the config does not say.
+MAX_MATCH = 2
+
+
+def read_lookup(config: GenerationConfig) -> tuple[LookupRule | None, int]:
+    """The prompt lookup of transformers and its window; None and 0 where `prompt_lookup_num_tokens` is not given.
+
+    Raises:
+        ValueError: a window or a longest match that is no whole number from 1 on.
+    """
+    window, longest = config.prompt_lookup_num_tokens, config.max_matching_ngram_size
+    if window is None:
+        return None, 0
+    return (
+        LookupRule(
+            max_match=MAX_MATCH if longest is None else whole("max_matching_ngram_size", longest), occurrence="first"
+        ),
+        whole("prompt_lookup_num_tokens", window),
+    )
+
+
+def read_slims(given: object) -> dict[str, tuple[int, ...]]:
+    """Layers to leave out by the name of the submodel; one without a name is `slim`.
+
+    Raises:
+        ValueError: neither a list of whole numbers nor a mapping from names to such lists, or a list that is empty.
+    """
+    if given is None:
+        return {}
+    named = given if isinstance(given, Mapping) else {"slim": given}
+    return {checked_name("names of skip_layers", name): _layers(layers) for name, layers in named.items()}
+
+
+def _layers(given: object) -> tuple[int, ...]:
+    rule = "skip_layers must be a list of layers of the model, or such lists by name"
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"{rule}, got {shown(given)}")
+    for layer in given:
+        if isinstance(layer, bool) or not isinstance(layer, Integral):
+            raise ValueError(f"{rule}, got a list with {shown(layer)}")
+    if not given:
+        raise ValueError(f"{rule}, got an empty list")
+    return tuple(map(int, given))
+
+
+def default_chain(pool: Pool, lookup_tokens: int) -> str:
+    """A chain of all members: plain decoding where the target is the only one."""
+    windows = {name: lookup_tokens if pool.is_model_free(name) else WINDOW for name in pool.names[:-1]}
+    return "/".join([*(f"{name}:{window}" for name, window in windows.items()), pool.target])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one call asks for.
+
+    Attributes:
+        input_ids: `[B, T]` padded on the left, as given.
+        prompts: its rows without padding.
+        budget: most tokens of an answer.
+        config: as `generate()` prepared it.
+        limits, sampling, memory: read from the options.
+        lookup: the rule of `ngram`; None for none.
+        lookup_tokens: its window in the default chain; 0 for none.
+        policy: as given; None for the default chain.
+        streamer: of `generate()`; None for none.
+        on_log: called with the run log; None for nobody.
+    """
+
+    input_ids: Tensor
+    prompts: tuple[tuple[int, ...], ...]
+    budget: int
+    config: GenerationConfig
+    limits: Limits
+    sampling: Sampling
+    memory: Memory
+    lookup: LookupRule | None
+    lookup_tokens: int
+    policy: PolicyLike | None
+    streamer: BaseStreamer | None
+    on_log: Callable[[RunLog], None] | None
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest prompt and its answer."""
+        return max(map(len, self.prompts)) + self.budget
+
+
+def streamer_of(frame: FrameType | None) -> BaseStreamer | None:
+    """The `streamer` of the `generate()` call that called the function of `frame`.
+
+    transformers shows the streamer the prompt and then keeps it from a callable (5.24:
+    `_extract_generation_mode_kwargs`), so that whoever reads from it would wait for ever. An `assistant_model` is kept
+    back too: whoever gave one would get the text without its help.
+    """
+    caller = None if frame is None else frame.f_back
+    if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
+        return None
+    if caller.f_locals["assistant_model"] is not None:
+        raise ValueError("assistant_model must be given as assistant_models=[...], as paceline takes several")
+    streamer: BaseStreamer | None = caller.f_locals["streamer"]
+    return streamer
+
+
+def read_call(
+    input_ids: Tensor,
+    config: GenerationConfig,
+    inputs: Mapping[str, object],
+    *,
+    streamer: BaseStreamer | None,
+    processors: Sequence[object],
+    criteria: Sequence[object],
+    stop_strings: str | Sequence[str] | None,
+    tokenizer: object,
+    policy: PolicyLike | None,
+    sampling: SamplingMode | None,
+    kv_cache: CacheKind,
+    kv_limit_bytes: int | None,
+    on_log: Callable[[RunLog], None] | None,
+) -> Call:
+    """Read a call as `generate()` prepared it.
+
+    Args:
+        input_ids: `[B, T]`.
+        config: of `generate()`.
+        inputs: what else it prepared for the model.
+        streamer: of `generate()`; None for none.
+        processors: of logits, prepared by `generate()`.
+        criteria: of stopping, likewise.
+        stop_strings: texts that end an answer; None for none.
+        tokenizer: of the model, for stop strings.
+        policy: what drives the chain; None for the default one.
+        sampling: `rejection` or `coupled`; None for the default.
+        kv_cache: `slots` or `mask`.
+        kv_limit_bytes: of keys and values; None for whatever the devices have.
+        on_log: called with the run log; None for nobody.
+
+    Raises:
+        ValueError: an option that is not honoured, or has a wrong value.
+    """
+    check_call(config)
+    lookup, lookup_tokens = read_lookup(config)
+    check_inputs(inputs)
+    check_log(on_log)
+    memory = read_memory(kv_cache, kv_limit_bytes)
+    chance = read_sampling(processors, do_sample=bool(config.do_sample), mode=sampling)
+    limits = read_limits([*criteria, *_stop_criteria(stop_strings, tokenizer)])
+    check_num_answers(config, do_sample=chance.mode != "greedy")
+    prompts = read_prompts(input_ids, inputs)
+    _check_batch(len(prompts), limits, streamer)
+    return Call(
+        input_ids=input_ids,
+        prompts=tuple(prompts),
+        budget=limits.max_length - input_ids.shape[1],
+        config=config,
+        limits=limits,
+        sampling=chance,
+        memory=memory,
+        lookup=lookup,
+        lookup_tokens=lookup_tokens,
+        policy=policy,
+        streamer=streamer,
+        on_log=on_log,
+    )
+
+
+def answered(call: Call, pool: LoadedMembers) -> Tensor | GenerateDecoderOnlyOutput:
+    """Answer a call; returns `[B, T + longest answer]` ids, or an output with them as `sequences`.
+
+    Raises:
+        ValueError: a policy that cannot be made, caches that cannot fit, or a request that fails.
+        PolicyError: the policy broke the contract.
+    """
+    sessions = _sessions(loaded_pool(pool), call)
+    policy = default_chain(sessions[0].pool, call.lookup_tokens) if call.policy is None else call.policy
+    log = decode_live(pool, sessions, policy, sampling=call.sampling, memory=call.memory, streamer=call.streamer)
+    if call.on_log is not None:
+        call.on_log(log)
+    sequences = _joined(call, [session.emitted for session in sessions])
+    return GenerateDecoderOnlyOutput(sequences=sequences) if call.config.return_dict_in_generate else sequences
+
+
+def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) -> list[StopStringCriteria]:
+    """What `generate()` would make of stop strings."""
+    if stop_strings is None:
+        return []
+    if not isinstance(stop_strings, Iterable):
+        raise ValueError(f"stop_strings must be a text or a list of texts, got {shown(stop_strings)}")
+    texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"stop_strings must be a text or a list of texts, got a list with {shown(text)}")
+    if not texts:
+        return []
+    if not all(texts):
+        raise ValueError(f"stop_strings must not be empty, got {texts!r}")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError(
+            "stop_strings need target_tokenizer, a tokenizer of transformers (generate() keeps tokenizer= from "
+            f"custom_generate), got {type(tokenizer).__name__}"
+        )
+    return [StopStringCriteria(tokenizer, texts)]
+
+
+def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -> None:
+    if num_rows > 1 and streamer is not None:
+        raise ValueError(f"streamer must be for a batch of 1, got a batch of {num_rows}")
+    if num_rows > 1 and limits.stops and not limits.eos:
+        raise ValueError(
+            "stop_strings for more than one row need eos_token_id (without it generate() goes on after them), "
+            f"got a batch of {num_rows}"
+        )
+
+
+def _sessions(members: Pool, call: Call) -> list[Session]:
+    return [
+        Session(
+            pool=members,
+            request_id=f"row {row}",
+            tag="",
+            prompt=prompt,
+            budget=call.budget,
+            eos=frozenset(call.limits.eos),
+            ending=_ending(call.limits, ids),
+        )
+        for row, (prompt, ids) in enumerate(zip(call.prompts, call.input_ids.tolist(), strict=True))
+    ]
+
+
+def _ending(limits: Limits, padded: list[int]) -> Ending | None:
+    """Ends an answer at stop strings, which may begin in the prompt."""
+    if not limits.stops:
+        return None
+    # The criteria look at no more tokens than that: one for each byte of the longest string.
+    most = max((len(text.encode()) for stop in limits.stops for text in stop.stop_strings), default=0)
+    before = padded[-most:]
+
+    def ending(emitted: list[int], num_before: int) -> int | None:
+        for end in range(num_before + 1, len(emitted) + 1):
+            tail = torch.tensor([before + emitted[max(0, end - most) : end]])
+            if any(bool(stop(tail, None).any()) for stop in limits.stops):
+                return end
+        return None
+
+    return ending
+
+
+def _joined(call: Call, answers: Sequence[list[int]]) -> Tensor:
+    """`[B, T + longest answer]`; shorter answers are filled up as `generate()` does, with the first eos by default."""
+    longest, eos, input_ids = max(map(len, answers)), call.limits.eos, call.input_ids
+    given = call.config.pad_token_id
+    padding = int(given) if given is not None else eos[0] if eos else 0
+    rows = [answer + [padding] * (longest - len(answer)) for answer in answers]
+    return torch.cat([input_ids, torch.tensor(rows, dtype=input_ids.dtype, device=input_ids.device)], dim=-1)
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    *,
+    logits_processor: Sequence[object],
+    stopping_criteria: Sequence[object],
+    generation_config: GenerationConfig,
+    assistant_models: Sequence[PreTrainedModel] | Mapping[str, PreTrainedModel] | None = None,
+    skip_layers: SkipLayers | None = None,
+    policy: PolicyLike | None = None,
+    assistant_names: Sequence[str] | None = None,
+    assistant_tokenizers: Sequence[object] | None = None,
+    target_tokenizer: object = None,
+    stop_strings: str | Sequence[str] | None = None,
+    sampling: SamplingMode | None = None,
+    kv_cache: CacheKind = "slots",
+    kv_limit_bytes: int | None = None,
+    on_log: Callable[[RunLog], None] | None = None,
+    **inputs: object,
+) -> Tensor | GenerateDecoderOnlyOutput:
+    """Answer a batch of prompts with a chain of models; `generate()` calls this, users call `generate()`.
+
+    The result is that of `generate()` without `custom_generate`: token for token where it is greedy, in distribution
+    where it samples. No model is changed. See docs/transformers.md.
+
+    Args:
+        model: the target.
+        input_ids: `[B, T]`, padded on the left; with `num_return_sequences` each row so many times, one after another,
+            as `generate()` repeats them. Every row has chance of its own.
+        logits_processor: as prepared by `generate()`; temperature, top_k and top_p at most.
+        stopping_criteria: likewise; length, end-of-sequence tokens and stop strings at most.
+        generation_config: likewise.
+        assistant_models: smaller models in any order, or by the names that policies call them (as `load_assistants`
+            gives them); none is needed.
+        skip_layers: layers of the model that a submodel of it, `slim`, leaves out; or such lists by name.
+        policy: text, policy object, or class or function that makes one of the pool; default a chain of all there is,
+            4 tokens at each handover (of prompt lookup `prompt_lookup_num_tokens`), plain decoding where that is
+            nothing.
+        assistant_names: of the assistants, as policies call them; default `assistant0` ... from the smallest.
+        assistant_tokenizers: tokenizers of assistants that do not share the model's, None for the others.
+        target_tokenizer: the model's; for stop strings and foreign assistants (transformers keeps `tokenizer` back).
+        stop_strings: texts that end an answer.
+        sampling: `rejection` (default) or `coupled`, with `do_sample=True`.
+        kv_cache: `slots` or `mask`.
+        kv_limit_bytes: of all models' keys and values on a device together; None for whatever the devices have.
+        on_log: called with the run log.
+        inputs: what else `generate()` prepares for the model.
+
+    Returns:
+        `[B, T + longest answer]` ids, or an output with them as `sequences`.
+
+    Raises:
+        ValueError: models, options or inputs that are not honoured; a request that fails.
+        PolicyError: the policy broke the contract.
+    """
+    check_autocast(model)
+    call = read_call(
+        input_ids,
+        generation_config,
+        inputs,
+        streamer=streamer_of(inspect.currentframe()),
+        processors=logits_processor,
+        criteria=stopping_criteria,
+        stop_strings=stop_strings,
+        tokenizer=target_tokenizer,
+        policy=policy,
+        sampling=sampling,
+        kv_cache=kv_cache,
+        kv_limit_bytes=kv_limit_bytes,
+        on_log=on_log,
+    )
+    pool = live_pool(
+        model,
+        () if assistant_models is None else assistant_models,
+        lookup=call.lookup,
+        slims=read_slims(skip_layers),
+        context_tokens=max(CHECKED_POSITIONS, call.longest_context),
+        eos_token_ids=call.limits.eos,
+        names=assistant_names,
+        target_tokenizer=target_tokenizer,
+        assistant_tokenizers=assistant_tokenizers,
+    )
+    return answered(call, pool)
+
+
+Marks = list[tuple[object, ...]]
+
+# Values of each weight that are compared.
+_NUM_VALUES = 8
+
+
+def marks_of(models: Iterable[PreTrainedModel]) -> Marks:
+    """What differs as soon as models are changed: settings, hooks, and of weights the place, the writes, some values.
+
+    Values, as fused optimizers and writers to `.data` do not tell torch of what they write. A write past torch to a
+    part of a weight is not seen.
+    """
+    marks: Marks = []
+    for model in models:
+        marks.append((fused_supports(model), _settings(vars(model.config))))
+        marks += [(name, type(module), _settings(vars(module))) for name, module in model.named_modules()]
+        tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()]
+        marks += [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
+        # Not of buffers: some rotations write the same values to theirs in every forward.
+        marks.append(tuple(0 if weight.is_inference() else weight._version for weight in model.parameters()))
+        some = torch.cat([_some(tensor.reshape(1, *tensor.shape)) for tensor in tensors])
+        marks.append(tuple(some.view(torch.int64).tolist()))  # by their bits, as NaN is not itself
+    return marks
+
+
+def _settings(attributes: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """Numbers, texts and functions among attributes."""
+    return tuple((name, value) for name, value in attributes.items() if _is_plain(value))
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, int | float | str | torch.dtype) or (callable(value) and not isinstance(value, nn.Module))
+
+
+def _some(tensor: Tensor) -> Tensor:
+    """A few values from all over a tensor, in float64, in which every float and small integer keeps its value."""
+    places = torch.linspace(0, tensor.numel() - 1, _NUM_VALUES).long()
+    return tensor[torch.unravel_index(places.to(tensor.device), tensor.shape)].double().cpu()

@@ -1,1 +1,0 @@
-"""Configs of pool members, read and checked before any weights are loaded."""

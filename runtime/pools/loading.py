@@ -1,0 +1,116 @@
+"""Loads the weights of a pool's member, whose config was checked before."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from ..features import give_input, read_input_weight
+from ..forward import attention_of, check_masks
+from ..ranks import Ranks, check_split, split_options
+from ..rules import BrokenRuleError
+from .configs import MemberConfig
+from .members import a_device, usable_device
+from .parts import embedding_names, own_embeddings, quiet_loading
+from .pool_file import MemberEntry, PoolFileError
+
+# What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
+LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+# Names of a wrapper's weights, and of its text part's.
+_LAYER = re.compile(r"^(?:model|transformer)\.(?:layers|h)\.(\d+)\.")
+_TEXT_PART = {r"^language_model\.lm_head\.": "lm_head.", r"^(model\.)?language_model\.(model\.)?": "model."}
+
+
+def load_model(
+    file: Path, field: str, entry: MemberEntry, config: MemberConfig, ranks: Ranks | None = None
+) -> PreTrainedModel:
+    """The model of a member, in evaluation mode on its device.
+
+    Args:
+        file: the pool file.
+        field: what of the pool file is the member.
+        entry: the member.
+        config: of it.
+        ranks: the processes over which a member with a `tp_plan` is split; each calls this.
+
+    Raises:
+        PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model
+            that does not take masks.
+    """
+    device = usable_device(entry.device)
+    if device is None:
+        raise PoolFileError(file, f"{field}.device", f"must be {a_device()}", entry.device)
+    if entry.tp_plan is not None and ranks is not None:
+        check_split(file, field, config, ranks.num_ranks)
+    try:
+        with quiet_loading():
+            model, info = config.model_class.from_pretrained(
+                str(config.location),
+                config=config.config,
+                key_mapping=_TEXT_PART if config.is_text_part else None,
+                dtype=getattr(torch, entry.dtype),
+                attn_implementation=attention_of(config.config),
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
+                **split_options(entry, ranks),
+            )
+    except LOAD_ERRORS as error:
+        reason = " ".join(str(error).split())
+        raise PoolFileError(file, f"{field}.path", f"cannot be loaded ({reason})", entry.path) from error
+    _check_held(file, field, entry, model, set(info["missing_keys"]))
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    _check_all_layers(file, field, entry, model, info["unexpected_keys"])
+    if entry.features_of is not None:
+        _read_input(file, field, entry, model, config.location)
+    # Each rank has its part on its own device already.
+    whole = model if entry.tp_plan is not None else model.to(device)
+    loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
+    try:
+        check_masks(loaded)
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
+    return loaded
+
+
+def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, missing: set[str]) -> None:
+    """The weights are whole, but for embeddings that are another member's; raises PoolFileError."""
+    if entry.shares is not None:
+        key, owner = entry.shares
+        held = own_embeddings(model) - missing
+        if held:
+            rule = f"must be absent where the weights have embeddings of their own ({min(held)})"
+            raise PoolFileError(file, f"{field}.{key}", rule, owner)
+        missing = missing - embedding_names(model)
+    if missing:
+        rule = f"must hold every weight ({min(missing)} is missing)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+
+
+def _check_all_layers(
+    file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, unexpected: Iterable[str]
+) -> None:
+    """The config names all layers that the weights have; raises PoolFileError."""
+    named = int(model.config.num_hidden_layers)
+    beyond = [name for name in unexpected if (layer := _LAYER.search(name)) and int(layer[1]) >= named]
+    if beyond:
+        rule = f"must be weights whose config names all layers, {named} and not more ({min(beyond)} is there)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+
+
+def _read_input(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, location: Path | str) -> None:
+    """Give a drafter from states its input layer; raises PoolFileError where the weights have none that fits."""
+    try:
+        give_input(model, read_input_weight(location))
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))

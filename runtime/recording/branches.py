@@ -1,0 +1,589 @@
+"""Record the contexts of token trees: from every context of the trunk the tree grows as it would in decoding.
+
+Evaluate many contexts of a token tree per forward, over one KV cache that holds prompt, trunk and tree.
+
+A new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit
+positions; layers with a sliding window attend to the last of these. Its slot in the cache says nothing of its position;
+slots are only ever appended or cut.
+
+Letters: B rows, H heads, Q new tokens, S slots, D head width, V vocabulary, F ancestors off the trunk.
+
+A drafter that reads the target's states over a request's contexts, each at every depth that is recorded.
+
+A context at depth d reads, for its last d tokens but the first, the drafter's own states: those of the contexts before
+it at the depths before. What lies in front of them was read by the target, and is the same at all depths. So there is a
+slot for each context and depth, and a context looks at those of its ancestors, one depth less at each, down to 1.
+
+Letters: Q contexts, D depths, R contexts at depths, S ordinary slots (of other models), W hidden size, V vocabulary.
+
+What a drafter from the target's states says at depths beyond 1, as a trie keeps it.
+
+Letters: E further depths, Q contexts, C children, M models, O = M - 1 others, W writers (`Writers`), V vocabulary.
+
+The trees of a few neighbouring starts grow together, layer by layer, so that a context they share is evaluated once and
+a layer is one forward of each model. A context that the closure holds already is evaluated again here, for its
+branches, and not kept twice.
+
+Letters: Q contexts evaluated together, M models (smallest first, target last), D models that draft trees, N nodes, V
+vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...decoding.trees import ROOT, Branches, Growth, TreeShape
+from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
+from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks
+from ...traces.meta import Sampling
+from ..caches import Placement, SlotCache
+from ..distances import stacked_on
+from ..features import FeatureForward
+from ..forward import ModuleForward
+from ..fused import TokenRows, over_rows
+from ..trees import ranked
+from .views import Contexts, Floats32, Views, total_variation, view
+
+Mask = NDArray[np.bool_]
+Slots = NDArray[np.int32]
+Numbers = NDArray[np.integer[Any]] | Sequence[int]
+REQUEST = "tree"  # the only one of its cache
+
+
+def causal_mask(start: int, count: int) -> Mask:
+    """`[Q, S]` of `count` tokens in a row after `start` slots of the same text: each sees all before it and itself."""
+    return np.arange(start + count) <= np.arange(start, start + count)[:, None]
+
+
+def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
+    """`[Q, num_slots + Q]` of contexts off a trunk: each sees the trunk up to where it left, its path, and itself.
+
+    Args:
+        last_trunk_slot: `[Q]` slot of the last token each context shares with the trunk.
+        path: `[Q, F]` slots of its ancestors after that; all contexts are equally far from the trunk.
+        num_slots: slots in use before the new contexts are appended.
+    """
+    count = len(last_trunk_slot)
+    mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
+    own = num_slots + np.arange(count)
+    np.put_along_axis(mask, np.column_stack([path, own]), values=True, axis=1)
+    return mask
+
+
+def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) -> Tensor:
+    """`[num_logits, V]` logits of a model after the last tokens of a text, from one forward over all of it."""
+    forward = TreeForward(model, capacity=len(text))
+    return forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=num_logits)
+
+
+def append_slots(cache: SlotCache, positions: Numbers, mask: Mask) -> Placement:
+    """Where Q new contexts go in the cache of one request's contexts; arguments as of `TreeForward.append`."""
+    device, num_slots = cache.shape.device, cache.length(REQUEST)
+    needed = num_slots + len(positions)
+    if needed > cache.capacity:
+        cache.reserve([REQUEST], [max(needed, 2 * cache.capacity) - num_slots])
+    return cache.place([REQUEST], [len(positions)])._replace(
+        positions=torch.as_tensor(positions, dtype=torch.long, device=device),
+        mask=torch.as_tensor(mask, device=device)[None, None],
+    )
+
+
+class TreeForward:
+    """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else.
+
+    Args:
+        model: in evaluation mode.
+        capacity: slots there is room for from the beginning; more is made by doubling.
+        rows: how the model's tokens are those of its pool; None where they are the same.
+
+    Raises:
+        ValueError: a model that cannot be run so (`ModuleForward`).
+    """
+
+    def __init__(self, model: PreTrainedModel, *, capacity: int = 256, rows: TokenRows | None = None) -> None:
+        self._forward = over_rows(ModuleForward(model), rows)
+        self._cache = SlotCache(self._forward.kv_shape)
+        self._cache.reserve([REQUEST], [capacity])
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in use."""
+        return self._cache.length(REQUEST)
+
+    def cut(self, num_slots: int) -> None:
+        """Forget all slots from `num_slots` on."""
+        self._cache.roll_back(REQUEST, num_slots)
+
+    def append(self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0) -> Tensor:
+        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits`.
+
+        Args:
+            tokens: `[Q]` the last token of each context.
+            positions: `[Q]` its place in the text, from 0.
+            mask: `[Q, num_slots + Q]` the slots each context attends to, its own among them.
+            num_logits: 0 for all.
+        """
+        placement = append_slots(self._cache, positions, mask)
+        return self._forward(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
+
+    def append_with_states(
+        self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """As `append`, with the last hidden states `[Q, W]` of all contexts. Letter: W hidden size."""
+        placement = append_slots(self._cache, positions, mask)
+        return self._forward.with_states(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
+
+    def _ids(self, tokens: Numbers) -> Tensor:
+        return torch.as_tensor(tokens, dtype=torch.long, device=self._forward.kv_shape.device)
+
+
+class FeatureTree:
+    """One drafter, the cache of its contexts, and what is known of states; changed by `trunk`, `behind` and `cut`.
+
+    Args:
+        model: the drafter.
+        num_prompt: tokens of the prompt.
+        depths: D.
+        rows: how its tokens are those of its pool; None where they are the same.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int, rows: TokenRows | None = None) -> None:
+        self._forward = FeatureForward(model, over_rows(ModuleForward(model), rows))
+        self._cache = SlotCache(self._forward.kv_shape)
+        self._num_prompt, self._depths = num_prompt, depths
+        self._slots: NDArray[np.int64] = np.zeros((0, depths), dtype=np.int64)  # [S, D], -1 for none
+        self._ends: list[int] = []  # by ordinary slot, slots in use after it was appended
+        self._own: list[list[Tensor | None]] = []  # by ordinary slot and depth, [W]
+        self._states: list[Tensor] = []  # by ordinary slot, the target's
+
+    def trunk(self, tokens: Sequence[int], states: Tensor) -> list[Tensor]:
+        """Read prompt and trunk.
+
+        Args:
+            tokens: of both, `[S]`.
+            states: `[S, W]` of the target.
+
+        Returns:
+            By depth, `[Q, V]` logits after the prompt and each token of the trunk; NaN where the target has read all.
+        """
+        count, first = len(tokens), self._num_prompt - 1
+        self._slots = np.full((count, self._depths), -1, dtype=np.int64)
+        self._own = [[None] * self._depths for _ in tokens]
+        self._states = list(states.unbind())
+        at = np.arange(count)
+        logits, own = self._run(tokens, at, self._before(at - 1, np.ones(count, dtype=int)), causal_mask(0, count))
+        self._note(at, np.ones(count, dtype=int), own)
+        found = [logits[first:]]
+        for depth in range(2, self._depths + 1):
+            at = np.arange(first + depth, count)
+            found.append(torch.full_like(found[0], torch.nan))
+            if len(at):
+                depths = np.full(len(at), depth)
+                ancestors = [np.arange(place) for place in at]
+                looks, new = self._looks(ancestors, depths), [tokens[place] for place in at.tolist()]
+                logits, own = self._run(new, at, self._before(at - 1, depths), looks)
+                self._note(at, depths, own)
+                found[-1][depth:] = logits
+        self._ends = [self._cache.length(REQUEST)] * count
+        return found
+
+    def behind(self, contexts: Contexts, states: Tensor) -> list[Tensor]:
+        """Read contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
+
+        Args:
+            contexts: Q of them.
+            states: `[Q, W]` of the target.
+        """
+        first, count = len(self._slots), len(contexts)
+        self._slots = np.concatenate([self._slots, np.full((count, self._depths), -1, dtype=np.int64)])
+        self._own += [[None] * self._depths for _ in range(count)]
+        self._states += states.unbind()
+        known = np.arange(1, self._depths + 1)[None, :] <= np.maximum(contexts.depth, 1)[:, None]
+        row, depth = np.nonzero(known)
+        depth = depth + 1
+        trunk = contexts.last_trunk_slot
+        ancestors = [np.concatenate([np.arange(trunk[at] + 1), contexts.path[at]]) for at in range(count)]
+        logits, own = self._run(
+            contexts.token[row].tolist(),
+            self._num_prompt - 1 + contexts.depth[row],
+            self._before(contexts.parent_slot[row], depth),
+            self._looks([ancestors[at] for at in row], depth),
+        )
+        self._note(first + row, depth, own)
+        self._ends += [self._cache.length(REQUEST)] * count
+        whole = logits.new_full((self._depths, count, logits.shape[1]), torch.nan)
+        whole[torch.from_numpy(depth - 1), torch.from_numpy(row)] = logits
+        return list(whole.unbind())
+
+    def cut(self, num_slots: int) -> None:
+        """Forget all ordinary slots from `num_slots` on."""
+        if num_slots < len(self._slots):
+            self._cache.roll_back(REQUEST, self._ends[num_slots - 1])
+            self._slots = self._slots[:num_slots]
+            del self._ends[num_slots:], self._own[num_slots:], self._states[num_slots:]
+
+    def _before(self, parents: NDArray[np.integer], depths: NDArray[np.integer]) -> Tensor:
+        """`[R, W]` the state before each: the target's at depth 1, else its own of the context before."""
+        shape = self._forward.kv_shape
+        nothing = torch.zeros(self._forward.width, dtype=shape.dtype, device=shape.device)
+        rows: list[Tensor] = []
+        for parent, depth in zip(parents.tolist(), depths.tolist(), strict=True):
+            own = nothing if parent < 0 else self._states[parent] if depth == 1 else self._own[parent][depth - 2]
+            assert own is not None
+            rows.append(own)
+        return torch.stack(rows)
+
+    def _looks(self, ancestors: Sequence[NDArray[np.integer]], depths: NDArray[np.integer]) -> Mask:
+        """`[R, slots]` where each looks: at its ancestors `[n]`, in order, at depths that fall to 1, and at itself."""
+        held, count = self._cache.length(REQUEST), len(depths)
+        mask = np.zeros((count, held + count), dtype=np.bool_)
+        for row, (before, depth) in enumerate(zip(ancestors, depths.tolist(), strict=True)):
+            at = np.maximum(1, depth - np.arange(len(before), 0, -1))
+            mask[row, self._slots[before, at - 1]] = True
+            mask[row, held + row] = True
+        return mask
+
+    def _run(
+        self, tokens: Sequence[int], positions: NDArray[np.integer], before: Tensor, mask: Mask
+    ) -> tuple[Tensor, Tensor]:
+        """`[R, V]` logits and `[R, W]` own states of new slots."""
+        placement = append_slots(self._cache, positions, mask)
+        ids = torch.tensor(tokens, device=self._forward.kv_shape.device)
+        return self._forward.after(ids, before, placement, self._cache, slice(None))
+
+    def _note(self, at: NDArray[np.integer], depths: NDArray[np.integer], own: Tensor) -> None:
+        """The newest slots belong to these ordinary slots and depths."""
+        held = self._cache.length(REQUEST)
+        self._slots[at, depths - 1] = np.arange(held - len(at), held)
+        for place, depth, state in zip(at.tolist(), depths.tolist(), own.unbind(), strict=True):
+            self._own[place][depth - 1] = state
+
+
+def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
+    """`[E, Q]` at which further depths, from 2 on, contexts of so many tokens after the prompt are."""
+    known: NDArray[np.bool_] = np.arange(2, depths + 1)[:, None] <= depth
+    return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherViews:
+    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1.
+
+    Attributes:
+        known: `[E, Q]` whether there is a view.
+        depths: `[E]` what each depth says, as of one model.
+        tvd: `[E O, Q]` distance to each other model, all of one depth side by side.
+    """
+
+    known: NDArray[np.bool_]
+    depths: tuple[Views, ...]
+    tvd: Floats32
+
+    @property
+    def next_token(self) -> Ints:
+        """`[E, Q]`."""
+        return self._rows("next_token", NO_TOKEN).astype(np.int32)
+
+    def log_prob_of(self, context: Ints, token: Ints) -> Floats32:
+        """`[E, C]` log-probability of a token after a context; 0 where there is no view."""
+        rows = [each.log_prob_of(context, token)[0] for each in self.depths]
+        given: Floats32 = np.where(self.known[:, context], np.array(rows).reshape(len(rows), len(token)), 0.0)
+        return given.astype(np.float32)
+
+    def num_near_ties(self, among: NDArray[np.bool_]) -> int:
+        """Choices among some contexts whose two best scores nearly tie."""
+        return int((self._rows("near_tie", 0) * among).sum())
+
+    def columns(self, own_log_prob: Floats32) -> dict[str, NDArray[Any]]:
+        """The columns of `FeatureViews`, rounded; `own_log_prob` is `[E, Q]`."""
+        times = len(self.tvd) // max(1, len(self.depths))
+        return {
+            "next_token": self.next_token,
+            "next_log_prob": LOG_PROBS.round(self._rows("next_log_prob", 0)),
+            "top_log_prob": LOG_PROBS.round(self._rows("top_log_prob", 0)),
+            "gap": UNITS.round(self._rows("gap", 0)),
+            "entropy": ENTROPIES.round(self._rows("entropy", 0)),
+            "own_log_prob": LOG_PROBS.round(own_log_prob),
+            "tvd": UNITS.round(np.where(self.known.repeat(times, axis=0), self.tvd, 0)),
+        }
+
+    def _rows(self, name: str, unknown: float) -> NDArray[Any]:
+        rows = np.array([getattr(each, name)[0] for each in self.depths]).reshape(self.known.shape)
+        return np.where(self.known, rows, unknown)
+
+
+def further_views(
+    logits: Sequence[Tensor],
+    seen: Views,
+    reader: int,
+    depth: Ints,
+    *,
+    sampling: Sampling,
+    noise: NDArray[np.float32] | None,
+) -> FurtherViews:
+    """Views at further depths.
+
+    Args:
+        logits: `[E]` of each depth, `[Q, V]`; of no account where the target has read all.
+        seen: of all models, the drafter at depth 1.
+        reader: index of the drafter.
+        depth: `[Q]` tokens after the prompt.
+        sampling: as of `next_token_views.view`.
+        noise: likewise.
+    """
+    known = depths_known(depth, len(logits) + 1)
+    others = [index for index in range(len(seen.next_token)) if index != reader]
+    probs = seen.log_probs.exp()
+    found, distances = [], []
+    for row, there in zip(logits, known, strict=True):
+        at = torch.from_numpy(there).to(row.device)
+        said = view([torch.where(at[:, None], row, torch.zeros_like(row))], sampling=sampling, noise=noise)
+        found.append(said)
+        own = said.log_probs[0].exp().to(probs.device)
+        distances += [total_variation(own, probs[other]).cpu().numpy() for other in others]
+    shape = (len(distances), len(depth))
+    return FurtherViews(known=known, depths=tuple(found), tvd=np.array(distances, dtype=np.float32).reshape(shape))
+
+
+def written_by(seen: Views, further: FurtherViews | None, reader: int | None) -> Ints:
+    """`[W, Q]` what each writer writes, of all models: the drafter's further depths after its first one."""
+    if further is None or reader is None:
+        return seen.next_token
+    at = reader + 1
+    return np.concatenate([seen.next_token[:at], further.next_token, seen.next_token[at:]])
+
+
+def feature_views(columns: Sequence[dict[str, NDArray[Any]]]) -> FeatureViews | None:
+    """Those of a whole trie, from `FurtherViews.columns` of its parts; None without further depths."""
+    if not columns or not len(columns[0]["next_token"]):
+        return None
+    return FeatureViews(**{name: np.concatenate([part[name] for part in columns], axis=-1) for name in columns[0]})
+
+
+LAYER_ROWS = 128  # contexts of one forward, about
+
+Child = tuple[int, int]  # parent node and token
+
+
+class Context(NamedTuple):
+    """A context that was evaluated.
+
+    Attributes:
+        log_probs: `[M, V]` of every model.
+        scores: `[D, V]` that the next tokens of those that draft trees are the argmax of.
+    """
+
+    log_probs: Tensor
+    scores: Sequence[Tensor]
+
+
+class TreeSpec(NamedTuple):
+    """Trees to record: by which model, in which row of `TreeRanks`, of which shape."""
+
+    model: int
+    row: int
+    shape: TreeShape
+
+
+class Trunk(NamedTuple):
+    """What trees start from.
+
+    Attributes:
+        contexts: of the trunk, node by node from the root.
+        first_slot: of the last token of the prompt, where the root's context ends.
+        budget: most tokens after the prompt.
+        eos: end-of-sequence tokens.
+    """
+
+    contexts: Sequence[Context]
+    first_slot: int
+    budget: int
+    eos: frozenset[int]
+
+
+class Known(NamedTuple):
+    """The nodes so far: `[N]` parents, tokens and depths, and each child by its parent and token."""
+
+    parent: list[int]
+    token: list[int]
+    depth: list[int]
+    children: dict[Child, int]
+
+    @classmethod
+    def of(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> "Known":
+        """Of the columns of a trie, part by part."""
+        parent, token, depth = (
+            np.concatenate([part[name] for part in parts]).tolist() for name in ("parent", "token", "depth")
+        )
+        return cls(parent, token, depth, {child: node for node, child in enumerate(zip(parent, token, strict=True))})
+
+
+# Evaluates contexts by tokens `[Q]`, depths `[Q]` and mask; and keeps new ones, as `RequestRecorder` does.
+Evaluate = Callable[[Ints, Ints, NDArray[Any]], tuple[Views, Sequence[Context]]]
+Keep = Callable[..., None]
+
+
+class TreeBranches:
+    """Adds the contexts of trees to a trie; made for one request.
+
+    Args:
+        trunk: where trees start.
+        known: nodes so far; mutated.
+        forwards: of all models; their caches hold prompt and trunk, mutated.
+        evaluate: contexts behind those in the caches.
+        keep: notes new nodes.
+    """
+
+    def __init__(
+        self, trunk: Trunk, known: Known, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
+    ) -> None:
+        num_rows = len(trunk.contexts[0].scores)
+        self._trunk, self._known, self._forwards = trunk, known, forwards
+        self._evaluate, self._keep = evaluate, keep
+        self._ranked: list[dict[int, int]] = [{} for _ in range(num_rows)]
+        self._rank: list[dict[int, tuple[int, float]]] = [{} for _ in range(num_rows)]
+        self._found: dict[int, Context] = {}  # off the trunk, of the trees that grow
+        self._slots: dict[int, int] = {}
+
+    def record(self, spec: TreeSpec) -> None:
+        """Grow a tree from every context of the trunk but its end."""
+        widest = 1 + max(spec.shape.ranks(()))
+        step = max(1, LAYER_ROWS // max(widest, spec.shape.most_fed))
+        end_slot = self._trunk.first_slot + len(self._trunk.contexts)
+        for start in range(0, len(self._trunk.contexts) - 1, step):
+            for forward in self._forwards:
+                forward.cut(end_slot)
+            self._found.clear()
+            self._slots.clear()
+            starts = range(start, min(start + step, len(self._trunk.contexts) - 1))
+            self._grow(spec, starts)
+
+    def ranks(self) -> TreeRanks:
+        """Of all nodes."""
+        count = len(self._known.parent)
+        rank = np.full((len(self._rank), count), -1, dtype=np.int32)
+        asked = np.zeros_like(rank)
+        branch_log_prob = np.zeros(rank.shape)
+        for row, (by_node, by_parent) in enumerate(zip(self._rank, self._ranked, strict=True)):
+            for node, (place, log_prob) in by_node.items():
+                rank[row, node], branch_log_prob[row, node] = place, log_prob
+            for node, width in by_parent.items():
+                asked[row, node] = width
+        return TreeRanks(rank=rank, ranked=asked, branch_log_prob=branch_log_prob)
+
+    def _grow(self, spec: TreeSpec, starts: range) -> None:
+        """Let the trees of these starts grow."""
+        trunk = self._trunk
+        growths = [Growth(spec.shape, room=trunk.budget - start, eos=trunk.eos) for start in starts]
+        nodes: list[dict[int, int]] = [{ROOT: start} for start in starts]  # of the trie, by node of the tree
+        while any(growth.asks for growth in growths):
+            asked: dict[int, int] = {}  # node of the trie to branches wanted
+            for growth, node_of in zip(growths, nodes, strict=True):
+                for node, width in growth.asks:
+                    asked[node_of[node]] = max(width, asked.get(node_of[node], 0))
+            answers = self._answers(spec, asked)
+            for growth, node_of in zip(growths, nodes, strict=True):
+                first = len(growth.tokens)
+                growth.take([_first(answers[node_of[node]], width) for node, width in growth.asks])
+                for node in range(first, len(growth.tokens)):
+                    node_of[node] = self._known.children[node_of[growth.parents[node]], growth.tokens[node]]
+
+    def _answers(self, spec: TreeSpec, asked: dict[int, int]) -> dict[int, Branches]:
+        """The branches at nodes of the trie, all of which are nodes of it afterwards."""
+        contexts = [self._context(node).scores[spec.row] for node in asked]
+        found = ranked(stacked_on(contexts[0].device, contexts), list(asked.values()))
+        children: list[Child] = []
+        for (node, width), branches in zip(asked.items(), found, strict=True):
+            self._ranked[spec.row][node] = max(width, self._ranked[spec.row].get(node, 0))
+            children += [(node, token) for token in branches.tokens]
+        self._add(children)
+        for (node, _), branches in zip(asked.items(), found, strict=True):
+            for place, (token, log_prob) in enumerate(zip(branches.tokens, branches.log_probs, strict=True)):
+                self._rank[spec.row][self._known.children[node, token]] = place, log_prob
+        return dict(zip(asked, found, strict=True))
+
+    def _context(self, node: int) -> Context:
+        return self._trunk.contexts[node] if node < len(self._trunk.contexts) else self._found[node]
+
+    def _add(self, children: Sequence[Child]) -> None:
+        """Evaluate contexts that no tree of this group has seen, and keep those that are new."""
+        known, num_trunk = self._known, len(self._trunk.contexts)
+        wanted = [
+            child
+            for child in children
+            if (node := known.children.get(child)) is None or (node >= num_trunk and node not in self._found)
+        ]
+        if not wanted:
+            return
+        new = [place for place, child in enumerate(wanted) if child not in known.children]
+        for parent, last in [wanted[place] for place in new]:
+            known.children[parent, last] = len(known.parent)
+            known.parent.append(parent)
+            known.token.append(last)
+            known.depth.append(known.depth[parent] + 1)
+        nodes = [known.children[child] for child in wanted]
+        first_slot = self._forwards[0].num_slots
+        token = np.array([last for _, last in wanted], dtype=np.int32)
+        depth = np.array([known.depth[node] for node in nodes], dtype=np.int32)
+        seen, contexts = self._evaluate(token, depth, self._mask([parent for parent, _ in wanted], first_slot))
+        self._found.update(zip(nodes, contexts, strict=True))
+        self._slots.update({node: first_slot + place for place, node in enumerate(nodes)})
+        if new:
+            self._keep_new([wanted[place] for place in new], depth[new], _taken(seen, new))
+
+    def _keep_new(self, children: Sequence[Child], depth: Ints, seen: Views) -> None:
+        """Keep contexts that are new, with what each model gave to their tokens."""
+        parent, token = np.array(children, dtype=np.int32).T
+        own = [self._context(node).log_probs[:, last].cpu().numpy() for node, last in children]
+        self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)
+
+    def _mask(self, parents: Sequence[int], num_slots: int) -> NDArray[np.bool_]:
+        """What contexts after these nodes look at: the trunk as far as they share it, their ancestors, themselves."""
+        num_trunk, known = len(self._trunk.contexts), self._known
+        paths, last = [], []
+        for node in parents:
+            path = []
+            while node >= num_trunk:
+                path.append(self._slots[node])
+                node = known.parent[node]
+            paths.append(path)
+            last.append(self._trunk.first_slot + node)
+        longest = max(map(len, paths))
+        # Paths of other lengths are filled up with a slot that is seen anyway.
+        filled = [[*path, *[slot] * (longest - len(path))] for path, slot in zip(paths, last, strict=True)]
+        path_slots = np.array(filled, dtype=np.int32).reshape(len(parents), longest)
+        return tree_mask(np.array(last, dtype=np.int32), path_slots, num_slots)
+
+
+def _first(branches: Branches, width: int) -> Branches:
+    return Branches(branches.tokens[:width], branches.log_probs[:width])
+
+
+def _taken(seen: Views, places: Sequence[int]) -> Views:
+    """The views of some contexts, without distributions."""
+    columns = {field.name: getattr(seen, field.name) for field in fields(Views) if field.name != "log_probs"}
+    return replace(seen, **{name: column[..., places] for name, column in columns.items()})
+
+
+def contexts_of(seen: Views, ranking: Sequence[Tensor]) -> list[Context]:
+    """`[Q]` contexts, from the views of all models and the scores `[Q, V]` of each of the D that draft trees."""
+    rows = zip(*(scores.unbind() for scores in ranking), strict=True)
+    return [
+        Context(log_probs, by_drafter) for log_probs, by_drafter in zip(seen.log_probs.unbind(1), rows, strict=True)
+    ]
+
+
+def tree_drafters(trees: Sequence[TreeSpec]) -> list[tuple[int, int]]:
+    """Rows of `TreeRanks` with their models, ascending."""
+    return sorted({tree.row: tree.model for tree in trees}.items())
+
+
+def with_own_log_prob(ranks: TreeRanks, own_log_prob: NDArray[np.float64], models: Sequence[int]) -> TreeRanks:
+    """Branches with the log-probabilities `[M, N]` that nodes have anyway, of the models that draft trees."""
+    return replace(ranks, branch_log_prob=np.where(ranks.rank >= 0, own_log_prob[list(models)], 0.0))

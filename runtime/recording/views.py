@@ -1,0 +1,230 @@
+"""What each model says at a context: its next token, and how sure and how different from the others it is.
+
+Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
+that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
+truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`).
+
+Letters: Q contexts, V vocabulary, M models (smallest first), P = M(M-1)/2 pairs of models, C children.
+
+Contexts of one request's trie that wait for their evaluation, and who may write after them.
+
+Letters: Q contexts, M models (smallest first, target last), W writers off the trunk (`Writers`), F ancestors off the
+trunk, C children.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...traces.contexts.trie import Branches, Ints, Writers, grow
+from ...traces.meta import Closure, Sampling
+from ..sampling import truncated
+
+NEAR_TIE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """Every model's view of Q contexts, unrounded.
+
+    Attributes:
+        next_token: `[M, Q]` the token each model writes.
+        next_log_prob: `[M, Q]` its log-probability, nats, <= 0.
+        top_log_prob: `[M, Q]` log of the largest probability.
+        gap: `[M, Q]` largest probability less the second largest, 0 to 1.
+        entropy: `[M, Q]` nats, >= 0.
+        tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TrieMeta.pairs`.
+        near_tie: `[M, Q]` whether the two best scores differ by less than 1e-4.
+        log_probs: `[M, Q, V]` the distributions, on the models' device; -inf for tokens left out.
+    """
+
+    next_token: NDArray[np.int32]
+    next_log_prob: NDArray[np.float32]
+    top_log_prob: NDArray[np.float32]
+    gap: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+    tvd: NDArray[np.float32]
+    near_tie: NDArray[np.bool_]
+    log_probs: Tensor
+
+    def log_prob_of(self, context: NDArray[np.int32], token: NDArray[np.int32]) -> NDArray[np.float32]:
+        """`[M, C]` log-probability every model gives to a token after a context."""
+        device = self.log_probs.device
+        rows, columns = (torch.as_tensor(index, dtype=torch.long, device=device) for index in (context, token))
+        return _numpy(self.log_probs[:, rows, columns])
+
+
+def _numpy(tensor: Tensor) -> NDArray[Any]:
+    return tensor.cpu().numpy()
+
+
+def scores(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
+    """`[..., V]` what the next token is the argmax of; `noise` is `[..., V]` if coupled, None if greedy.
+
+    Raises:
+        ValueError: noise without coupled sampling or the reverse; rejection sampling, which draws.
+    """
+    return _with_noise(truncated(logits, sampling), sampling, noise)
+
+
+def _with_noise(plain: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
+    """`[..., V]` scores from truncated logits; raises ValueError as `scores` does."""
+    if sampling.mode == "rejection":
+        raise ValueError("scores choose a token if sampling is greedy or coupled, got rejection")
+    if (noise is None) != (sampling.mode == "greedy"):
+        raise ValueError(f"{sampling.mode} sampling takes {'a' if noise is None else 'no'} noise")
+    return plain if noise is None else plain + torch.as_tensor(noise, device=plain.device)
+
+
+def entropies(probs: Tensor) -> Tensor:
+    """`[...]` entropy of distributions `[..., V]`, nats; 0 log 0 is 0."""
+    entropy: Tensor = torch.special.entr(probs).sum(dim=-1)
+    return entropy
+
+
+def gaps(probs: Tensor) -> Tensor:
+    """`[...]` largest probability less the second largest, of distributions `[..., V]`."""
+    best = probs.topk(2, dim=-1).values
+    return best[..., 0] - best[..., 1]
+
+
+def total_variation(probs: Tensor, other_probs: Tensor) -> Tensor:
+    """`[...]` half the L1 distance of two distributions `[..., V]`, 0 to 1."""
+    distance: Tensor = (probs - other_probs).abs().sum(dim=-1) / 2
+    return distance.clamp(max=1.0)
+
+
+def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None) -> Views:
+    """Views of Q contexts from the logits `[Q, V]` of every model, smallest first.
+
+    Args:
+        logits: of each model, all on one device; a few temporaries of M x Q x V float32 are made.
+        sampling: greedy or coupled; its temperature shapes the distributions.
+        noise: `[Q, V]` of each context's position if coupled, None if greedy.
+
+    Raises:
+        ValueError: noise without coupled sampling or the reverse.
+    """
+    plain = truncated(torch.stack(list(logits)), sampling)
+    ranked = _with_noise(plain, sampling, noise)
+    log_probs = torch.log_softmax(plain, dim=-1)
+    # argmax takes the first of equal scores; topk promises no order.
+    chosen = ranked.argmax(dim=-1)
+    best = ranked.topk(2, dim=-1).values
+    probs = log_probs.exp()
+    return Views(
+        next_token=_numpy(chosen).astype(np.int32),
+        next_log_prob=_numpy(log_probs.gather(-1, chosen[..., None])[..., 0]),
+        top_log_prob=_numpy(log_probs.amax(dim=-1)),
+        gap=_numpy(gaps(probs)),
+        entropy=_numpy(entropies(probs)),
+        tvd=_pair_distances(probs),
+        near_tie=_numpy(best[..., 0] - best[..., 1] < NEAR_TIE),
+        log_probs=log_probs,
+    )
+
+
+def _pair_distances(probs: Tensor) -> NDArray[np.float32]:
+    """`[P, Q]` total variation distances of all pairs of `[M, Q, V]` distributions."""
+    num_models, num_contexts, _ = probs.shape
+    pairs = [(low, high) for low in range(num_models) for high in range(low + 1, num_models)]
+    if not pairs:
+        return np.zeros((0, num_contexts), dtype=np.float32)
+    return np.stack([_numpy(total_variation(probs[low], probs[high])) for low, high in pairs])
+
+
+Floats32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contexts:
+    """Contexts equally far from the trunk, not yet evaluated.
+
+    Attributes:
+        parent: `[Q]` node.
+        token: `[Q]` the token after the parent.
+        depth: `[Q]` tokens after the prompt.
+        own_log_prob: `[M, Q]` what each model gave to the token.
+        further_log_prob: `[E, Q]` likewise, of the further depths of a drafter from the target's states.
+        allowance: `[W, Q]` how many tokens each writer may write here (`offspring`).
+        last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
+        path: `[Q, F]` slots of the ancestors after that.
+    """
+
+    parent: Ints
+    token: Ints
+    depth: Ints
+    own_log_prob: Floats32
+    further_log_prob: Floats32
+    allowance: Ints
+    last_trunk_slot: Ints
+    path: Ints
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @property
+    def parent_slot(self) -> Ints:
+        """`[Q]` slot of the token before."""
+        return self.path[:, -1] if self.path.shape[1] else self.last_trunk_slot
+
+    def take(self, places: NDArray[np.intp]) -> "Contexts":
+        """Some of them."""
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        # All but the path are counted by context in their last dimension.
+        taken = {name: column[..., places] for name, column in columns.items() if name != "path"}
+        return Contexts(**taken, path=self.path[places])
+
+
+def writers_of(closure: Closure, num_models: int, *, reader: int | None = None, depths: int = 1) -> Writers:
+    """Who may write off the trunk: all models below the target, in a full closure the target, too."""
+    return Writers.of(num_models if closure.kind == "full" else num_models - 1, reader=reader, depths=depths)
+
+
+def first_allowance(closure: Closure, *, num_models: int, num_contexts: int, writers: Writers | None = None) -> Ints:
+    """`[W, Q]` how many tokens each writer may write after a context of the trunk, Q of them from the prompt on."""
+    known = writers or writers_of(closure, num_models)
+    allowance = np.full((len(known), num_contexts), closure.reach, dtype=np.int32)
+    allowance[_read_in_any_case(known, np.arange(num_contexts, dtype=np.int32))] = 0
+    return allowance
+
+
+def offspring(
+    closure: Closure,
+    next_token: Ints,
+    allowance: Ints,
+    *,
+    writers: Writers | None = None,
+    depth: Ints | None = None,
+    off_trunk: int = 0,
+) -> Branches:
+    """The next level: the children of Q contexts, one per context and token.
+
+    Args:
+        closure: the rule.
+        next_token: `[W, Q]` what each writer writes; rows beyond those of the allowance are not looked at.
+        allowance: `[W, Q]` how many tokens each writer may write there; 0 where its token stays on the trunk.
+        writers: what the rows are; None: a model each.
+        depth: `[Q]` tokens after the prompt; needed where a writer drafts from the target's states.
+        off_trunk: tokens since the trunk, of the Q contexts.
+    """
+    branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
+    if closure.kind == "full":
+        branches = replace(branches, allowance=np.full_like(branches.allowance, closure.reach))
+    if writers is None or depth is None:
+        return branches
+    allowed = branches.allowance.copy()
+    allowed[_read_in_any_case(writers, depth[branches.parent] + np.int32(1))] = 0
+    if closure.kind == "monotone":  # the target judges on the trunk alone, so that what is off it is not judged
+        allowed[(writers.depth > 0) & (writers.depth < off_trunk + 2)] = 0
+    return replace(branches, allowance=allowed)
+
+
+def _read_in_any_case(writers: Writers, depth: Ints) -> NDArray[np.bool_]:
+    """`[W, C]` whether a writer's depth reaches into the prompt, which the target has read."""
+    return writers.depth[:, None] > depth

@@ -1,1 +1,0 @@
-"""Published tasks as prompts whose answers are known; needs no torch."""

@@ -1,1 +1,0 @@
-"""Seconds of the runtime: measured, or taken from a price list."""

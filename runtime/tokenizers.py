@@ -1,0 +1,407 @@
+"""Drafts by a model with another tokenizer, carried over as text.
+
+Pieces of a token sequence, decoded so that they read as they do within the whole.
+
+A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
+piece is decoded after a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
+follows can change it.
+
+The other model reads the context's text in its own tokens and drafts tokens of its own; the target's tokenizer spells
+what it drafted, and the target judges that as it judges any draft. So the text never depends on the alignment: a draft
+that is spelled as the target would not spell it is refused, no more.
+
+A span of text counts as drafted only if it ends where a token of both tokenizers ends and reads the same in both.
+
+Where an answer ends before its budget and its end-of-sequence token: stop strings.
+
+The text of an answer, token by token.
+
+The tokenizers package has a `DecodeStream`, but it fails where a later byte token makes the text of earlier ones
+unreadable, and drops what it still holds at the end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from ..base.errors import ArgumentError
+from ..decoding.request_text import Ending
+
+# What a decoder writes for bytes that are no whole character.
+REPLACEMENT = "\ufffd"
+
+
+class Pieces:
+    """Decodes pieces with one tokenizer; holds nothing of what it decoded."""
+
+    __slots__ = ("_bytes", "_special", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = special_ids(tokenizer)
+        self._bytes = _byte_ids(tokenizer)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Text of `ids` without special tokens."""
+        return str(self._tokenizer.decode(ids))
+
+    def is_settled(self, ids: Sequence[int], text: str) -> bool:
+        """Whether no token after `ids`, whose text is `text`, can change that text.
+
+        A run of byte tokens (byte fallback) is open until another token ends it: one more byte can make all of it
+        unreadable. Text that is empty is open, as the space that the decoder drops may be yet to come.
+        """
+        if not text or text[-1] == REPLACEMENT:
+            return False
+        if not self._bytes:
+            return True
+        for token in reversed(ids):
+            if token not in self._special:
+                return token not in self._bytes
+        return False
+
+
+def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that stand for no text."""
+    return frozenset(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
+
+
+def num_token_ids(tokenizer: Tokenizer) -> int:
+    """Rows that a table needs for every token: the largest id and one. Ids between may belong to none."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def _byte_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens such as `<0xE4>` that stand for one byte."""
+    ids = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(token for token in ids if token is not None)
+
+
+# Tokens of context that are spelled again with the draft; words seldom take more, and the cost stays flat.
+SUFFIX_TOKENS = 12
+# Both must give these back; a tokenizer that changes text (lower-cases it, folds accents) cannot be aligned.
+NEEDED_TEXTS = ("the quick brown fox jumps over the lazy dog",)
+PROBE_TEXTS = (
+    "The Quick BROWN Fox",
+    "0 12 345 6789",
+    "two  spaces and   three",
+    "a line\nand another\n\n\tone",
+    "x = (y[0] + {1: 'z'}) * 2; # \"why?\" -- <no>, a/b & c|d!",
+    "it's, they'll; don't . Wait ... what ?",
+    "déjà vu, naïve Ångström, über",
+    "cafe\u0301",
+    "日本語と中文",
+    "smile 🙂 and 👩‍💻",
+)
+
+
+class Alignment:
+    """Carries contexts to another tokenizer and its drafts back; holds no state of a request.
+
+    Raises:
+        ValueError: one of the tokenizers does not give text back unchanged; names it and the first such text.
+    """
+
+    def __init__(self, target: Tokenizer, other: Tokenizer, target_eos: int, other_eos: frozenset[int]) -> None:
+        _check_alignable(target, other)
+        self._target = target
+        self._other = other
+        self._target_eos = target_eos
+        self._other_eos = other_eos
+        self._target_special = special_ids(target)
+        self._other_special = special_ids(other) | other_eos
+        self._target_lead = _encode(target, "a")
+        self._other_lead = _encode(other, "a")
+        self._num_after = _num_special_after(other)
+
+    def to_other(self, context: Sequence[int]) -> list[int]:
+        """The context in the other's tokens, with the special tokens its tokenizer puts in front.
+
+        The context's own special tokens and half a character at its end are left out (a replacement character, U+FFFD,
+        that is really written there reads the same as half a one). Only the last few tokens change
+        as the context grows, so that a cache of the common prefix stays good.
+        """
+        ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
+        return ids[: len(ids) - self._num_after]
+
+    def drafted(self, context: Sequence[int], other_draft: Sequence[int]) -> list[int]:
+        """The target's tokens that the drafted text amounts to; none where the alignment fails.
+
+        The last tokens of the context and the draft are spelled together by the target's tokenizer. That must give
+        back the context's tokens; a suffix of the context is enough, since a model may have spelled an earlier word in
+        its own way. Of the tokens after them, those count up to the last one that ends where a token of the draft
+        ends, with the same text so far; half a character at the end does not count.
+
+        Where the draft stops inside a word, its last token may be one that the target would merge with what follows;
+        it counts all the same, and the target refuses it if it would write the longer token.
+
+        Args:
+            context: prompt, committed and pending tokens, in the target's tokens.
+            other_draft: what the other drafted after `to_other(context)`; what follows a special token is left out.
+
+        Returns:
+            Tokens of the target, more or fewer than were drafted; after them the target's end of sequence if the
+            other ended its text there.
+        """
+        draft = self._before_special(other_draft)
+        ends_text = len(draft) < len(other_draft) and other_draft[len(draft)] in self._other_eos
+        # After a lead, a first token keeps its leading space.
+        before = _decode(self._target, context[-SUFFIX_TOKENS:]) or _decode(self._target, context)
+        drafted = self._spans(draft, self._other_lead if before else [])
+        for suffix in self._suffixes(context, before):
+            found = self._spelled(suffix, drafted, self._target_lead if before and not suffix else [])
+            if found is not None:
+                tokens, num_chars = found
+                # A context that reads as nothing, such as a lone space, may still change how the first token reads.
+                if not before and _decode(self._target, [*context, *tokens]) != drafted.text[:num_chars]:
+                    return []
+                ends_here = ends_text and drafted.is_whole and num_chars == len(drafted.text)
+                return [*tokens, self._target_eos] if ends_here else tokens
+        return []
+
+    def _before_special(self, draft: Sequence[int]) -> list[int]:
+        """The draft up to its first special token."""
+        end = next((index for index, token in enumerate(draft) if token in self._other_special), len(draft))
+        return list(draft[:end])
+
+    def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
+        """What the draft says after `lead`."""
+        num_lead = len(_decode(self._other, lead))
+        texts = [_decode(self._other, lead + draft[: index + 1])[num_lead:] for index in range(len(draft))]
+        whole = [text for text in texts if REPLACEMENT not in text]
+        text = whole[-1] if whole else ""
+        ends = frozenset(map(len, whole)) | {0}
+        return _Spans(text=text, ends=ends, is_whole=not texts or texts[-1] == text)
+
+    def _suffixes(self, context: Sequence[int], text: str) -> Iterator[list[int]]:
+        """Ends of the context without special tokens, the longest of a few tokens first, at last all there is.
+
+        After a special token there is nothing to spell again, as text never merges with it, but for half a character
+        at the end of `text`, the context's.
+        """
+        near = self._after_special(context[-SUFFIX_TOKENS:])
+        if near:
+            yield from (near[start:] for start in range(len(near)))
+            whole = self._after_special(context) if len(near) == SUFFIX_TOKENS else near
+            if len(whole) > len(near):
+                yield whole
+        elif not text.endswith(REPLACEMENT):
+            yield []
+
+    def _after_special(self, context: Sequence[int]) -> list[int]:
+        """Tokens after the last special token, all if there is none."""
+        last = next((index for index in range(len(context) - 1, -1, -1) if context[index] in self._target_special), -1)
+        return list(context[last + 1 :])
+
+    def _spelled(self, suffix: list[int], drafted: "_Spans", lead: list[int]) -> tuple[list[int], int] | None:
+        """The target's tokens for the draft and the characters they stand for; None if the suffix comes back changed.
+
+        The draft is read after the suffix, or after `lead` if that is empty. A suffix that starts inside a character,
+        or ends in one that the draft does not complete, comes back changed.
+        """
+        before = _decode(self._target, suffix).rstrip(REPLACEMENT)
+        text = before + drafted.text
+        ids = _encode(self._target, text)
+        num_before, num_lead = len(suffix), len(_decode(self._target, lead))
+        if ids[:num_before] != suffix:
+            return None
+        for end in range(self._first_special(ids), num_before - 1, -1):
+            spelled = _decode(self._target, lead + ids[:end])[num_lead:]
+            num_chars = len(spelled) - len(before)
+            if num_chars in drafted.ends and text.startswith(spelled):
+                return ids[num_before:end], num_chars
+        return None
+
+    def _first_special(self, ids: list[int]) -> int:
+        """Index of the first special token, which a draft may spell out as text; the length if there is none."""
+        return next((index for index, token in enumerate(ids) if token in self._target_special), len(ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spans:
+    """What a draft says.
+
+    Attributes:
+        text: of its longest part without half a character at the end.
+        ends: lengths of `text` at which a token of the draft ends, 0 included.
+        is_whole: whether that part is the whole draft.
+    """
+
+    text: str
+    ends: frozenset[int]
+    is_whole: bool
+
+
+def _check_alignable(target: Tokenizer, other: Tokenizer) -> None:
+    """Raises ValueError unless both give the needed texts back, and the other every text that the target does."""
+    for text in NEEDED_TEXTS:
+        _check_round_trip("target", target, text)
+    for text in (*NEEDED_TEXTS, *PROBE_TEXTS):
+        if _decode(target, _encode(target, text)) == text:
+            _check_round_trip("drafting member", other, text)
+
+
+def _check_round_trip(whose: str, tokenizer: Tokenizer, text: str) -> None:
+    back = _decode(tokenizer, _encode(tokenizer, text))
+    if back != text:
+        raise ValueError(f"tokenizer of the {whose} must give text back unchanged, got {back!r} for {text!r}")
+
+
+def _num_special_after(tokenizer: Tokenizer) -> int:
+    """Special tokens that the tokenizer puts after a text."""
+    mask = tokenizer.encode("a").special_tokens_mask
+    return next((index for index, is_special in enumerate(reversed(mask)) if not is_special), 0)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Tokens of `text` alone, no special tokens added."""
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Text without special tokens."""
+    return str(tokenizer.decode(ids))
+
+
+def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | None:
+    """A function of (emitted tokens, how many of them are old) that says how many tokens the answer keeps.
+
+    The answer ends with the first new token that completes a stop string in the decoded text; the function returns None
+    if there is no such token. It holds no state: one serves every request. It reads a tail of the answer only, long
+    enough for the longest stop string.
+
+    Args:
+        tokenizer: the pool's.
+        stop_strings: may be none; a stop string may start and end inside of tokens.
+
+    Returns:
+        None if no stop string is given.
+
+    Raises:
+        ArgumentError: a stop string that is empty or holds U+FFFD.
+    """
+    _check_stop_strings(stop_strings)
+    if not stop_strings:
+        return None
+    return _StopSearch(Pieces(tokenizer), tuple(stop_strings)).first_end
+
+
+def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """`text` up to where the first of the stop strings starts; all of it if it holds none.
+
+    Args:
+        text: of an answer.
+        stop_strings: that `make_ending` took.
+    """
+    starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
+    return text[: min(starts)] if starts else text
+
+
+def _check_stop_strings(stop_strings: Sequence[str]) -> None:
+    for stop in stop_strings:
+        if not stop:
+            raise ArgumentError(f"stop strings must not be empty, got {list(stop_strings)!r}")
+        if REPLACEMENT in stop:
+            raise ArgumentError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
+
+
+class _StopSearch:
+    """Finds the first token that completes a stop string."""
+
+    __slots__ = ("_longest", "_pieces", "_stops")
+
+    def __init__(self, pieces: Pieces, stops: tuple[str, ...]) -> None:
+        self._pieces = pieces
+        self._stops = stops
+        self._longest = max(len(stop) for stop in stops)
+
+    def first_end(self, emitted: list[int], num_before: int) -> int | None:
+        """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
+        start, skipped = self._tail(emitted, num_before)
+        text = self._pieces.text(emitted[start:])[skipped:]
+        # Only half a character can hide from the whole text what a shorter one shows.
+        if REPLACEMENT not in text and not self._holds_stop(text):
+            return None
+        for end in range(num_before + 1, len(emitted) + 1):
+            if self._holds_stop(self._pieces.text(emitted[start:end])[skipped:]):
+                return end
+        return None
+
+    def _holds_stop(self, text: str) -> bool:
+        return any(stop in text for stop in self._stops)
+
+    def _tail(self, emitted: list[int], num_before: int) -> tuple[int, int]:
+        """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
+
+        It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
+        """
+        length = 4 + self._longest // 2
+        while length < num_before:
+            start = num_before - length
+            skipped = self._lead(emitted, start, num_before)
+            if skipped is not None and self._num_settled(emitted, start, num_before) - skipped >= self._longest - 1:
+                return start, skipped
+            length *= 2
+        return 0, 0
+
+    def _lead(self, emitted: list[int], start: int, stop: int) -> int | None:
+        """Characters of the shortest settled text from `start`; None if there is none before `stop`."""
+        for end in range(start + 1, stop):
+            lead = emitted[start:end]
+            text = self._pieces.text(lead)
+            if self._pieces.is_settled(lead, text):
+                return len(text)
+        return None
+
+    def _num_settled(self, emitted: list[int], start: int, stop: int) -> int:
+        """Characters of the longest settled text from `start` that ends at or before `stop`."""
+        for end in range(stop, start, -1):
+            piece = emitted[start:end]
+            text = self._pieces.text(piece)
+            if self._pieces.is_settled(piece, text):
+                return len(text)
+        return 0
+
+
+class TextStream:
+    """Text of one answer as its tokens are committed; mutated by `push` and `rest`.
+
+    What `push` returned, joined, and `rest` after it are the text of all tokens decoded at once.
+    """
+
+    __slots__ = ("_ids", "_num_read", "_pieces", "_read")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._pieces = Pieces(tokenizer)
+        # The lead, then tokens whose text is still open.
+        self._ids: list[int] = []
+        self._read = ""
+        self._num_read = 0
+
+    def push(self, token_id: int) -> str:
+        """New text that one more token settles; empty while a character or a run of byte tokens is incomplete."""
+        self._ids.append(token_id)
+        text = self._pieces.text(self._ids)
+        if not self._pieces.is_settled(self._ids, text):
+            return ""
+        return self._take(text)
+
+    def rest(self) -> str:
+        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
+        text = self._pieces.text(self._ids)
+        fresh = text[len(self._read) :]
+        self._read, self._num_read = text, len(self._ids)
+        return fresh
+
+    def _take(self, text: str) -> str:
+        """What of `text`, the settled text of the tokens held, is new; keeps only a lead for what follows."""
+        fresh = text[len(self._read) :]
+        lead = self._ids[self._num_read :]
+        lead_text = self._pieces.text(lead)
+        if lead_text:
+            self._ids, self._read = lead, lead_text
+        else:
+            self._read = text
+        self._num_read = len(self._ids)
+        return fresh

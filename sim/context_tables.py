@@ -1,0 +1,286 @@
+"""A recorded request as plain lists: what replay walks, built when it starts and shared by all who run it.
+
+A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
+Lists hold pointers: their integers are shared, and what few policies look at is built for those who do.
+
+What a member says at recorded contexts, whichever lists hold it.
+
+A drafter from the target's states says something else at each depth (`traces.tries.features`); all others say the same.
+Letters: N nodes, L levels.
+"""
+
+from collections import OrderedDict
+from copy import copy
+from itertools import pairwise
+from math import nan
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.trees import Branches
+from ..traces.contexts.meta import TrieMeta
+from ..traces.contexts.recording import TrieRecording
+from ..traces.contexts.trie import TrieRequest
+
+MOST_KEPT_NODES = 1 << 18  # of tables that no running request holds: some 40 MB with three models
+
+
+class SharedIntegers:
+    """Lists of whole numbers from -1 up, in which equal numbers are one object: 8 bytes each instead of 40."""
+
+    def __init__(self) -> None:
+        self._objects: NDArray[np.object_] = np.array([-1], dtype=object)
+
+    def to_list(self, numbers: NDArray[np.integer[Any]]) -> list[Any]:
+        """As `ndarray.tolist`."""
+        most = int(numbers.max(initial=0))
+        if most + 1 >= len(self._objects):
+            # -1 stands last, where numpy looks for index -1.
+            self._objects = np.array([*range(2 * most + 2), -1], dtype=object)
+        listed: list[Any] = self._objects[numbers].tolist()
+        return listed
+
+
+class RequestTables:
+    """One request's trie by level of the pool (a model-free member has empty lists).
+
+    Letters: L levels, N nodes.
+
+    Attributes:
+        request_id: of the recording.
+        num_nodes: N.
+        trunk: nodes of the trunk from the root down.
+        trunk_tokens: the tokens of the trunk, which the target writes.
+        trunk_log_prob: the sum of its log-probabilities of them, nats.
+        next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
+        token: `[N]` token that leads to each node; built at first use, as what follows.
+        tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
+            member, which has no distribution.
+        branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
+            branches are not recorded.
+        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
+        depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
+        further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
+        further_tvd: `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.
+    """
+
+    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
+                 "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+                 "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
+                 "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
+                 "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+
+    token: list[int]
+    tvd: list[list[list[float]]]
+    next_log_prob: list[list[float]]
+    top_log_prob: list[list[float]]
+    gap: list[list[float]]
+    entropy: list[list[float]]
+    own_log_prob: list[list[float]]
+    branches: list[dict[int, tuple[int, Branches]]]
+    further_next_log_prob: list[list[float]]
+    further_top_log_prob: list[list[float]]
+    further_gap: list[list[float]]
+    further_entropy: list[list[float]]
+    further_own_log_prob: list[list[float]]
+    further_tvd: list[list[list[float] | None]]
+
+    def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
+        self.request_id = record.request_id
+        # Not the trie, which may be part of an array of many requests.
+        self._record, self._num_free, self._pairs = record, num_free, meta.pairs
+        self._drafters = meta.tree_drafters
+        self.depths = 1 if meta.features is None else meta.features.depths
+        self._reader = None if meta.features is None else num_free + meta.model_names.index(meta.features.model)
+        trie = record.trie
+        self._distances = trie.tvd.copy()
+        free: list[list[int]] = [[] for _ in range(num_free)]
+        trunk = trie.trunk
+        self.num_nodes = trie.num_nodes
+        self.trunk: list[int] = integers.to_list(trunk)
+        self.trunk_tokens: list[int] = integers.to_list(trie.token[trunk[1:]])
+        self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
+        self.next_token: list[list[int]] = free + integers.to_list(trie.next_token)
+        self.child: list[list[int]] = free + integers.to_list(trie.children())
+        self.further_next_token: list[list[int]] = []
+        self.further_child: list[list[int]] = []
+        if trie.features is not None:
+            self.further_next_token = integers.to_list(trie.features.next_token)
+            self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
+
+    def __getattr__(self, name: str) -> object:
+        """Asked for a list that is not there yet."""
+        if name not in RequestTables.__annotations__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        listed: list[Any]
+        if name == "tvd":
+            listed = self._by_levels(self._distances.tolist())
+        elif name == "branches":
+            listed = self._branches()
+        elif name == "token":
+            listed = self._record.trie.token.tolist()
+        elif name == "further_tvd":
+            listed = self._further_by_levels()
+        elif name.startswith("further_"):
+            listed = getattr(self._record.trie.features, name.removeprefix("further_")).tolist()
+        else:
+            listed = [[] for _ in range(self._num_free)] + getattr(self._record.trie, name).tolist()
+        setattr(self, name, listed)
+        return listed
+
+    def _branches(self) -> list[dict[int, tuple[int, Branches]]]:
+        """Branches by level and node, from what the recording holds by node and rank."""
+        trie = self._record.trie
+        listed: list[dict[int, tuple[int, Branches]]] = [{} for _ in self.next_token]
+        if trie.ranks is None:
+            return listed
+        for row, model in enumerate(self._drafters):
+            rank, ranked = trie.ranks.rank[row], trie.ranks.ranked[row].tolist()
+            nodes = np.flatnonzero(rank >= 0)
+            nodes = nodes[np.lexsort((rank[nodes], trie.parent[nodes]))]
+            parents, starts = np.unique(trie.parent[nodes], return_index=True)
+            tokens, log_probs = trie.token[nodes].tolist(), trie.ranks.branch_log_prob[row][nodes].tolist()
+            places = nodes.tolist()
+            for parent, (start, end) in zip(parents.tolist(), pairwise([*starts.tolist(), len(nodes)]), strict=True):
+                found = Branches(tokens[start:end], log_probs[start:end], places[start:end])
+                listed[self._num_free + model][parent] = ranked[parent], found
+        return listed
+
+    def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
+        """Distances of pairs of models as a table of all levels."""
+        free, levels = self._num_free, len(self.next_token)
+        zeros, unknown = [0.0] * self.num_nodes, [nan] * self.num_nodes
+        table = [[zeros if a == b else unknown for b in range(levels)] for a in range(levels)]
+        for row, (low, high) in zip(pairs, self._pairs, strict=True):
+            table[low + free][high + free] = table[high + free][low + free] = row
+        return table
+
+    def _further_by_levels(self) -> list[list[list[float] | None]]:
+        """Distances at further depths by level."""
+        views = self._record.trie.features
+        if views is None:
+            return []
+        others = [level for level in range(self._num_free, len(self.next_token)) if level != self._reader]
+        table: list[list[list[float] | None]] = [[None] * len(self.next_token) for _ in views.next_token]
+        for row, distances in enumerate(views.tvd.tolist()):
+            table[row // len(others)][others[row % len(others)]] = distances
+        return table
+
+    def find_child(self, node: int, token: int) -> int:
+        """The recorded node after `token` at `node`; -1 if the recording has none."""
+        everyone = zip([*self.next_token, *self.further_next_token], [*self.child, *self.further_child], strict=True)
+        for tokens, children in everyone:
+            if tokens and tokens[node] == token:
+                return children[node]
+        return -1
+
+
+class TablesByRequest:
+    """The tables of a recording's requests, built at first use; those of running requests, and some more, are kept.
+
+    Attributes:
+        trace: the recording.
+        num_free: model-free members, which come first in the pool.
+    """
+
+    def __init__(self, trace: TrieRecording) -> None:
+        self.trace = trace
+        self.num_free = 1 if trace.meta.ngram else 0
+        self._places = {record.request_id: place for place, record in enumerate(trace.requests)}
+        self._integers = SharedIntegers()
+        self._running: WeakValueDictionary[str, RequestTables] = WeakValueDictionary()
+        self._kept: OrderedDict[str, RequestTables] = OrderedDict()
+        self._kept_nodes = 0
+
+    def reordered(self, trace: TrieRecording) -> Self:
+        """The same for a recording of the same requests in another order; what anybody holds is held for both."""
+        other = copy(self)
+        other.trace = trace
+        other._places = {record.request_id: place for place, record in enumerate(trace.requests)}
+        other._kept, other._kept_nodes = OrderedDict(), 0
+        return other
+
+    def record(self, request_id: str) -> TrieRequest:
+        """One request as recorded; raises KeyError for a request the trace does not hold."""
+        return self.trace.requests[self._places[request_id]]
+
+    def of(self, request_id: str) -> RequestTables:
+        """One request's tables, the same object as long as anybody holds it.
+
+        Raises:
+            KeyError: a request the recording does not hold.
+            TraceFormatError: its contexts are read now, and are not sound.
+        """
+        kept = self._kept.get(request_id)
+        if kept is not None:
+            self._kept.move_to_end(request_id)
+            return kept
+        tables = self._running.get(request_id)
+        if tables is None:
+            record = self.trace.requests[self._places[request_id]]
+            tables = self._running[request_id] = RequestTables(record, self.trace.meta, self.num_free, self._integers)
+        self._keep(request_id, tables)
+        return tables
+
+    def _keep(self, request_id: str, tables: RequestTables) -> None:
+        """Take tables in, and let those go that were not asked for the longest."""
+        self._kept[request_id] = tables
+        self._kept_nodes += tables.num_nodes
+        while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
+            _, gone = self._kept.popitem(last=False)
+            self._kept_nodes -= gone.num_nodes
+
+
+class Voice:
+    """One member, at one depth where it is such a drafter.
+
+    Args:
+        tables: of the request.
+        level: of the member.
+        depth: tokens of the context that the target has not judged, >= 1; 1 for all other members.
+    """
+
+    __slots__ = ("_depth", "_level", "_tables")
+
+    def __init__(self, tables: RequestTables, level: int, depth: int) -> None:
+        self._tables, self._level, self._depth = tables, level, depth
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the recording holds this depth."""
+        return self._depth <= self._tables.depths
+
+    def next_token(self, node: int) -> int:
+        """The token written at a node."""
+        token: int = self._rows("next_token")[node]
+        return token
+
+    def child(self, node: int) -> int:
+        """The node after that token, -1 where it is not recorded."""
+        child: int = self._rows("child")[node]
+        return child
+
+    def number(self, name: str, node: int) -> float:
+        """One of `next_log_prob`, `top_log_prob`, `gap`, `entropy` and `own_log_prob` (the parent's view) at a node."""
+        number: float = self._rows(name)[node]
+        return number
+
+    def distance(self, other: "Voice", node: int) -> float:
+        """Total variation distance of two members at a node; NaN with a model-free one."""
+        if self._level == other._level or self._depth == other._depth == 1:
+            return self._tables.tvd[self._level][other._level][node]
+        if self._depth == 1:
+            return other.distance(self, node)
+        row: list[float] | None = self._tables.further_tvd[self._depth - 2][other._level]
+        return nan if row is None else row[node]
+
+    def _rows(self, name: str) -> list[Any]:
+        """`[N]` of this depth."""
+        rows: list[Any] = (
+            getattr(self._tables, name)[self._level]
+            if self._depth == 1
+            else getattr(self._tables, f"further_{name}")[self._depth - 2]
+        )
+        return rows

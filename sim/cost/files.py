@@ -1,0 +1,443 @@
+"""Seconds by figures per model, and the JSON file that holds them: tables, grids, lines or terms by the round.
+
+Measured seconds of one model's forwards by new tokens, interpolated.
+
+A profile measured over new tokens and over tokens held, interpolated in both.
+
+Figures of one model in a cost file: a line, or what a drafter costs by the round.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from ...base.files import checked_json, kind_of_json
+from ...traces.errors import TraceFormatError
+from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
+from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostRangeError, DraftTerms, flat_line
+
+
+class Profile:
+    """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
+
+    Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
+    last measured value, and holds the first measured value downwards.
+
+    Args:
+        points: new tokens, strictly increasing.
+        seconds: one for each point.
+        whose: the model, for errors.
+        extrapolate: answer beyond the measured range.
+
+    Attributes:
+        least: fewest new tokens that were measured.
+        extrapolated: whether it has had to.
+    """
+
+    def __init__(self, points: Sequence[int], seconds: Sequence[float], *, whose: str, extrapolate: bool) -> None:
+        self._points = points
+        self._seconds = seconds
+        self._whose = whose
+        self._extrapolate = extrapolate
+        self.least = points[0]
+        self.extrapolated = False
+
+    def seconds(self, new_tokens: int) -> float:
+        """Seconds of a forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        points = self._points
+        if not points[0] <= new_tokens <= points[-1]:
+            if not self._extrapolate:
+                measured = f"{points[0]} to {points[-1]}" if len(points) > 1 else f"{points[0]}"
+                raise CostRangeError(
+                    f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}",
+                    "use a smaller batch or window, another cost, or `extrapolate`",
+                    LOADED_ADVICE,
+                )
+            self.extrapolated = True
+        return interpolated(points, self._seconds.__getitem__, new_tokens)
+
+
+def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: int) -> float:
+    """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
+
+    Args:
+        points: strictly increasing.
+        value_at: at a point, by its index.
+        where: any number.
+    """
+    if where < points[0]:
+        return value_at(0)
+    if where > points[-1]:
+        last = value_at(-1)
+        if len(points) == 1:
+            return last
+        slope = (last - value_at(-2)) / (points[-1] - points[-2])
+        return last + max(0.0, slope) * (where - points[-1])
+    right = bisect_left(points, where)
+    upper = value_at(right)
+    if points[right] == where:
+        return upper
+    lower = value_at(right - 1)
+    return lower + (where - points[right - 1]) / (points[right] - points[right - 1]) * (upper - lower)
+
+
+def extrapolation_notes(models: Sequence[str]) -> tuple[str, ...]:
+    """What `notes` says of models that were asked beyond what was measured."""
+    return (f"seconds beyond what was measured: {', '.join(models)}",) if models else ()
+
+
+class CostGrid(Record):
+    """Measured seconds of one forward of one model, by new tokens and by tokens already in its cache, over all rows.
+
+    Letters: N counts of new tokens, C of tokens held.
+
+    Attributes:
+        new_tokens: `[N]`, strictly increasing, >= 1.
+        context_tokens: `[C]`, strictly increasing, >= 0.
+        seconds: `[N, C]`, 1e-12 to 1e9.
+    """
+
+    new_tokens: tuple[int, ...] = Field(min_length=1)
+    context_tokens: tuple[int, ...] = Field(min_length=1)
+    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "CostGrid":
+        if not _increasing(self.new_tokens, least=1):
+            raise ValueError("new_tokens must be strictly increasing from >= 1")
+        if not _increasing(self.context_tokens, least=0):
+            raise ValueError("context_tokens must be strictly increasing from >= 0")
+        if len(self.seconds) != len(self.new_tokens):
+            raise ValueError("seconds must have one row for each entry of new_tokens")
+        if any(len(row) != len(self.context_tokens) for row in self.seconds):
+            raise ValueError("each row of seconds must have one entry for each of context_tokens")
+        if not all(LEAST_SECONDS <= second <= MOST_SECONDS for row in self.seconds for second in row):
+            raise ValueError(f"seconds must be in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]")
+        return self
+
+
+class GridProfile:
+    """Seconds from a `CostGrid`, bilinear between its points.
+
+    Beyond the measured range it refuses or extrapolates as `Profile` does, along each axis on its own.
+
+    Args:
+        grid: what was measured.
+        whose, extrapolate: as of `Profile`.
+    """
+
+    def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
+        self._contexts = grid.context_tokens
+        self._whose = whose
+        self._extrapolate = extrapolate
+        self._columns = [
+            Profile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            for column in zip(*grid.seconds, strict=True)
+        ]
+        self._beyond_context = False
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether it has been asked beyond what was measured."""
+        return self._beyond_context or any(column.extrapolated for column in self._columns)
+
+    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        self._check(context_tokens)
+        return interpolated(self._contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+        """The line that `context_tokens` lies on: between two of the measured, or beyond them. Raises as `seconds`."""
+        self._check(context_tokens)
+        contexts = self._contexts
+        if context_tokens < contexts[0]:
+            return ContextLine(0, contexts[0], self._columns[0].seconds(new_tokens), 0.0)
+        if len(contexts) == 1:
+            slope_s, left = 0.0, 0
+        else:
+            left = min(bisect_right(contexts, context_tokens), len(contexts) - 1) - 1
+            rise_s = self._columns[left + 1].seconds(new_tokens) - self._columns[left].seconds(new_tokens)
+            slope_s = rise_s / (contexts[left + 1] - contexts[left])
+        if context_tokens > contexts[-1]:
+            slope_s = max(0.0, slope_s)
+            return ContextLine(contexts[-1] + 1, inf, self._columns[-1].seconds(new_tokens) + slope_s, slope_s)
+        # The last of the measured belongs to the line before it, so that asking beyond it is seen.
+        end = contexts[left + 1] if left + 2 < len(contexts) else contexts[-1] + 1
+        return ContextLine(contexts[left], end, self._columns[left].seconds(new_tokens), slope_s)
+
+    def _check(self, context_tokens: int) -> None:
+        contexts = self._contexts
+        if not contexts[0] <= context_tokens <= contexts[-1]:
+            if not self._extrapolate:
+                raise CostRangeError(
+                    f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
+                    f"{context_tokens}",
+                    "use another cost or `extrapolate`",
+                    LOADED_ADVICE,
+                )
+            self._beyond_context = True
+
+
+def _increasing(values: tuple[int, ...], *, least: int) -> bool:
+    return values[0] >= least and all(a < b for a, b in pairwise(values))
+
+
+class CostLine(Record):
+    """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held.
+
+    Attributes:
+        intercept_s: of a forward, 0 to 1e9.
+        per_new_token_s: for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12.
+        per_kv_token_s: for each token already in the cache, over all rows, 0 to 1e9.
+    """
+
+    intercept_s: float = Field(ge=0, le=MOST_SECONDS)
+    per_new_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _costs_something(self) -> "CostLine":
+        if self.intercept_s + self.per_new_token_s < LEAST_SECONDS:
+            raise ValueError(f"intercept_s or per_new_token_s must be at least {LEAST_SECONDS:g}")
+        return self
+
+    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward."""
+        return self.intercept_s + self.per_new_token_s * new_tokens + self.per_kv_token_s * context_tokens
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+        """The line that `context_tokens` lies on."""
+        return ContextLine(0, inf, self.seconds(new_tokens, 0), self.per_kv_token_s)
+
+
+class RoundFigures(Record):
+    """The keys of a cost file that are about rounds.
+
+    Attributes:
+        per_round_s: of a Draft, 0 to 1e9.
+        per_token_s: of a drafted token, 0 to 1e9; together at least 1e-12.
+    """
+
+    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _costs_something(self) -> "RoundFigures":
+        if self.per_round_s + self.per_token_s < LEAST_SECONDS:
+            raise ValueError(f"per_round_s or per_token_s must be at least {LEAST_SECONDS:g}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterFigures:
+    """Figures of a member that costs something by the round.
+
+    Attributes:
+        terms: of its drafts.
+        forwards: of each forward besides; None where the terms are all there is, and the member cannot judge.
+    """
+
+    terms: DraftTerms
+    forwards: CostTable | CostGrid | CostLine | None
+
+
+Forwards = CostTable | CostGrid | CostLine
+Figures = Forwards | DrafterFigures
+_Checked = TypeVar("_Checked", bound=Record)
+
+
+class _Formula(Protocol):
+    """Seconds of one model's forwards by (new tokens, tokens held), both over all rows."""
+
+    def seconds(self, new_tokens: int, context_tokens: int) -> float: ...
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
+
+
+class FileCost:
+    """Seconds of forwards from figures per model.
+
+    Args:
+        name: of the file.
+        figures: by model.
+        extrapolate: answer beyond what was measured; lines have no end, so they need it never.
+        lookup_s: seconds of one prompt lookup, >= 0.
+
+    Raises:
+        CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
+    """
+
+    def __init__(
+        self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
+    ) -> None:
+        self.name = name
+        self.lookup_s = lookup_s
+        self._extrapolate = extrapolate
+        self._models = tuple(figures)
+        self._terms: dict[str, DraftTerms] = {}
+        self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
+        self._flat: dict[str, Profile] = {}
+        self._formulas: dict[str, _Formula] = {}
+        self._profiles: dict[str, Profile | GridProfile] = {}
+        for model, known in figures.items():
+            if isinstance(known, DrafterFigures):
+                self._terms[model] = known.terms
+                if known.forwards is not None:
+                    self._add(model, known.forwards)
+            else:
+                self._add(model, known)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        table = self._tables.get(model)
+        if table is not None:
+            try:
+                return table[new_tokens]
+            except KeyError:
+                seconds = table[new_tokens] = self._flat[model].seconds(new_tokens)
+                return seconds
+        formula = self._formulas.get(model)
+        if formula is not None:
+            return formula.seconds(new_tokens, context_tokens)
+        if model in self._terms:
+            raise CostRangeError(
+                f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
+                "asked to judge; give it new_tokens and seconds, or intercept_s"
+            )
+        raise CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`: what a token held costs is taken for what reading it costs."""
+        return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`."""
+        formula = self._formulas.get(model)
+        if formula is not None:
+            return formula.context_line(new_tokens, context_tokens)
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        return flat_line(self.forward_s(model, **asked))
+
+    def unlined(self) -> str:
+        """See `LinedCost`."""
+        return ""
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._terms.get(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        notes = self._beyond_notes()
+        if self._tables:
+            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(self._tables)}",)
+        whole = [model for model, terms in self._terms.items() if terms.per_token_s is not None]
+        if whole:
+            notes += (f"drafts cost by the round, whatever they read and for how many rows: {', '.join(whole)}",)
+        return notes
+
+    def _beyond_notes(self) -> tuple[str, ...]:
+        return extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
+
+    def _add(self, model: str, known: Forwards) -> None:
+        if isinstance(known, CostLine):
+            self._formulas[model] = known
+            return
+        whose = f"cost {self.name}: {model}"
+        if isinstance(known, CostGrid):
+            grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
+            self._profiles[model] = self._formulas[model] = grid
+        else:
+            profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
+            self._profiles[model] = self._flat[model] = profile
+            self._tables[model] = {}
+
+
+class TableCost(FileCost):
+    """Seconds by new tokens per forward, measured; interpolated linearly. Arguments and errors as of `FileCost`.
+
+    The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: what a
+    longer context adds is not in it.
+    """
+
+    def __init__(self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False) -> None:
+        super().__init__(name, tables, extrapolate=extrapolate)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
+
+
+def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
+    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the forms.
+
+    Args:
+        path: of the file.
+        models: that it must have figures of.
+
+    Raises:
+        ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
+    """
+    content = checked_json(path, TraceFormatError)
+    if not isinstance(content, dict):
+        raise TraceFormatError(path, "content", "must be an object of models", kind_of_json(content))
+    figures = {model: _figures(path, model, known) for model, known in content.items()}
+    missing = [name for name in models if name not in figures]
+    if missing:
+        raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording")
+    if isinstance(figures[models[-1]], DrafterFigures):
+        rule = "must be without per_round_s and per_token_s, which are of drafters"
+        raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
+    return figures
+
+
+def _figures(path: Path, model: str, content: object) -> Figures:
+    if not isinstance(content, dict) or not content.keys() & RoundFigures.model_fields.keys():
+        return _forwards(path, model, content)
+    rest = {key: value for key, value in content.items() if key != "per_round_s"}
+    if not rest or "per_token_s" in rest:
+        found = _checked(path, model, RoundFigures, content)
+        return DrafterFigures(terms=DraftTerms(found.per_round_s, found.per_token_s), forwards=None)
+    once = _checked(path, model, RoundFigures, {"per_round_s": content["per_round_s"]})
+    return DrafterFigures(terms=DraftTerms(once.per_round_s, None), forwards=_forwards(path, model, rest))
+
+
+def _forwards(path: Path, model: str, content: object) -> Forwards:
+    kind = _form(content)
+    if kind is None:
+        rule = "must be an object with new_tokens and seconds, with intercept_s, or with per_round_s and per_token_s"
+        shown = f"keys {', '.join(content)}" if isinstance(content, dict) and content else kind_of_json(content)
+        raise TraceFormatError(path, model or "content", rule, shown)
+    return _checked(path, model, kind, content)
+
+
+def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _Checked:
+    """The record of an object of the file; raises TraceFormatError."""
+    try:
+        # From text once more: strict, it takes lists for tuples, but neither texts nor true for numbers.
+        return kind.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join([model, *(str(part) for part in first["loc"])]).strip(".") or "content"
+    rule = first["msg"].removeprefix("Value error, ")
+    raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], first["input"])
+
+
+def _form(content: object) -> type[CostTable | CostGrid | CostLine] | None:
+    """Which of the three forms these figures have, by their keys; None if none of them."""
+    if not isinstance(content, dict):
+        return None
+    if "context_tokens" in content:
+        return CostGrid
+    if content.keys() & CostLine.model_fields.keys():
+        return CostLine
+    return CostTable if content.keys() & CostTable.model_fields.keys() else None

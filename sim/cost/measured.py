@@ -1,0 +1,569 @@
+"""Seconds from the step times or answer times that an imported recording holds.
+
+Seconds from a profile: measured forwards, interpolated, and what operations cost beside them.
+
+Which profile a cost is made of, and whether it may speak for a recording on this machine.
+
+Mean seconds of the parts of recorded rounds: of a drafted token by drafter, of the target's forward by width.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, isnan, nan
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import ArgumentError
+from ...base.files import processor
+from ...base.terminal import tell
+from ...traces.contexts.meta import TrieMeta
+from ...traces.errors import TraceFormatError
+from ...traces.forms import by_form
+from ...traces.profile import CPU, ENDING, BatchShape, Profile, ProfileMeta, forwards_of, profiles_here, read_profile
+from ...traces.recording import Recording
+from ...traces.rounds.recording import TIMED, RoundsRecording
+from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
+from .base import LOOKUP_S, Beside, CostRangeError, DraftTerms, RoundScale
+from .files import Profile as CostByFigures
+from .files import extrapolation_notes
+
+
+class ProfiledCost:
+    """What a machine was measured to take.
+
+    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
+    held of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say
+    so. Operations are charged for uneven rows too, and for weights that were not read just before.
+
+    Args:
+        profile: of the pool that is replayed.
+        name: shown in tables.
+        models: that it will be asked for.
+
+    Attributes:
+        profile: as given.
+
+    Raises:
+        CostRangeError: a model that was not profiled.
+    """
+
+    def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
+        self.name = name
+        self.profile = profile
+        meta = profile.meta
+        self.lookup_s = meta.lookup.seconds(0, 1, 0)
+        self._meta = meta
+        self._unmeasured: set[str] = set()
+        known = {member.name: member for member in profile.meta.members}
+        missing = [model for model in models if model not in known]
+        if missing:
+            raise CostRangeError(f"cost {name}: {missing[0]} was not profiled; it has {', '.join(known)}")
+        self._members = {model: forwards_of(profile, known[model]) for model in models}
+        self.shares = {model: known[model].shares for model in models}
+        self._beside = {(kind, model): known[model].beside(kind) for model in models for kind in get_args(Beside)}
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        return self._members[model].forwards.seconds(num_rows, new_tokens, context_tokens)
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
+
+    def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
+        """See `OperationCost`."""
+        return self._members[model].seconds(shape, first=first)
+
+    def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
+        """See `OperationCost`."""
+        return self._members[model].reloads_s(new_tokens, away)
+
+    def lookups_s(self, num_rows: int) -> float:
+        """See `OperationCost`."""
+        return self._meta.lookup.seconds(0, num_rows, 0)
+
+    def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
+        """See `OperationCost`."""
+        return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
+
+    def decide_s(self, policy: str) -> float:
+        """See `OperationCost`; of a policy that was not measured the mean of those that were."""
+        known = self._meta.decide_s
+        if policy in known:
+            return known[policy]
+        self._unmeasured.add(policy)
+        return sum(known.values()) / len(known)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        beyond = [
+            f"{member.name} ({_said(member.smooth.held_out_error)})"
+            for member in self._meta.members
+            if member.name in self._members and self._members[member.name].forwards.beyond
+        ]
+        meta = self._meta
+        when = f"{meta.measured_at:%Y-%m-%d %H:%M} UTC"
+        forced = f", of forced pool {meta.pool}" if meta.forced else ""
+        notes = [f"seconds measured on {meta.hardware}, with {meta.sampling} sampling, at {when}{forced}"]
+        if beyond:
+            notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
+        if self._unmeasured:
+            notes.append(f"deciding was not measured, the others' mean is taken: {', '.join(sorted(self._unmeasured))}")
+        return tuple(notes)
+
+
+def _said(error: float | None) -> str:
+    return "unknown" if error is None else f"{error:.0%}"
+
+
+HERE = "here"
+
+# By name, the number of parameters and the number format.
+Models = Mapping[str, tuple[int, str]]
+
+
+def names_profile(name: str) -> bool:
+    """Whether the name of a cost is that of a profile."""
+    return name == HERE or name.endswith(ENDING)
+
+
+def profiled_cost(
+    name: str,
+    recording: Recording,
+    *,
+    allow_foreign: bool,
+    threads: int | None = None,
+    device: str | None = None,
+) -> ProfiledCost:
+    """The cost of a profile.
+
+    Args:
+        name: `here`, the newest of this machine and these models, or a file.
+        recording: to be replayed.
+        allow_foreign: take a profile of another machine, or of models of another size.
+        threads: of `here`, one that was measured with as many goes before newer ones; None is content with any.
+        device: of `here`, only one that was measured on it counts, as a profile calls it; None is content with any.
+
+    Raises:
+        ValueError: no such profile, or a foreign one; one line.
+    """
+    meta = by_form(recording, tries=lambda tries: tries.meta, rounds=lambda rounds: _refuse_log(rounds, name))
+    models = {model.name: (model.parameters, model.dtype) for model in meta.models}
+    found = newest_here(models, threads, device) if name == HERE else read_profile(Path(name))
+    foreign = _foreign(found, models)
+    if foreign and not allow_foreign:
+        raise ArgumentError(f"`cost` {name} is a foreign profile: {foreign[0]}; `allow_foreign_profile` takes it")
+    called = f"{name}, FOREIGN: {'; '.join(foreign)}" if foreign else name
+    return ProfiledCost(found, called, list(models))
+
+
+def newest_here(models: Models, threads: int | None = None, device: str | None = None) -> Profile:
+    """The newest profile of these models on this machine, of those measured with so many threads if there are any.
+
+    Files that cannot be read are passed over, which standard error is told.
+
+    Args:
+        models: that it must be of.
+        threads: that were measured with before others; None is content with any.
+        device: that it was measured on, as profiles call it; None is content with any.
+
+    Raises:
+        ArgumentError: there is none; names what was passed over.
+    """
+    spoiled: list[TraceFormatError] = []
+    found = list(_fitting(models, device, threads, spoiled))
+    if not found:
+        on = "this machine" if device in (None, CPU) else f"{device} here"
+        passed = "".join(f"; {error}" for error in spoiled)
+        raise ArgumentError(
+            f"`cost` {HERE} needs a profile of {', '.join(models)} on {on}: make it with paceline profile, or name a "
+            f"file{passed}"
+        )
+    for error in spoiled:
+        tell(f"a profile is passed over: {error}")
+    return next((profile for profile in found if profile.meta.threads == threads), found[0])
+
+
+def _fitting(
+    models: Models, device: str | None, threads: int | None, spoiled: list[TraceFormatError]
+) -> Iterator[Profile]:
+    """Profiles of the models on the device, newest first up to one with the threads; adds to `spoiled`."""
+    for path, said in profiles_here(processor()):
+        if isinstance(said, TraceFormatError):
+            spoiled.append(said)
+            continue
+        if differences(said, models) or device not in (None, said.device):
+            continue
+        try:
+            yield read_profile(path)
+        except TraceFormatError as error:
+            spoiled.append(error)
+            continue
+        if threads in (None, said.threads):
+            return
+
+
+def _foreign(profile: Profile, models: Models) -> list[str]:
+    here = processor()
+    other = [] if profile.meta.processor == here else [f"measured on {profile.meta.hardware}, this is {here}"]
+    return other + differences(profile.meta, models)
+
+
+def differences(meta: ProfileMeta, models: Models) -> list[str]:
+    """How the profiled members differ from models, in words."""
+    members = {member.name: member for member in meta.members}
+    words = []
+    for name, (parameters, dtype) in models.items():
+        member = members.get(name)
+        if member is None:
+            words.append(f"it has no {name}")
+        elif (member.parameters, member.dtype) != (parameters, dtype):
+            words.append(
+                f"its {name} has {member.parameters:,} parameters of {member.dtype}, this one {parameters:,} of {dtype}"
+            )
+    return words
+
+
+def _refuse_log(recording: Recording, name: str) -> TrieMeta:
+    raise ArgumentError(f"`cost` {name} is for recordings of a pool, {recording.about.name} is an imported log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRounds:
+    """Seconds of one drafter's rounds in one request; R of them.
+
+    Attributes:
+        draft_s: `[R]` of drafting, NaN if unknown.
+        verify_s: `[R]` of the target's forward, NaN if unknown.
+        shared: whether they are shares of a whole answer's seconds.
+    """
+
+    draft_s: NDArray[np.float64]
+    verify_s: NDArray[np.float64]
+    shared: bool
+
+
+class RoundMeans:
+    """Sums over rounds, from which means are taken.
+
+    A drafted token costs seconds of drafting over tokens drafted. Where the log does not say how many were drafted, it
+    is the least-squares slope, over answers, of mean drafting seconds by mean tokens that stayed: a drafter that stops
+    by its own rule takes as much longer as it drafts more. The slope is held between what every round would give if it
+    had drafted the whole window, and if it had drafted no more than what stayed and one refused token. Of a drafter
+    that always drafts its window the slope is about 0, which gives the first.
+
+    Args:
+        windows: most tokens that each drafter drafts.
+        plain_s: seconds of a step of the target alone, NaN if unknown.
+
+    Attributes:
+        shared: drafters with rounds that are shares of a whole answer's seconds.
+        estimated: drafters with rounds of unknown length.
+    """
+
+    def __init__(self, windows: Mapping[str, int], plain_s: float) -> None:
+        self._windows = windows
+        self._plain_s = plain_s
+        self._drafting: dict[str, list[_Drafting]] = defaultdict(list)
+        self._verifying: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._shared_widths: set[int] = set()
+        self.shared: dict[str, None] = {}
+        self.estimated: dict[str, None] = {}
+
+    def add(self, drafter: str, rounds: Rounds, split: SplitRounds) -> None:
+        """Take one drafter's rounds of one request."""
+        timed = np.isfinite(split.draft_s + split.verify_s)
+        if not timed.any():
+            return
+        window = self._windows[drafter]
+        accepted, drafted = rounds.accepted[timed], rounds.drafted[timed]
+        unknown = drafted < 0
+        if unknown.any():
+            self.estimated[drafter] = None
+        drafted = np.where(unknown, window, drafted)
+        if split.shared:
+            self.shared[drafter] = None
+            if isnan(self._plain_s):  # a round is known in one piece
+                return
+            self._shared_widths.update((drafted + 1).tolist())
+        else:
+            for tokens in np.unique(drafted).tolist():
+                seconds = split.verify_s[timed][drafted == tokens]
+                self._verifying[tokens + 1][0] += float(seconds.sum())
+                self._verifying[tokens + 1][1] += len(seconds)
+        least = np.where(unknown, np.minimum(accepted + 1, window), drafted)
+        sums = (split.draft_s[timed].sum(), accepted.sum(), drafted.sum(), least.sum())
+        self._drafting[drafter].append(_Drafting(len(accepted), *map(float, sums)))
+
+    def drafting_s(self) -> dict[str, float]:
+        """Mean seconds of a drafted token, by drafter."""
+        return {drafter: _token_s(answers) for drafter, answers in self._drafting.items()}
+
+    def most_draft_s(self) -> dict[str, float]:
+        """Mean drafting seconds of a round, of drafters that end drafts by themselves, at lengths nobody logged."""
+        return {
+            drafter: sum(answer.seconds for answer in answers) / sum(answer.num_rounds for answer in answers)
+            for drafter, answers in self._drafting.items()
+            if drafter in self.estimated and _token_s(answers) > _least_token_s(answers)
+        }
+
+    def verifying(self, whose: str, *, extrapolate: bool) -> CostByFigures | None:
+        """The target's mean seconds by new tokens; None if nothing is known of them."""
+        seconds = {width: total / count for width, (total, count) in self._verifying.items()}
+        if not isnan(self._plain_s):
+            seconds = dict.fromkeys([1, *self._shared_widths], self._plain_s) | seconds
+        if not seconds:
+            return None
+        widths = sorted(seconds)
+        return CostByFigures(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """Sums over one answer's rounds: of seconds, of tokens that stayed, of the most and the least drafted."""
+
+    num_rounds: int
+    seconds: float
+    accepted: float
+    most: float
+    least: float
+
+
+def _token_s(answers: list[_Drafting]) -> float:
+    """Seconds of a drafted token; see `RoundMeans`."""
+    seconds = sum(answer.seconds for answer in answers)
+    lower = _least_token_s(answers)
+    upper = seconds / max(1.0, sum(answer.least for answer in answers))
+    return lower if upper == lower else min(max(lower, _slope(answers)), upper)
+
+
+def _least_token_s(answers: list[_Drafting]) -> float:
+    """If every round had drafted its whole window."""
+    return sum(answer.seconds for answer in answers) / max(1.0, sum(answer.most for answer in answers))
+
+
+def _slope(answers: list[_Drafting]) -> float:
+    """Of mean seconds by mean tokens that stayed, answers weighted by their rounds; 0 if they do not differ."""
+    weight = np.array([answer.num_rounds for answer in answers], np.float64)
+    stayed = np.array([answer.accepted for answer in answers]) / weight
+    taken = np.array([answer.seconds for answer in answers]) / weight
+    apart = stayed - np.average(stayed, weights=weight)
+    spread = float((weight * apart**2).sum())
+    return float((weight * apart * taken).sum()) / spread if spread > 0 else 0.0
+
+
+class TimedCost:
+    """Seconds of recorded rounds, and their means for whatever was not recorded.
+
+    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
+    only, every round of the answer takes an equal share of them, after the prefill if that is known; of that share
+    the target's forward takes what a step of the target alone took in the same request (in the recording's mean where
+    this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
+    alone counts as drafted in no time, so that shares always add up to what was measured.
+
+    Everything else is a mean, times what the same drafter's rounds of the same request took in parts of it, so that a
+    window on either side of the recorded one costs about what that one did (`round_scale`). The target: by new tokens
+    of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone). Drafters: seconds
+    of a drafted token, which are estimated where the log does not say how many were drafted (`RoundMeans`).
+
+    Args:
+        recording: with seconds of at least one answer or round.
+        extrapolate: answer beyond the widths measured; see `Profile`.
+
+    Raises:
+        ValueError: a recording without seconds.
+        CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
+    """
+
+    def __init__(self, recording: RoundsRecording, *, extrapolate: bool = False) -> None:
+        if not recording.timed:
+            raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
+        self.name = TIMED
+        self.lookup_s = LOOKUP_S
+        self._target = recording.meta.target
+        self._requests = {request.request_id: request for request in recording.requests}
+        self._extrapolate = extrapolate
+        self._plain_s = _mean_plain_s(recording)
+        self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+        self._prefilled = {info.name for info in recording.meta.drafters if info.prefilled}
+        self._windows = windows = {
+            info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters
+        }
+        means = RoundMeans(windows, self._plain_s)
+        for request, drafter, rounds in _all_rounds(recording):
+            means.add(drafter, rounds, self._split(request, drafter, rounds))
+        self._drafting_s = means.drafting_s()
+        self._most_draft_s = means.most_draft_s()
+        self._scales: dict[tuple[str, str], RoundScale] = {}
+        self._verifying = means.verifying(f"cost {TIMED}: {self._target}", extrapolate=extrapolate)
+        self._shared = tuple(means.shared)
+        self._estimated = tuple(means.estimated)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`. What is held is in the means, and so are a drafter's new tokens."""
+        if num_rows > 1:
+            raise CostRangeError(
+                f"cost {TIMED}: measured with one request at a time, asked for {num_rows}",
+                under_load="give the cluster max_num_seqs = 1, or use another cost",
+            )
+        if model == self._target:
+            if self._verifying is None:
+                raise CostRangeError(
+                    f"cost {TIMED}: the log has no seconds of {model} alone, so drafting and verification cannot be "
+                    f"told apart; import it together with answers that {model} wrote alone, or use another cost"
+                )
+            if new_tokens == 1 and isnan(self._plain_s) and not self._extrapolate:
+                raise CostRangeError(
+                    f"cost {TIMED}: the log has no step of {model} alone; import it together with answers that {model} "
+                    "wrote alone, or give `extrapolate`, which takes what the narrowest verification took "
+                    f"({self._verifying.least} new tokens)"
+                )
+            return self._verifying.seconds(new_tokens)
+        if model not in self._drafting_s:
+            raise CostRangeError(f"cost {TIMED}: no seconds of drafting were recorded for {model!r}; use another cost")
+        return self._drafting_s[model]
+
+    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
+        """Seconds of a recorded round; see `RoundCost`."""
+        request = self._requests[request_id]
+        if drafter == TARGET_ALONE:
+            plain_s = _plain_s(request)
+            return None if isnan(plain_s) or start >= request.num_tokens[TARGET_ALONE] else (0.0, plain_s)
+        known = self._rounds.get((request_id, drafter))
+        if known is None:
+            known = self._rounds[request_id, drafter] = self._by_start(request, drafter)
+        return known.get(start)
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """How a drafter's rounds of a request differ from the means; see `RoundCost`."""
+        scale = self._scales.get((request_id, drafter))
+        if scale is None:
+            scale = self._scales[request_id, drafter] = self._scale(self._requests[request_id], drafter)
+        return scale
+
+    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
+        """(tokens drafted, tokens held before the round) of a recorded round, as far as the log says.
+
+        Where it does not say how many were drafted, the drafter's window stands for it; where the length of the prompt
+        is unknown, the prompt counts for nothing.
+        """
+        request = self._requests[request_id]
+        rounds = request.rounds.get(drafter)
+        held = request.prompt_tokens + start
+        if rounds is None:
+            return 0, held
+        drafted = int(rounds.drafted[np.searchsorted(rounds.start, start)])
+        return self._windows[drafter] if drafted < 0 else drafted, held
+
+    def prompt_tokens(self, request_id: str) -> int:
+        """Tokens of a request's prompt, 0 if the log does not say."""
+        return self._requests[request_id].prompt_tokens
+
+    def prefill_s(self, request_id: str, method: str) -> float:
+        """Seconds before the first round; see `RoundCost`.
+
+        A step's share where the prefill wrote a token, and only the seconds of the whole answer are known.
+        """
+        request = self._requests[request_id]
+        rounds = request.rounds.get(method)
+        if method in request.prefill_s or rounds is None or method not in self._prefilled or rounds.draft_s is not None:
+            return request.prefill_s.get(method, 0.0)
+        share = self._shared_s(request, method, rounds)
+        return 0.0 if isnan(share) else share
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        notes = list(extrapolation_notes([self._target] if self._verifying and self._verifying.extrapolated else []))
+        if self._shared:
+            notes.append(f"rounds take equal shares of an answer's measured seconds: {', '.join(self._shared)}")
+        if self._estimated:
+            notes.append(f"drafted tokens unknown, seconds of one are estimated: {', '.join(self._estimated)}")
+        return tuple(notes)
+
+    def _scale(self, request: RoundsRequest, drafter: str) -> RoundScale:
+        """Measured over mean seconds of the rounds that the drafter had in the request; 1 where it had none."""
+        mean = RoundScale(1.0, 1.0, self._most_draft_s.get(drafter, inf))
+        rounds = request.rounds.get(drafter)
+        if rounds is None or not len(rounds.start) or self._verifying is None:
+            return mean
+        split = self._split(request, drafter, rounds)
+        timed = np.isfinite(split.draft_s + split.verify_s)
+        if not timed.any():
+            return mean
+        drafted = np.where(rounds.drafted < 0, self._windows[drafter], rounds.drafted)[timed]
+        draft_s, verify_s = float(split.draft_s[timed].sum()), float(split.verify_s[timed].sum())
+        mean_verify_s = sum(self._verifying.seconds(width) for width in (drafted + 1).tolist())
+        verifying = verify_s / mean_verify_s if verify_s else 1.0
+        if drafter in self._most_draft_s:  # how much it drafted here, nobody knows: only what it took
+            return RoundScale(1.0, verifying, draft_s / int(timed.sum()))
+        mean_draft_s = self._drafting_s[drafter] * int(drafted.sum())
+        return RoundScale(draft_s / mean_draft_s if draft_s and mean_draft_s else 1.0, verifying, inf)
+
+    def _by_start(self, request: RoundsRequest, drafter: str) -> dict[int, tuple[float, float]]:
+        rounds = request.rounds.get(drafter)
+        if rounds is None:
+            return {}
+        split = self._split(request, drafter, rounds)
+        seconds = zip(rounds.start.tolist(), split.draft_s.tolist(), split.verify_s.tolist(), strict=True)
+        return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
+
+    def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
+        """Seconds of drafting and of the target's forward."""
+        if rounds.draft_s is not None and rounds.verify_s is not None:
+            return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
+        round_s = self._shared_s(request, drafter, rounds)
+        plain_s = _plain_s(request)
+        if isnan(plain_s):
+            plain_s = self._plain_s
+        # Without any seconds of the target alone a round is known in one piece.
+        verify_s = round_s if isnan(plain_s) else min(plain_s, round_s)
+        each = np.ones(len(rounds.start))
+        return SplitRounds(draft_s=(round_s - verify_s) * each, verify_s=verify_s * each, shared=True)
+
+    def _shared_s(self, request: RoundsRequest, method: str, rounds: Rounds) -> float:
+        """Seconds of each step of a timed answer, NaN if it was not timed.
+
+        Tokens outside rounds are steps of their own, but for that of a prefill whose seconds are known.
+        """
+        seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
+        length = request.length(method)
+        outside = length - int(np.minimum(rounds.accepted + 1, length - rounds.start).sum())
+        if method in self._prefilled and method in request.prefill_s:
+            outside -= 1
+        return seconds / max(len(rounds.start) + max(0, outside), 1)
+
+
+def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str, Rounds]]:
+    for request in recording.requests:
+        for drafter, rounds in request.rounds.items():
+            if len(rounds.start):
+                yield request, drafter, rounds
+
+
+def _longest(recording: RoundsRecording, drafter: str) -> int:
+    """Most tokens of a round that stayed, at least 1."""
+    kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
+    return max(1, int(max(kept, default=1)))
+
+
+def _plain_s(request: RoundsRequest) -> float:
+    """Seconds of a step of the target alone, NaN if unknown."""
+    seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
+    return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else nan
+
+
+def _mean_plain_s(recording: RoundsRecording) -> float:
+    """Mean over all steps of the target alone, NaN if none was timed."""
+    timed = [request for request in recording.requests if not isnan(_plain_s(request))]
+    tokens = sum(request.num_tokens[TARGET_ALONE] for request in timed)
+    if not tokens:
+        return nan
+    return sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed) / tokens

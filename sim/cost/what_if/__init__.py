@@ -1,1 +1,0 @@
-"""Seconds of another device, of other models, or scaled by member."""

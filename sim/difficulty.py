@@ -1,0 +1,506 @@
+"""How hard positions of a text are, and rounds drawn from what is counted.
+
+The difficulty of positions along a text: a standard normal autoregressive walk, on a grid.
+
+From one position to the next, z' = rho z + sqrt(1 - rho^2) e; rho is its persistence.
+
+Letters: G points of the grid for z.
+
+What recorded rounds tell of each depth, by request.
+
+Letters: R requests, D depths, the last of which stands for all deeper ones, N rounds of all requests.
+
+Difficulty along a text: rounds that start near each other tend to end alike.
+
+The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
+z_(p+1) = rho z_p + sqrt(1 - rho^2) e. A round started at difficulty z keeps at least k tokens where F(z) < S(k), with S
+the product-limit of `estimate` and F the distribution of difficulty at round starts, so that the lengths of rounds have
+exactly that product-limit. To tie the decisions *within* a round instead would count twice what S holds already: that
+those who got far get farther.
+
+Letters: N rounds of all requests, R requests, W most tokens a round kept, G points of a grid for z.
+
+What a round says of a token that another round drafts at the same position, from another start.
+
+One number z, the difficulty of the position, decides of every round that comes to it: a round whose depth there is d
+agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
+the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
+Frechet 1951, Hoeffding 1940). Along the text z is a standard normal autoregressive walk.
+
+Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
+may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
+shown. The walk is filtered instead: the density of z at round starts is that of a chain of rounds that has settled,
+each started after the refusal of the one before; t_0 is where the share h_0 of it lies below; what lies below goes one
+step on, t_1 is where the share h_1 of that lies below, and so on. The persistence of the walk is where neighbouring
+rounds are as alike as recorded ones. Depths whose thresholds do not fall by two standard errors share one: what a few
+decisions cannot tell from nothing is taken to be nothing.
+
+Then, of a token at depth d where another round was at depth k, with f_k the density of z where rounds are at depth k,
+
+    P(agrees | the other agreed)      = P(z < t_d | z < t_k), 1 for a round started later
+    P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
+    P(agrees | the other got there)   = P(z < t_d), all under f_k.
+
+Letters: G points of a grid for z, W depths of the longest recorded round, D depths with a rate, the last of which
+stands for all deeper ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from math import erfc, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..traces.rounds.rounds import DrafterInfo, RoundsRequest
+
+Floats = NDArray[np.float64]
+
+SETTLING = 12  # rounds after which a chain of them counts as settled
+STEP = 0.05
+Z: Floats = np.linspace(-5.0, 5.0, 201)
+BELOW: Floats = np.array([0.5 * erfc(-z / sqrt(2.0)) for z in Z])
+_HIGHEST = 0.99
+_HALVINGS = 10
+
+
+def density(z: Floats) -> Floats:
+    """Of a standard normal number."""
+    found: Floats = np.exp(-0.5 * z * z) / sqrt(2.0 * np.pi)
+    return found
+
+
+def quantile(probability: Floats) -> Floats:
+    """The number that a standard normal one is below with this probability, within the grid."""
+    return np.interp(probability, BELOW, Z)
+
+
+def steps_of(rho: float, tokens: NDArray[np.integer[Any]] | int = 1) -> Floats:
+    """`[G, G]` chances of where the walk is so many tokens, of each point or of all alike, after each point."""
+    kept = np.broadcast_to(rho**tokens, len(Z))[:, None]
+    chances = density((Z - kept * Z[:, None]) / np.sqrt(1.0 - kept**2))
+    steps: Floats = chances / chances.sum(axis=1, keepdims=True)
+    return steps
+
+
+def persistence_of(alike: Callable[[float], float], wanted: float) -> float:
+    """The rho, 0 to 0.99, under which neighbouring rounds are as `alike` as wanted; it grows with rho."""
+    low, high = 0.0, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if alike(middle) < wanted else (low, middle)
+    return low
+
+
+Ints = NDArray[np.int32]
+
+MIN_DECISIONS = 500
+MAX_DEPTHS = 64
+MOST_FITTED = 4000  # requests that a fit looks at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the rounds of one drafter tell, request by request in order.
+
+    Attributes:
+        request: `[N]` index of each round's request.
+        start: `[N]` output position, ascending in a request.
+        accepted: `[N]` tokens seen to agree.
+        refused: `[N]` whether a refusal was seen after them.
+    """
+
+    request: Ints
+    start: Ints
+    accepted: Ints
+    refused: NDArray[np.bool_]
+
+    def thinned(self, most: int) -> "Told":
+        """The rounds of at most so many requests, evenly spaced among those with rounds."""
+        present = np.flatnonzero(np.bincount(self.request))
+        chosen = np.isin(np.arange(present[-1] + 1), present[:: -(-len(present) // most)])[self.request]
+        return Told(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+    @property
+    def num_decisions(self) -> int:
+        """Agreements and refusals."""
+        return int(self.accepted.sum(dtype=np.int64)) + int(self.refused.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthCounts:
+    """Decisions by depth.
+
+    Attributes:
+        agreed: `[R, D]` rounds that kept the token at that depth.
+        refused: `[R, D]` rounds that were seen to lose the token at that depth.
+    """
+
+    agreed: Floats
+    refused: Floats
+
+
+def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
+    """What a drafter's rounds tell, but for those the end of the text may have ended.
+
+    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
+    those that reached the end would count short rounds more often than long ones. Where no round had room, all are
+    taken, and one that reached the last token tells of agreements only.
+    """
+    found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
+    if not found:
+        none = np.empty(0, np.int32)
+        return Told(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
+    counts = [len(rounds.start) for _, rounds in found]
+    start = np.concatenate([rounds.start for _, rounds in found])
+    accepted = np.concatenate([rounds.accepted for _, rounds in found])
+    drafted = np.concatenate([rounds.drafted for _, rounds in found])
+    refused = ~np.concatenate([rounds.censored(drafter.window) for _, rounds in found])
+    lengths = [requests[index].length(drafter.name) for index, _ in found]
+    room = np.maximum(np.repeat(np.array(lengths, np.int32), counts) - 1 - start, 0)
+    window = drafter.window or int(accepted.max(initial=0))
+    judged = drafted != 0  # a plain step tells nothing of acceptance
+    fits = judged & (room >= np.where(drafted < 0, window, drafted))
+    if not fits.any():
+        fits = judged
+        refused &= accepted < room
+        accepted = np.minimum(accepted, room)
+    request = np.repeat(np.array([index for index, _ in found], np.int32), counts)
+    return Told(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
+
+
+def count_depths(told: Told, num_requests: int) -> DepthCounts:
+    """Agreements and refusals by request and depth.
+
+    From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
+    about 0.02), all depths share one rate, seen or not; there are never more than 64 rates.
+    """
+    last = _last_depth(told.accepted + told.refused)
+    shape = (num_requests, last + 2)
+    kept = _histogram(told.request, np.minimum(told.accepted, last + 1), shape)
+    lost = _histogram(told.request[told.refused], np.minimum(told.accepted[told.refused], last), shape)
+    agreed = np.cumsum(kept[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    agreed[:, last] = np.bincount(told.request, np.maximum(told.accepted - last, 0), minlength=num_requests)
+    return DepthCounts(agreed=agreed, refused=lost[:, :-1])
+
+
+def _last_depth(decisions: Ints) -> int:
+    """The deepest depth with enough decisions there and beyond; `decisions` of each round."""
+    for depth in range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1):
+        if int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) >= MIN_DECISIONS:
+            return depth
+    return 0
+
+
+def _histogram(row: Ints, column: Ints, shape: tuple[int, int]) -> Floats:
+    counted = np.bincount(row.astype(np.int64) * shape[1] + column, minlength=shape[0] * shape[1])
+    return counted.reshape(shape).astype(np.float64)
+
+
+AnyInts = NDArray[np.integer[Any]]
+
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifficultyFit:
+    """How difficulty goes along a text.
+
+    Attributes:
+        persistence: rho, 0 to 0.99.
+        share: `[G]` F, the share of round starts below each point of the grid.
+    """
+
+    persistence: float
+    share: Floats
+
+
+# Every position has a difficulty of its own.
+NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """How alike neighbouring rounds of a recording are.
+
+    Attributes:
+        wanted: mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
+        chained: whether rounds follow one another; otherwise they start at every position.
+    """
+
+    wanted: float
+    chained: bool
+
+
+def neighbours(told: Told, survival: Floats) -> Neighbours | None:
+    """What the recording says; None if no two rounds are neighbours.
+
+    A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
+    request have in common is taken off: it is what the fit of the request missed, or took away.
+
+    Args:
+        told: the rounds.
+        survival: `[R, W + 1]` by request, the share of rounds that keep at least 0, 1, ... W tokens.
+    """
+    same = told.request[1:] == told.request[:-1]
+    gap = told.start[1:] - told.start[:-1]
+    chained = not np.any(same & (gap <= told.accepted[:-1]))
+    first = np.flatnonzero(same & (gap == (told.accepted[:-1] + 1 if chained else 1)))
+    if not len(first):
+        return None
+    score = _scores(survival, told.request, told.accepted, told.refused)
+    wanted = float((score[first] * score[first + 1] - _common(told.request, score)[first]).mean())
+    return Neighbours(wanted=wanted, chained=chained)
+
+
+def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
+    """The walk whose neighbouring rounds are as alike as recorded ones.
+
+    Args:
+        found: how alike they are.
+        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    """
+    if found is None:
+        return NO_PERSISTENCE
+    rho = persistence_of(lambda rho: _alike(typical, rho, chained=found.chained)[0], found.wanted)
+    return DifficultyFit(persistence=rho, share=_alike(typical, rho, chained=found.chained)[1])
+
+
+def scores_by_kept(typical: Floats) -> Floats:
+    """`[W + 1]` mean of z, given how many tokens a round of a typical request kept."""
+    kept = np.arange(len(typical))
+    return _scores(typical[None, :], np.zeros_like(kept), kept, kept < len(typical) - 1)
+
+
+def _scores(survival: Floats, request: AnyInts, accepted: AnyInts, refused: NDArray[np.bool_]) -> Floats:
+    """`[N]` mean of z, given how each round ended."""
+    most = survival.shape[1] - 1
+    above = survival[request, np.minimum(accepted, most)]
+    below = np.where(refused, survival[request, np.minimum(accepted + 1, most)], 0.0)
+    width = above - below
+    between = density(quantile(below)) - density(quantile(above))
+    return np.where(width > 1e-9, between / np.maximum(width, 1e-9), quantile(above))
+
+
+def _common(request: AnyInts, score: Floats) -> Floats:
+    """`[N]` mean product of the scores of two rounds of the round's request, near or far."""
+    count = np.bincount(request)
+    total, squares = np.bincount(request, score), np.bincount(request, score**2)
+    mean: Floats = (total**2 - squares) / np.maximum(count * (count - 1), 1)
+    return mean[request]
+
+
+def _alike(survival: Floats, rho: float, *, chained: bool) -> tuple[float, Floats]:
+    """(mean product of the scores of neighbouring rounds, F) under the walk.
+
+    Rounds that follow one another jump over easy text and stop in difficult text, so that their starts are more
+    difficult than positions are. F belongs to the chain of round starts, z' = rho^k z + sqrt(1 - rho^(2k)) e with k the
+    tokens of a round that starts at z, once it has settled. Where rounds were recorded at every position, each is the
+    neighbour of the next and F is the normal distribution.
+    """
+    share, starts = BELOW, density(Z) * (Z[1] - Z[0])
+    kept, steps = _kept(share, survival), steps_of(rho)
+    for _ in range(SETTLING if chained else 0):
+        kept = _kept(share, survival)
+        steps = steps_of(rho, kept + 1)
+        for _ in range(SETTLING):
+            starts = starts @ steps
+        share = np.cumsum(starts) - starts / 2.0
+    score = _scores(survival[None, :], np.zeros_like(kept), kept, kept < len(survival) - 1)
+    return float(((starts * score) @ steps) @ score), share
+
+
+def _kept(share: Floats, survival: Floats) -> NDArray[np.int64]:
+    """`[G]` tokens that a round keeps at each point of the grid."""
+    kept: NDArray[np.int64] = (share[:, None] < survival[1:]).sum(axis=1)
+    return kept
+
+
+def walk(generator: np.random.Generator, fit: DifficultyFit) -> Iterator[list[float]]:
+    """F(z) of one output position after another, in blocks, without end."""
+    rho = fit.persistence
+    fresh = sqrt(1.0 - rho * rho)
+    z = float(generator.standard_normal())
+    while True:
+        block: list[float] = []
+        for step in generator.standard_normal(_BLOCK).tolist():
+            block.append(z)
+            z = rho * z + fresh * step
+        yield np.interp(block, Z, fit.share).tolist()
+
+
+_NORMAL = density(Z) / density(Z).sum()
+_NOTHING = 1e-12
+_ERRORS = 2.0
+
+
+class Outcome(IntEnum):
+    """How another round ended at a position, or that it came to it and drafted no farther.
+
+    Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
+    """
+
+    agreed = 0
+    refused = 1
+    reached = 2
+
+
+class Beside(NamedTuple):
+    """What a round that started elsewhere says of a position.
+
+    Attributes:
+        outcome: of the other round there.
+        depth: of the position in the other round, >= 0.
+    """
+
+    outcome: Outcome
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """Difficulty of positions as rounds of one drafter come to them.
+
+    Attributes:
+        densities: `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
+        thresholds: `[W]` t as the rates give them, chance and all.
+        falling: `[W]` t made to fall where it does so by two standard errors, else level.
+        steps: `[G, G]` chances of where the walk goes in one step.
+    """
+
+    densities: Floats
+    thresholds: Floats
+    falling: Floats
+    steps: Floats
+
+    def chance(self, depth: int, beside: Beside) -> float:
+        """Probability that a token at `depth` of its round agrees, given what another round says of its position."""
+        last = len(self.falling) - 1
+        mass = self.densities[min(beside.depth, last + 1)]
+        here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
+        if beside.outcome is Outcome.reached:
+            both, given = here, np.ones_like(here)
+        elif beside.outcome is Outcome.agreed:
+            both, given = np.minimum(here, there), there
+        else:
+            both, given = here - np.minimum(here, there), 1.0 - there
+        total = float(mass @ given)
+        if total < _NOTHING:  # what never happened where the rates come from
+            return float(beside.outcome is Outcome.agreed)
+        return float(mass @ both) / total
+
+    def alike(self, score: Floats) -> float:
+        """Mean product of the scores of neighbouring rounds.
+
+        Args:
+            score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
+        """
+        agreeing = [_below(threshold) for threshold in self.thresholds.tolist()]
+        ended = [mass * (1.0 - low) for mass, low in zip(self.densities, agreeing, strict=False)]
+        starts = np.array([*ended, self.densities[-1]]) @ self.steps
+        mean, mass = np.zeros(len(starts)), starts
+        for depth, low in enumerate(agreeing):
+            mean += (mass @ (1.0 - low)) * score[depth]
+            mass = (mass * low) @ self.steps
+        mean += mass.sum(axis=1) * score[-1]
+        return float(mean @ score)
+
+
+def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
+    """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
+
+    Args:
+        hazards: `[D]` probability of agreement by depth, of rounds that got there.
+        decisions: `[D]` that these were counted on, > 0.
+        window: W, >= 1.
+        rho: 0 to 0.99.
+    """
+    steps = steps_of(rho)
+    rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
+    starts = _NORMAL
+    for _ in range(SETTLING):
+        densities, thresholds = _one_round(starts, rates, steps)
+        ended = sum(
+            (mass * (1.0 - _below(threshold)) for mass, threshold in zip(densities, thresholds, strict=False)),
+            # After a whole round the verifier adds a token of its own, so that the next one starts a step later.
+            densities[-1],
+        )
+        starts = ended @ steps
+        starts = starts / starts.sum()
+    stacked, found = np.array(densities), np.array(thresholds)
+    counted = decisions[np.minimum(np.arange(window), len(decisions) - 1)]
+    counted[len(decisions) - 1 :] /= max(window - len(decisions) + 1, 1)  # depths that share a rate share its decisions
+    level = falling(found, _variances(stacked[:-1], np.array(rates), counted, found))
+    return Positions(densities=stacked, thresholds=found, falling=level, steps=steps)
+
+
+def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
+    """The rho whose neighbouring rounds are as alike as recorded ones.
+
+    Args:
+        hazards: `[D]` of a typical request.
+        decisions: `[D]` that these were counted on, > 0.
+        score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
+        wanted: mean product of the scores of neighbouring rounds.
+    """
+    return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
+
+
+def falling(values: Floats, variances: Floats) -> Floats:
+    """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
+
+    Args:
+        values: `[W]`.
+        variances: `[W]` of what is not known of each, > 0.
+    """
+    means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
+    while len(means) > 1:
+        falls = [
+            (means[place] - means[place + 1]) / np.sqrt(1.0 / known[place] + 1.0 / known[place + 1])
+            for place in range(len(means) - 1)
+        ]
+        least = int(np.argmin(falls))
+        if falls[least] >= _ERRORS:
+            break
+        whole = known[least] + known[least + 1]
+        means[least] = (means[least] * known[least] + means[least + 1] * known[least + 1]) / whole
+        known[least], sizes[least] = whole, sizes[least] + sizes[least + 1]
+        del means[least + 1], known[least + 1], sizes[least + 1]
+    return np.repeat(means, sizes)
+
+
+def _variances(densities: Floats, rates: Floats, decisions: Floats, thresholds: Floats) -> Floats:
+    """`[W]` of thresholds, from the binomial ones of the rates: dt = dh / density of z at t."""
+    cells = np.clip(np.rint((thresholds - Z[0]) / STEP).astype(int), 0, len(Z) - 1)
+    mass = np.maximum(densities.sum(axis=1), _NOTHING)
+    density = np.maximum(densities[np.arange(len(cells)), cells] / mass / STEP, 1e-3)
+    # A rate of 0 or 1 is not known for certain either: half a decision each way (Jeffreys).
+    share = (rates * decisions + 0.5) / (decisions + 1.0)
+    variances: Floats = share * (1.0 - share) / decisions / density**2
+    return variances
+
+
+def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[Floats], list[float]]:
+    """Mass at each depth and after the last one, and the threshold at each depth."""
+    densities, thresholds = [starts], []
+    for rate in rates:
+        thresholds.append(_threshold(densities[-1], rate))
+        densities.append((densities[-1] * _below(thresholds[-1])) @ steps)
+    return densities, thresholds
+
+
+def _threshold(mass: Floats, share: float) -> float:
+    """Where so great a share of the mass lies below."""
+    ends = np.cumsum(mass)
+    wanted = share * float(ends[-1])
+    cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)
+    part = (wanted - float(ends[cell] - mass[cell])) / max(float(mass[cell]), 1e-300)
+    return float(Z[cell]) + STEP * (min(max(part, 0.0), 1.0) - 0.5)
+
+
+def _below(threshold: float) -> Floats:
+    """`[G]` how much of the cell of each point lies below."""
+    share: Floats = np.clip((threshold - Z) / STEP + 0.5, 0.0, 1.0)
+    return share

@@ -1,0 +1,543 @@
+"""What a round says of a token that another round drafts at the same position, from another start.
+
+Acceptance by depth in the round, fitted on recorded rounds some of which are censored.
+
+A round that got to depth d either agreed there or was refused there; a censored round (its draft was kept whole) only
+tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share of rounds that
+keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA 53:457-481), which
+needs no assumption on what censored rounds would have kept.
+
+Requests differ: logit h_(d,r) = alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood
+with x integrated out, by expectation-maximisation (sigma is a priori a standard normal number, or two requests with
+nothing in common would make it infinite). Alphas of the pooled counts with offsets put on top would make rounds too
+long, since the pooled counts of deep rounds come from good requests already.
+
+Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x.
+
+How many tokens a drafter drafts where it stops by its own rule: an n-gram that finds nothing, a confidence too low.
+
+A drafter that was always seen to draft its window drafts its window. Of any other, a round that no log speaks of drafts
+as much as one of the recorded rounds, drawn with equal chances: from those of the same request if there are many, else
+from all. With n rounds of its own a request is its own model with probability n / (n + 8). Lengths are drawn apart from
+acceptance, which is fitted by depth among the rounds that drafted that far.
+
+Letters: N rounds of all requests with a known number of drafted tokens.
+
+All that is estimated of one drafter: acceptance by depth and request, and how difficulty persists along a text.
+
+Letters: R requests.
+
+Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
+
+`estimate` fits them, `difficulty` knows what neighbouring rounds have in common, `beside` what a round from another
+start says of a token, and `lengths` drafts that end by themselves. Draws are keyed by (seed, request, position,
+drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..traces.meta import MOST
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.rounds.rounds import DrafterInfo, RoundsRequest, StatedAcceptance
+from ..traces.shifted import keyed_generator
+from .difficulty import (
+    MAX_DEPTHS,
+    MOST_FITTED,
+    NO_PERSISTENCE,
+    Beside,
+    DepthCounts,
+    DifficultyFit,
+    Floats,
+    Neighbours,
+    Told,
+    count_depths,
+    filter_positions,
+    fit_difficulty,
+    fit_persistence,
+    neighbours,
+    scores_by_kept,
+    told_by,
+    walk,
+)
+
+_STEPS = 300
+_STEADY = 1e-4
+_FIRST_SIGMA = 0.5
+_GRID = np.linspace(-4.0, 4.0, 65)
+_LOG_PRIOR = -0.5 * _GRID**2
+_CERTAIN = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthFit:
+    """Hazards and how requests differ.
+
+    Attributes:
+        alpha: `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
+        sigma: standard deviation of beta between requests, >= 0.
+        beta: `[R]` each request's own offset, pulled towards 0 where it has few rounds.
+        spread: `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
+    """
+
+    alpha: Floats
+    sigma: float
+    beta: Floats
+    spread: Floats
+
+    def hazards(self, beta: float) -> list[float]:
+        """`[D]` probability of agreement at each depth of a request with offset `beta`."""
+        rates: list[float] = _logistic(self.alpha + beta).tolist()
+        return rates
+
+    def survival(self, beta: Floats, window: int) -> Floats:
+        """`[len(beta), window + 1]` share of rounds that keep at least 0, 1, ... tokens, the product-limit."""
+        depth = np.minimum(np.arange(window), len(self.alpha) - 1)
+        rates = _logistic(self.alpha[depth] + beta[:, None])
+        return np.concatenate((np.ones((len(beta), 1)), np.cumprod(rates, axis=1)), axis=1)
+
+
+def fit_depths(counts: DepthCounts) -> DepthFit:
+    """Alphas and sigma of most likelihood (from at most 4,000 requests), and what each request's own rounds tell."""
+    total_agreed, total_refused = counts.agreed.sum(axis=0), counts.refused.sum(axis=0)
+    alpha = _logit(total_agreed, total_refused)
+    beta, spread = np.zeros(len(counts.agreed)), np.zeros(len(counts.agreed))
+    # A depth that was never refused, or never agreed, stays so whatever the request, and tells nothing of requests.
+    mixed = (total_agreed > 0) & (total_refused > 0)
+    agreed, refused = counts.agreed[:, mixed], counts.refused[:, mixed]
+    seen = np.flatnonzero((agreed + refused).any(axis=1))
+    if len(seen) < 2:  # one request says nothing of how requests differ
+        return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
+    fitted = seen[:: -(-len(seen) // MOST_FITTED)]
+    alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
+    share = _shares(agreed, refused, alpha[mixed], sigma)
+    mean = share @ _GRID
+    beta, spread = sigma * mean, sigma * np.sqrt(np.maximum(share @ _GRID**2 - mean**2, 0.0))
+    return DepthFit(alpha=alpha, sigma=sigma, beta=beta, spread=spread)
+
+
+def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
+    """`[D]` hazards that somebody states for all requests alike."""
+    alike = np.zeros(num_requests)
+    return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
+
+
+def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
+    """(alpha, sigma) of most likelihood."""
+    sigma = _FIRST_SIGMA
+    for _ in range(_STEPS):
+        share = _shares(agreed, refused, alpha, sigma)
+        before = sigma
+        alpha, sigma = _step(agreed.T @ share, refused.T @ share, alpha, sigma)
+        if abs(sigma - before) < _STEADY * before:
+            break
+    return alpha, sigma
+
+
+def _shares(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> Floats:
+    """`[R, Q]` how likely each x is, given a request's counts."""
+    logit = alpha[:, None] + sigma * _GRID
+    log_share = -agreed @ np.logaddexp(0.0, -logit) - refused @ np.logaddexp(0.0, logit) + _LOG_PRIOR
+    share: Floats = np.exp(log_share - log_share.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    return share
+
+
+def _step(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> tuple[Floats, float]:
+    """One step of Newton towards the logistic regression of `[D, Q]` expected counts on depth and x."""
+    judged = agreed + refused
+    rates = _logistic(alpha[:, None] + sigma * _GRID)
+    slopes, weights = agreed - judged * rates, judged * rates * (1.0 - rates)
+    hessian = np.diag(np.append(weights.sum(axis=1), (weights @ _GRID**2).sum()))
+    hessian[-1, :-1] = hessian[:-1, -1] = weights @ _GRID
+    hessian[-1, -1] += 1.0
+    slope = np.append(slopes.sum(axis=1), (slopes @ _GRID).sum() - sigma)
+    step = np.clip(np.linalg.lstsq(hessian, slope, rcond=None)[0], -1.0, 1.0)
+    return alpha + step[:-1], abs(sigma + float(step[-1]))
+
+
+def _logit(agreed: Floats, refused: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        logit: Floats = np.clip(np.log(agreed) - np.log(refused), -_CERTAIN, _CERTAIN)
+    return logit
+
+
+def _logistic(logit: Floats) -> Floats:
+    """1 / (1 + e^-x), exactly 0 or 1 where a count left no doubt."""
+    rates: Floats = 1.0 / (1.0 + np.exp(-np.clip(logit, -_CERTAIN, _CERTAIN)))
+    certain: Floats = np.where(np.abs(logit) > _CERTAIN / 2, np.rint(rates), rates)
+    return certain
+
+
+_OTHERS = 8
+_GRAIN = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftLengths:
+    """Recorded lengths of drafts.
+
+    Attributes:
+        drafted: `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no
+            end.
+        first: `[R + 1]` where each request's rounds begin in it.
+    """
+
+    drafted: NDArray[np.int32]
+    first: NDArray[np.int64]
+
+    @property
+    def fewest(self) -> int:
+        """Tokens that every draft had: up to there none needs to be drawn."""
+        return int(self.drafted.min())
+
+    def draw(self, request: int, whose: float, which: float) -> int:
+        """Tokens that a round of a request drafts if it is asked for as many, by two numbers from [0, 1)."""
+        low, high = int(self.first[request]), int(self.first[request + 1])
+        own = high - low
+        if not own or whose * (own + _OTHERS) >= own:
+            low, high = 0, len(self.drafted)
+        return int(self.drafted[low + int(which * (high - low))])
+
+
+def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DraftLengths | None:
+    """The lengths of a drafter's drafts; None if nothing says that it ever drafted less than its window.
+
+    Rounds whose window would not have fitted into the text are left out, since the end may have cut them.
+    """
+    window = drafter.window or 1
+    parts: list[NDArray[np.int32]] = []
+    for request in requests:
+        rounds = request.rounds.get(drafter.name)
+        if rounds is None:
+            parts.append(np.empty(0, np.int32))
+            continue
+        fits = (rounds.drafted >= 0) & (rounds.start + window < request.length(drafter.name))
+        parts.append(rounds.drafted[fits])
+    drafted = np.concatenate(parts) if parts else np.empty(0, np.int32)
+    if not (drafted < window).any():
+        return None
+    drafted = np.where(drafted < window, drafted, np.int32(MOST))
+    return DraftLengths(drafted=drafted, first=np.cumsum([0, *(len(part) for part in parts)]))
+
+
+def stated_lengths(drafting: float, num_requests: int) -> DraftLengths:
+    """Whole drafts, of any window, in a share of the steps that somebody states for all requests; none in the others.
+
+    Args:
+        drafting: the share, above 0 and at most 1; kept to four decimals.
+        num_requests: R.
+    """
+    drafted = np.zeros(_GRAIN, np.int32)
+    drafted[: max(round(drafting * _GRAIN), 1)] = MOST
+    return DraftLengths(drafted=drafted, first=np.zeros(num_requests + 1, np.int64))
+
+
+LongInts = NDArray[np.int64]
+
+MIN_ALIKE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIns:
+    """Which requests stand for those without rounds.
+
+    They are those of the same tag, or all if fewer than 8 of it have rounds, each as likely as it has tokens: then
+    rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
+
+    Attributes:
+        group: `[R]` index into `members`, -1 for a request with rounds of its own.
+        members: of each group, indices of requests.
+        shares: of each group, the share of tokens up to and with each member.
+    """
+
+    group: LongInts
+    members: tuple[LongInts, ...]
+    shares: tuple[Floats, ...]
+
+    def of(self, request: int, draw: float) -> int:
+        """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
+        group = int(self.group[request])
+        if group < 0:
+            return request
+        return int(self.members[group][np.searchsorted(self.shares[group], draw, side="right")])
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, for what is worked out at first use
+class DrafterFit:
+    """One drafter's estimate.
+
+    Attributes:
+        depths: acceptance by depth and request.
+        decisions: `[D]` that the rates by depth were counted on.
+        difficulty: of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
+        window: most tokens that rounds are known to draft, up to 64.
+        found: how alike neighbouring rounds are; None where no two are neighbours.
+        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+        stand_ins: who stands for requests without rounds of their own.
+        lengths: how much it drafts; None for one that was never seen to draft less than its window.
+    """
+
+    depths: DepthFit
+    decisions: Floats
+    difficulty: DifficultyFit
+    window: int
+    found: Neighbours | None
+    typical: Floats
+    stand_ins: StandIns
+    lengths: DraftLengths | None
+
+    @cached_property
+    def persistence(self) -> float:
+        """How slowly the difficulty of positions changes, see `beside`, 0 to 0.99; takes some milliseconds once."""
+        if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
+            return self.difficulty.persistence
+        hazards = self.depths.hazards(0.0)
+        return fit_persistence(hazards, self.decisions, scores_by_kept(self.typical), self.found.wanted)
+
+
+def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
+    """Estimate a drafter.
+
+    Raises:
+        ValueError: nothing is known of its acceptance.
+    """
+    if drafter.stated is not None:
+        return _stated_fit(drafter.stated, drafter.window or 1, len(requests))
+    told = told_by(requests, drafter)
+    if not told.num_decisions:
+        raise ValueError(f"recording must hold decisions of drafter {drafter.name} to draw others from, got none")
+    counts = count_depths(told, len(requests))
+    depths, decisions = fit_depths(counts), np.maximum((counts.agreed + counts.refused).sum(axis=0), 1.0)
+    window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
+    survival = depths.survival(np.append(depths.beta, 0.0), window)
+    # The order of drawn rounds says nothing of which parts of a text are difficult.
+    in_place = drafter.by_start and _any_in_place(requests, drafter.name)
+    found = neighbours(told.thinned(MOST_FITTED), survival[:-1]) if in_place else None
+    difficulty = fit_difficulty(found, survival[-1]) if in_place else NO_PERSISTENCE
+    stand_ins = _stand_ins(told, [request.tag for request in requests])
+    lengths = fit_lengths(requests, drafter)
+    return DrafterFit(
+        depths=depths,
+        decisions=decisions,
+        difficulty=difficulty,
+        window=window,
+        found=found,
+        typical=survival[-1],
+        stand_ins=stand_ins,
+        lengths=lengths,
+    )
+
+
+def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> DrafterFit:
+    """What a log states, the same for every request and place."""
+    nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
+    lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, num_requests)
+    depths = stated_depths(np.array(stated.hazards), num_requests)
+    window = min(window, MAX_DEPTHS)
+    return DrafterFit(
+        depths=depths,
+        decisions=np.ones(len(stated.hazards)),
+        difficulty=NO_PERSISTENCE,
+        window=window,
+        found=None,
+        typical=depths.survival(np.zeros(1), window)[0],
+        stand_ins=nobody,
+        lengths=lengths,
+    )
+
+
+def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
+    """Whether the log says of any round where it stood."""
+    return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
+
+
+def _stand_ins(told: Told, tags: list[str]) -> StandIns:
+    tokens = np.bincount(told.request, told.accepted + 1, minlength=len(tags))
+    known = np.flatnonzero(tokens > 0)
+    alike: dict[str, list[int]] = {}
+    for index in known.tolist():
+        alike.setdefault(tags[index], []).append(index)
+    names = sorted({tags[index] for index in np.flatnonzero(tokens == 0).tolist()})
+    enough = [np.array(alike.get(name, []), np.int64) for name in names]
+    members = tuple(found if len(found) >= MIN_ALIKE else known for found in enough)
+    number = {name: index for index, name in enumerate(names)}
+    group = [-1 if own > 0 else number[tag] for own, tag in zip(tokens.tolist(), tags, strict=True)]
+    shares = tuple(np.cumsum(tokens[found]) / tokens[found].sum() for found in members)
+    return StandIns(group=np.array(group, np.int64), members=members, shares=shares)
+
+
+# `Positions.chance`, each worked out once: replay asks for few of them, over and over.
+Chances = Callable[[int, Beside], float]
+
+_MOST_CACHED = 4096
+_BLOCK = 128
+_BETA_STEP = 0.1  # in which requests share what is worked out of positions: rates that differ by less than 0.03
+
+
+class _Draws:
+    """Numbers from [0, 1), one for each output position.
+
+    Args:
+        more: blocks of them, in order.
+    """
+
+    __slots__ = ("_more", "_numbers")
+
+    def __init__(self, more: Iterator[list[float]]) -> None:
+        self._more = more
+        self._numbers: list[float] = []
+
+    def at(self, position: int) -> float:
+        """The draw at an output position."""
+        while position >= len(self._numbers):
+            self._numbers += next(self._more)
+        return self._numbers[position]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Luck:
+    """One drafter's draws in one request, and its rates there.
+
+    Attributes:
+        beta: the request's offset, see `estimate`.
+        hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
+        rounds: draws that decide a round, alike for neighbouring positions.
+        tokens: draws that decide a token, each apart.
+        lengths: two draws for each position, of how much is drafted there.
+        survival: probability that at least so many tokens stay, as far as it was asked for.
+        chances: those of tokens of which another round says something, once one was asked for.
+    """
+
+    beta: float
+    hazards: list[float]
+    rounds: _Draws
+    tokens: _Draws
+    lengths: _Draws
+    survival: list[float]
+    chances: Chances | None = None
+
+    def hazard(self, depth: int) -> float:
+        """Probability of agreement at `depth` among rounds that got there."""
+        return self.hazards[min(depth, len(self.hazards) - 1)]
+
+    def survives(self, tokens: int) -> float:
+        """Probability that at least `tokens` stay."""
+        survival = self.survival
+        while tokens >= len(survival):
+            survival.append(survival[-1] * self.hazard(len(survival) - 1))
+        return survival[tokens]
+
+
+class Hazard:
+    """Draws what a recording of rounds does not tell.
+
+    Args:
+        trace: what the hazards are fitted on, at the first draw: an exact run never needs them.
+        seed: of the draws.
+    """
+
+    def __init__(self, trace: RoundsRecording, *, seed: int = 0) -> None:
+        self._trace = trace
+        self._seed = seed
+        self._fits: dict[int, DrafterFit] = {}
+        self._chances: dict[tuple[int, int], Chances] = {}
+        self._luck: dict[tuple[str, int], _Luck] = {}
+        self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
+
+    def reseeded(self, seed: int) -> "Hazard":
+        """Draws with another seed from the same estimate, which is shared, not made again."""
+        other = Hazard(self._trace, seed=seed)
+        other._fits, other._chances = self._fits, self._chances
+        return other
+
+    def agrees(
+        self, request_id: str, drafter: int, *, start: int, depth: int, known: int, beside: Beside | None = None
+    ) -> bool:
+        """Whether a drafted token is the target's.
+
+        Args:
+            request_id: of the recording.
+            drafter: index into `meta.drafters`.
+            start: output position of the round's first token, >= 0.
+            depth: of the token in its round, 0 for the first.
+            known: leading tokens of the round that are recorded as agreeing, or that were decided by what other rounds
+                say of them, <= depth; those between were drawn.
+            beside: what rounds that started elsewhere say of the token's position.
+
+        Raises:
+            ValueError: the recording says nothing of this drafter's acceptance.
+        """
+        luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
+        if beside is not None:
+            return luck.tokens.at(start + depth) < self._chance(drafter, luck, depth, beside)
+        if self._trace.meta.drafters[drafter].by_start:
+            return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
+        return luck.tokens.at(start + depth) < luck.hazard(depth)
+
+    def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
+        """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked` >= 1.
+
+        Other arguments and errors as of `agrees`.
+        """
+        lengths = self.fit(drafter).lengths
+        if lengths is None or asked <= lengths.fewest:
+            return None
+        draws = (self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)).lengths
+        return lengths.draw(self._index[request_id], draws.at(2 * start), draws.at(2 * start + 1))
+
+    def fit(self, drafter: int) -> DrafterFit:
+        """The estimate for a drafter, made at first use; raises as `agrees`."""
+        if drafter not in self._fits:
+            self._fits[drafter] = fit_drafter(self._trace.requests, self._trace.meta.drafters[drafter])
+        return self._fits[drafter]
+
+    def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
+        """Probability that a token agrees of which another round says something."""
+        if not self._trace.meta.drafters[drafter].by_start:
+            # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
+            return max(luck.hazard(depth), luck.hazard(beside.depth))
+        if luck.chances is None:
+            luck.chances = self._chances_of(drafter, round(luck.beta / _BETA_STEP))
+        return luck.chances(depth, beside)
+
+    def _chances_of(self, drafter: int, step: int) -> Chances:
+        """Those of requests whose offset rounds to `step`, which share them."""
+        found = self._chances.get((drafter, step))
+        if found is None:
+            fit = self.fit(drafter)
+            hazards = fit.depths.hazards(step * _BETA_STEP)
+            found = cache(filter_positions(hazards, fit.decisions, fit.window, fit.persistence).chance)
+            self._chances[drafter, step] = found
+        return found
+
+    def _draw(self, request_id: str, drafter: int) -> _Luck:
+        if len(self._luck) >= _MOST_CACHED:
+            del self._luck[next(iter(self._luck))]
+        fit = self.fit(drafter)
+        key = f"{self._seed}/{drafter}/{request_id}"
+        generator = keyed_generator(key)
+        like = fit.stand_ins.of(self._index[request_id], float(generator.random()))
+        beta = float(fit.depths.beta[like] + fit.depths.spread[like] * generator.standard_normal())
+        luck = _Luck(
+            beta=beta,
+            hazards=fit.depths.hazards(beta),
+            rounds=_Draws(walk(generator, fit.difficulty)),
+            tokens=_Draws(_blocks(f"{key}/tokens")),
+            lengths=_Draws(_blocks(f"{key}/lengths")),
+            survival=[1.0],
+        )
+        self._luck[request_id, drafter] = luck
+        return luck
+
+
+def _blocks(key: str) -> Iterator[list[float]]:
+    """Independent numbers, without end; the generator is made when the first is asked for."""
+    generator = keyed_generator(key)
+    while True:
+        block: list[float] = generator.random(_BLOCK).tolist()
+        yield block

@@ -1,0 +1,191 @@
+"""On which device each member runs, and what that makes of members that work at the same time.
+
+Letters: P parts of an `Overlap`.
+
+What a recording answers, row by row, whichever its form; what rows cost together is another matter.
+
+The pool a recording was made from, as policies see it.
+
+What a replay without a fallback raises where the recording ends.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from ..base.errors import ArgumentError
+from ..decoding.pool import Member, Pool
+from ..decoding.request_text import Ending, LookupRule
+from ..decoding.results import Drafted, Judged, OverlapResults
+from ..decoding.rules import Signal
+from ..decoding.session import Session
+from ..decoding.steps import Draft, Verify
+from ..traces.meta import NgramInfo
+from ..traces.recording import Recording
+
+ONE, EACH = "one", "each"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Members by device. Parts of an `Overlap` on one device run one after another, those on several at once.
+
+    All else is run one operation at a time, wherever it runs: a chain gains nothing by a second device.
+
+    Attributes:
+        devices: names by level; empty for one device.
+        name: as it was asked for.
+    """
+
+    devices: tuple[str, ...] = ()
+    name: str = ONE
+    _shared: bool = field(init=False, repr=False, compare=False, default=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shared", len(set(self.devices)) < 2)
+
+    def placed(self, levels: Sequence[int], results: OverlapResults) -> OverlapResults:
+        """What ran in turns, with the starts of its parts and its seconds as these devices have them.
+
+        Args:
+            levels: `[P]` members of the parts.
+            results: of the operation, one part after the other.
+        """
+        if self._shared:
+            return results
+        busy_s: dict[str, float] = {}
+        parts = []
+        for level, part in zip(levels, results.parts, strict=True):
+            device = self.devices[level]
+            start_s = busy_s.get(device, 0.0)
+            busy_s[device] = start_s + part.duration_s
+            parts.append(part._replace(after_s=start_s))
+        return results._replace(parts=parts, duration_s=max(busy_s.values()))
+
+
+def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
+    """Where members run.
+
+    Args:
+        text: `one` device for all, `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who is not
+            named runs on a device with all others that are not. None is `one`.
+        pool: the members.
+
+    Raises:
+        ArgumentError: another text, an unknown member, one that is named twice, or an empty device.
+    """
+    if text is None or text == ONE:
+        return Placement()
+    if text == EACH:
+        return Placement(pool.names, EACH)
+    pairs = list(text.items()) if isinstance(text, Mapping) else [_pair(part, text) for part in text.split(",")]
+    named: dict[str, str] = {}
+    for name, device in pairs:
+        if name not in pool.names:
+            raise ArgumentError(f"`devices` must name members of {', '.join(pool.names)}, got {name!r}")
+        if name in named or not device:
+            raise ArgumentError(f"`devices` must name each member once, with a device, got {name}={device}")
+        named[name] = device
+    devices = tuple([named.get(name, "") for name in pool.names])
+    return Placement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
+
+
+def _pair(part: str, text: str) -> tuple[str, str]:
+    name, equals, device = part.partition("=")
+    if not equals:
+        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE parted by commas, got {text!r}")
+    return name, device
+
+
+class Replayed(NamedTuple):
+    """What a session starts with that replays a request of a recording.
+
+    Attributes:
+        tag: of the request.
+        prompt: its token ids, at least one; zeros where nobody logged them.
+        budget: tokens that its answer may have.
+        eos: tokens that end its answer.
+        ending: ends it otherwise; None: nothing else does.
+        place: of its prompt.
+    """
+
+    tag: str
+    prompt: tuple[int, ...]
+    budget: int
+    eos: frozenset[int]
+    ending: Ending | None
+    place: int
+
+
+class RecordedAnswers(Protocol):
+    """Answers for sessions, each of which replays a request; several may replay the same one.
+
+    Attributes:
+        num_free: model-free members, which come first in the pool.
+    """
+
+    num_free: int
+
+    def replay(self, session_id: str, request_id: str) -> Replayed:
+        """Let a session replay a request of the recording from its start, in place of the one before, if any.
+
+        Raises:
+            KeyError: a request that the recording does not hold.
+        """
+        ...
+
+    def release(self, session_id: str) -> None:
+        """Forget a session; raises KeyError for one that replays nothing."""
+        ...
+
+    def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
+        """What the model at `level` drafts."""
+        ...
+
+    def looked_up(self, session: Session, step: Draft) -> Drafted:
+        """What prompt lookup finds."""
+        ...
+
+    def judged(self, session: Session, step: Verify, level: int) -> Judged:
+        """What the model at `level` says of what is pending."""
+        ...
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """What the drafter said of the pending token at `index`."""
+        ...
+
+
+def recorded_pool(recording: Recording) -> Pool:
+    """Members in level order: prompt lookup where it can be replayed, then the models, smallest first."""
+    about = recording.about
+    free = (Member(name=name, model_free=True) for name in about.lookups)
+    drafters = (
+        Member(name=name, drafts_only=about.drafts_only, from_features=name == about.from_features)
+        for name in about.models[:-1]
+    )
+    return Pool((*free, *drafters, Member(name=about.target)))
+
+
+def recorded_rule(ngram: NgramInfo) -> LookupRule:
+    """How a recording's prompt lookup finds what to copy."""
+    return LookupRule(max_match=ngram.max_match, min_match=ngram.min_match, occurrence=ngram.occurrence)
+
+
+class UnrecordedContextError(ArgumentError):
+    """Replay without a fallback came to a context that the trace does not hold."""
+
+    NEEDED = "a context outside the recording; record with a larger `reach` or `run`, or leave out `strict`"
+
+    def __init__(self, request_id: str, position: int, what: str) -> None:
+        # All are args, since SimPy builds the error of a process anew from its args.
+        super().__init__(request_id, position, what)
+
+    def __str__(self) -> str:
+        request_id, position, what = self.args
+        return f"request {request_id}: {what} at output position {position} needs {self.NEEDED}"
+
+
+class UnrecordedTreeError(UnrecordedContextError):
+    """A token tree needs branches that the trace does not hold."""
+
+    NEEDED = "branches outside the recording; record with `trees` of its drafter, as wide and as deep"

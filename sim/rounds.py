@@ -1,0 +1,151 @@
+"""The world that replays an imported recording: its answers, and what operations cost.
+
+An imported recording, ready for replay by any number of policies.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..decoding.pool import Pool
+from ..decoding.prefixes import NO_COUNTS
+from ..decoding.results import Drafted, DraftResults, Forward, VerifyResults, made
+from ..decoding.seen import Start, prefill_before
+from ..decoding.session import Session
+from ..decoding.world import DraftItem, VerifyItem
+from ..policies.about import Observable
+from ..policies.chains import policies_at_windows
+from ..policies.oracles import Answer, Foreseen
+from ..runs.log import TextQuality
+from ..traces.rounds.recording import RoundsRecording
+from .charges import RoundCharges, draft_forwards, total_s, verify_forward
+from .cost.base import CostModel, RoundCost
+from .hazard import Hazard
+from .recorded import recorded_pool
+from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
+
+
+class RoundsWorld(RoundAnswers):
+    """Answers operations from an imported recording and charges seconds from a cost model.
+
+    Args:
+        trace: the recording.
+        pool: its members.
+        cost: seconds of forwards.
+        hazard: draws what no round says; None makes the first unknown an error.
+    """
+
+    def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
+        num_free = len(pool.members) - len(trace.meta.drafters) - 1
+        super().__init__(trace=trace, num_free=num_free, hazard=hazard)
+        self._pool = pool
+        self._cost = cost
+        meta = trace.meta
+        self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
+        self.num_divergent: dict[str, int] = {}
+        self.quality: dict[str, TextQuality] = {}
+
+    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
+        for request in self._trace.requests:
+            state = self._open[request.request_id] = RequestRounds(request, self._trace.meta, waits=any(prefill_before))
+            yield Session(
+                pool=self._pool,
+                request_id=request.request_id,
+                tag=request.tag,
+                prompt=state.prompt,
+                budget=len(state.trunk),
+                eos=frozenset(),
+                ending=state.ending,
+                prefill_before=prefill_before,
+            )
+
+    def foresee(self, request_id: str) -> list[int]:
+        """Let any round of a request be tried from any position, and return its text, the longest of all methods."""
+        state = self._open[request_id]
+        state.foresee()
+        return state.trunk
+
+    def open(self, session: Session) -> None:
+        """Start on the trunk."""
+        session.place = ON_TRUNK
+
+    def close(self, session: Session) -> None:
+        """Forget the request, but for how far it came from the trunk."""
+        state = self._open.pop(session.request_id)
+        differ = sum([ours != theirs for ours, theirs in zip(session.emitted, state.trunk, strict=False)])
+        self.num_divergent[session.request_id] = differ + abs(state.num_tokens - len(session.emitted))
+
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Answer every draft from the request's rounds, then charge the operation."""
+        if level < self.num_free:
+            looked_up = [self.looked_up(session, step) for session, step in items]
+            return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
+        drafted = [self.drafted(session, step, level) for session, step in items]
+        forwards = self._draft_forwards(items, drafted, level)
+        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0, NO_COUNTS))
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Compare what is pending with the target's text, then charge the operation."""
+        judged = [self.judged(session, step, level) for session, step in items]
+        forwards = self._verify_forwards(items, level)
+        return made(VerifyResults, (judged, forwards, total_s(forwards), 1.0, NO_COUNTS))
+
+    def _verify_forwards(self, items: Sequence[VerifyItem], level: int) -> list[Forward]:
+        if self._measured is not None and len(items) == 1:
+            session, _ = items[0]
+            return self._measured.verify(self._open[session.request_id], session, level)
+        return [verify_forward(self._cost, self._pool.names[level], items, level)]
+
+    def _draft_forwards(self, items: Sequence[DraftItem], drafted: list[Drafted], level: int) -> list[Forward]:
+        if self._measured is not None and len(items) == 1:
+            state = self._open[items[0][0].request_id]
+            return self._measured.draft(state, items[0], drafted[0], level)
+        return draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
+
+
+class RoundsTables:
+    """An imported recording; see `ReplayTables`."""
+
+    def __init__(self, trace: RoundsRecording) -> None:
+        self.trace = trace
+        self.pool = recorded_pool(trace)
+        has_text = all(request.output for request in trace.requests)
+        self.observables = frozenset({Observable.text}) if has_text else frozenset[Observable]()
+        self.default_start = Start.recorded
+        windows = {drafter.name: trace.window(drafter) for drafter in trace.meta.drafters}
+        self.default_policies = tuple(policies_at_windows(self.pool, windows))
+        self._fitted = Hazard(trace)
+
+    def prefill_before(self, start: Start) -> tuple[bool, ...]:
+        """See `ReplayTables`; the target, and lookups, wait for the prefill if every drafter did."""
+        if start is not Start.recorded:
+            return prefill_before(start, self.pool)
+        drafters = self.trace.meta.drafters
+        every = all(drafter.prefilled for drafter in drafters)
+        num_free = len(self.pool.members) - len(drafters) - 1
+        return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
+
+    def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
+        """See `ReplayTables`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
+        world = self.world(cost, seed=seed, strict=False)
+        answers = {}
+        for session in world.sessions(prefill_before):
+            text = world.foresee(session.request_id)
+            answers[session.request_id] = Answer(session, text, [ON_TRUNK] * (len(text) + 1))
+        return Foreseen(world, answers, drawn=not strict)
+
+    def world(
+        self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
+    ) -> RoundsWorld:
+        """See `ReplayTables`; seconds of recorded rounds do not depend on the time."""
+        return RoundsWorld(
+            trace=self.trace,
+            pool=self.pool,
+            cost=cost,
+            hazard=None if strict else self._fitted.reseeded(seed),
+        )
+
+    def answers(self, *, seed: int, strict: bool) -> RoundAnswers:
+        """See `ReplayTables`."""
+        num_free = len(self.pool.members) - len(self.trace.meta.drafters) - 1
+        hazard = None if strict else self._fitted.reseeded(seed)
+        return RoundAnswers(trace=self.trace, num_free=num_free, hazard=hazard)

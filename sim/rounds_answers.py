@@ -1,0 +1,533 @@
+"""What an imported recording says of one drafter's tokens in one request.
+
+One request of an imported recording while it is replayed: its text, and what is known of each drafter's tokens.
+
+The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
+compared with others of the same position.
+
+What a recorded drafter drafts: looked up in its rounds, and drawn where no round says it.
+
+Tokens are the target's or refused ones; see `world`. Letters: a round starts at an output position, and a token
+of it stands at a depth, 0 for the first.
+
+What answers from an imported recording: rounds are looked up, and what no round says is drawn.
+
+A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
+drawn from the fitted hazard and counted as modelled, when it is drafted (`drafts`); after a token that is not the
+target's nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+
+A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
+drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
+log says so, counts as modelled.
+
+`place` is 1 after a token of the target's text and 0 after any other.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
+from math import nan
+from typing import NamedTuple
+
+import numpy as np
+
+from ..decoding.request_text import looked_up
+from ..decoding.results import Drafted, Judged, made
+from ..decoding.rules import NO_SIGNAL, Signal
+from ..decoding.session import Session
+from ..decoding.steps import Draft, Verify
+from ..traces.meta import MOST
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.rounds.rounds import TARGET_ALONE, DrafterInfo, Form, Rounds, RoundsMeta, RoundsRequest
+from .difficulty import Beside, Outcome
+from .hazard import Hazard, fit_lengths
+from .recorded import Replayed, UnrecordedContextError, recorded_rule
+
+REFUSED, AGREED, UNKNOWN = range(3)
+WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as many as it is asked for
+
+
+class _Round(NamedTuple):
+    """One recorded round.
+
+    Attributes:
+        accepted: tokens that stayed.
+        refused: whether a refusal was seen after them.
+        num_drafted: tokens after which the drafter stopped by itself; `WHOLE` if it did not.
+        placed: whether the log does not say where it stood.
+    """
+
+    accepted: int
+    refused: bool
+    num_drafted: int
+    placed: bool
+
+    @property
+    def num_known(self) -> int:
+        return self.accepted + self.refused
+
+
+_NOTHING = np.zeros(0, np.int32)
+_NO_ROUNDS = Rounds(start=_NOTHING, accepted=_NOTHING, drafted=_NOTHING)
+_NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
+
+
+class Known(ABC):
+    """What the recording says of one drafter's tokens in one request.
+
+    Args:
+        rounds: recorded ones.
+        refused: of each whether a refusal was seen after what it kept.
+        window: most tokens the drafter drafts, None if unknown.
+        num_tokens: of the text they are rounds of.
+    """
+
+    def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
+        self._rounds = _by_start(rounds, refused, window, num_tokens)
+
+    @abstractmethod
+    def agrees(self, start: int, depth: int) -> bool | None:
+        """Whether token `depth` of a round started at `start` is the target's, if all before it are; None: unknown."""
+
+    @abstractmethod
+    def num_agreed(self, start: int) -> int:
+        """Leading tokens of a round started at `start` that are known to be the target's."""
+
+    @abstractmethod
+    def num_placed(self, start: int, first: int, last: int) -> int:
+        """Of tokens `first` to `last` - 1 of a round started at `start`, how many only placed rounds speak of."""
+
+    @abstractmethod
+    def beside(self, start: int, depth: int) -> Beside | None:
+        """What rounds that started elsewhere say of token `depth` of a round started at `start`; None: nothing."""
+
+    def num_drafted(self, start: int) -> int | None:
+        """Tokens after which the drafter itself stops in a round started at `start`; None where no round started."""
+        found = self._rounds.get(start)
+        return None if found is None else found.num_drafted
+
+    def was_placed(self, start: int) -> bool:
+        """Whether a round stands at `start` because it was placed there."""
+        return self._rounds.get(start, _NO_ROUND).placed
+
+
+class RoundsKnown(Known):
+    """Of a drafter whose tokens depend on where the round started: a round answers for its own start only.
+
+    Arguments as of `Known`; what a drafter would have written after the text, no round says.
+    """
+
+    def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
+        refused = ~rounds.censored(window) & (rounds.start + rounds.accepted < num_tokens)
+        super().__init__(rounds, refused.tolist(), window, num_tokens)
+        self._starts = rounds.start.tolist()
+
+    def agrees(self, start: int, depth: int) -> bool | None:
+        """See `Known`."""
+        found = self._rounds.get(start, _NO_ROUND)
+        if depth < found.accepted:
+            return True
+        return False if found.refused and depth == found.accepted else None
+
+    def num_agreed(self, start: int) -> int:
+        """See `Known`."""
+        return self._rounds.get(start, _NO_ROUND).accepted
+
+    def num_placed(self, start: int, first: int, last: int) -> int:
+        """See `Known`."""
+        found = self._rounds.get(start, _NO_ROUND)
+        return max(min(last, found.num_known) - first, 0) if found.placed else 0
+
+    def beside(self, start: int, depth: int) -> Beside | None:
+        """See `Known`: the round that started last before the token, or at it, speaks."""
+        position = start + depth
+        index = bisect_right(self._starts, position) - 1
+        if index < 0 or self._starts[index] == start:
+            return None
+        other = self._starts[index]
+        found, there = self._rounds[other], position - other
+        if there < found.accepted:
+            return Beside(Outcome.agreed, there)
+        if there == found.accepted and there + found.refused:
+            return Beside(Outcome.refused if found.refused else Outcome.reached, there)
+        # Nothing is said of this token. Where something was said of one before it, its round is not a fresh one.
+        return Beside(Outcome.reached, depth) if other + found.num_known > start else None
+
+
+class TokensKnown(Known):
+    """Of a drafter that reads tokens only: rounds answer for their positions, whatever round these are drafted in.
+
+    Where a round ends by the drafter's own rule is known of its own start only. Where two rounds contradict each other
+    (a half-precision tie), the one that started later is believed. Arguments as of `Known`.
+    """
+
+    def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
+        bits = bytearray([UNKNOWN]) * (num_tokens + 1)
+        placed = bytearray(num_tokens + 1)
+        refused = (~rounds.censored(window)).tolist()
+        super().__init__(rounds, refused, window, num_tokens)
+        for start, found in self._rounds.items():
+            bits[start : start + found.accepted] = bytes([AGREED]) * found.accepted
+            if found.refused:
+                bits[start + found.accepted] = REFUSED
+            placed[start : start + found.num_known] = bytes([found.placed]) * found.num_known
+        bits[num_tokens] = UNKNOWN  # nobody knows what comes after the text
+        placed[num_tokens:] = b"\0"
+        self._bits = bytes(bits)
+        self._placed = bytes(placed) if any(placed) else b""
+
+    def agrees(self, start: int, depth: int) -> bool | None:
+        """See `Known`."""
+        position = start + depth
+        bit = self._bits[position] if position < len(self._bits) else UNKNOWN
+        return None if bit == UNKNOWN else bit == AGREED
+
+    def num_agreed(self, start: int) -> int:
+        """See `Known`."""
+        bits = self._bits
+        if start >= len(bits):
+            return 0
+        unknown, refused = bits.index(UNKNOWN, start), bits.find(REFUSED, start)
+        return (unknown if refused < 0 else min(unknown, refused)) - start
+
+    def num_placed(self, start: int, first: int, last: int) -> int:
+        """See `Known`."""
+        return sum(self._placed[start + first : start + last])
+
+    def beside(self, start: int, depth: int) -> Beside | None:
+        """See `Known`: how many tokens before this one are known to be the target's, whatever round they were in."""
+        bits, position = self._bits, min(start + depth, len(self._bits))
+        run = position - 1 - max(bits.rfind(UNKNOWN, 0, position), bits.rfind(REFUSED, 0, position))
+        return Beside(Outcome.reached, run) if run > depth else None
+
+
+def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> Known:
+    """What the recording says of `drafter` in `request`; nothing if it never ran there."""
+    rounds = request.rounds.get(drafter.name)
+    if rounds is None:
+        return RoundsKnown(_NO_ROUNDS, None, 0)
+    kind = RoundsKnown if drafter.by_start else TokensKnown
+    return kind(rounds, drafter.window, request.length(drafter.name))
+
+
+def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> dict[int, _Round]:
+    """The rounds by where they started."""
+    short = rounds.short(window, num_tokens)
+    columns: tuple[Iterable[int], ...] = (
+        rounds.accepted.tolist(),
+        refused,
+        [drafted if stopped else WHOLE for drafted, stopped in zip(rounds.drafted.tolist(), short, strict=True)],
+        rounds.where_placed.tolist(),
+    )
+    return dict(zip(rounds.start.tolist(), map(_Round._make, zip(*columns, strict=True)), strict=True))
+
+
+@dataclass(slots=True, eq=False)
+class RequestRounds:
+    """Mutated by `begin`, and by whoever charges seconds.
+
+    Attributes:
+        request: as recorded.
+        meta: of the recording.
+        waits: whether the prefill writes the first token, before any drafter runs.
+        prompt: ids if known, else as many zeros, at least one.
+        trunk: the target's tokens, as many as the longest of the recorded texts has.
+        refused: a token that is not the target's.
+        num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
+        known: per drafter of the recording.
+        prefilled: whether its prefill was charged, whole.
+        started_s: seconds charged for a prefill of which nobody knew yet whose it would be.
+        drawn: whether a drafter ran of which the log places no round of this request: all that follows is modelled.
+        verify_s: measured seconds of the verification of what is pending, None if it was not measured.
+        num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
+        verified_from: tokens emitted before the round whose verification it is.
+    """
+
+    request: RoundsRequest
+    meta: InitVar[RoundsMeta]
+    waits: bool = False
+    prompt: tuple[int, ...] = field(init=False)
+    trunk: list[int] = field(init=False)
+    refused: int = field(init=False)
+    num_tokens: int = field(init=False)
+    known: list[Known] = field(init=False)
+    prefilled: bool = False
+    started_s: float = 0.0
+    drawn: bool = False
+    verify_s: float | None = None
+    num_cut: int = 0
+    verified_from: int = 0
+    _begun: bool = False
+    _all_drawn: set[str] = field(init=False)
+
+    def __post_init__(self, meta: RoundsMeta) -> None:
+        request = self.request
+        self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
+        longest = max(request.num_tokens.values())
+        output = list(request.output)
+        # After known ids come tokens that are no ids: where the log ends, nothing can be looked up.
+        self.trunk = [*output, *range(-longest - 1, -len(output) - 1)] if output else list(range(1, longest + 1))
+        self.refused = -1 if output else 0
+        self.num_tokens = request.length(TARGET_ALONE)
+        self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
+        self._all_drawn = {info.name for info in meta.drafters if _is_drawn(request, info, meta.form)}
+
+    def foresee(self) -> None:
+        """Let rounds be tried in no order: the text is the longest one, its prefill is paid for."""
+        self._begun = self.prefilled = True
+        self.num_tokens = len(self.trunk)
+
+    def begin(self, drafter: str) -> None:
+        """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
+        self.drawn = self.drawn or drafter in self._all_drawn
+        if not self._begun:
+            self._begun = True
+            self.num_tokens = self.request.length(drafter)
+
+    def ending(self, emitted: list[int], num_before: int) -> int | None:
+        """See `decoding.request_tokens.Ending`.
+
+        The loop's prefill writes a token before anybody knows which method the answer is of.
+        """
+        if not num_before and self.waits and not self._begun and len(self.trunk) > 1:
+            return None
+        return max(self.num_tokens, num_before + 1) if len(emitted) >= self.num_tokens else None
+
+
+def _is_drawn(request: RoundsRequest, info: DrafterInfo, form: Form) -> bool:
+    """Whether nothing of a drafter in a request stands where the log says, but all where it was drawn."""
+    rounds = request.rounds.get(info.name)
+    if info.stated is not None or rounds is None:
+        return info.stated is not None or form != "rounds"  # what stands for the absent ones was drawn itself
+    return 0 < len(rounds.start) == int(rounds.where_placed.sum())
+
+
+class UnrecordedRoundError(UnrecordedContextError):
+    """Replay without a fallback came to a token of which no recorded round says whether the target keeps it."""
+
+    NEEDED = "a round that was not recorded; leave out `strict`"
+
+
+class Kept(NamedTuple):
+    """How a draft came out: tokens drafted, leading ones that are the target's, decisions that were modelled."""
+
+    num_drafted: int
+    num_kept: int
+    num_modelled: int
+
+
+class RoundDrafts:
+    """Drafts of recorded drafters, by index into `meta.drafters`.
+
+    Args:
+        trace: the recording.
+        hazard: draws what no round says; None makes the first unknown an error.
+    """
+
+    def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
+        self._trace = trace
+        self._hazard = hazard
+        self._fewest: dict[int, int] = {}
+
+    def draft(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> Kept:
+        """At most `asked` tokens from `depth` of a round on, all before it the target's.
+
+        Raises:
+            UnrecordedRoundError: without a hazard, and no round says it.
+        """
+        stops, modelled = self._stops(state, drafter, start, depth + asked)
+        wanted = max(min(asked, stops - depth), 0)
+        kept, drawn = self._kept(state, drafter, start, depth, wanted)
+        return Kept(wanted, kept, drawn if depth else drawn + modelled)
+
+    def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
+        """Tokens drafted after a refused one of the same round: all that are asked for, unless it stops by itself."""
+        stops, _ = self._stops(state, drafter, start, depth + asked)
+        return max(min(asked, stops - depth), 0)
+
+    def _stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
+        """(tokens after which the drafter stops in a round started at `start`, decisions modelled for it)."""
+        if start >= state.num_tokens:
+            return WHOLE, 0
+        known = state.known[drafter]
+        stops = known.num_drafted(start)
+        if stops is not None:
+            placed = stops == 0 and known.was_placed(start)
+            if placed and self._hazard is None:
+                raise UnrecordedRoundError(state.request.request_id, start, "draft")
+            return stops, int(placed)
+        if self._hazard is None:
+            if asked > self._always_drafted(drafter):
+                raise UnrecordedRoundError(state.request.request_id, start, "draft")
+            return WHOLE, 0
+        stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start, asked=asked)
+        return (WHOLE, 0) if stops is None else (stops, 1)
+
+    def _always_drafted(self, drafter: int) -> int:
+        """Tokens before which the log never shows this drafter stopping by itself."""
+        if drafter not in self._fewest:
+            lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
+            self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
+        return self._fewest[drafter]
+
+    def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
+        """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on."""
+        known = state.known[drafter]
+        num_agreed = known.num_agreed(start)
+        # Nobody looks at what is drafted after the end of the answer.
+        wanted = max(min(wanted, state.num_tokens - start - depth), 0)
+        num_drawn = 0
+        for kept in range(max(num_agreed - depth, 0), wanted):
+            agrees = known.agrees(start, depth + kept)
+            if agrees is None:
+                num_drawn += 1
+                agrees = self._drawn(state, drafter, start, depth + kept, num_agreed)
+            if not agrees:
+                return kept, num_drawn + self._placed(state, drafter, start, depth, depth + kept + 1)
+        return wanted, num_drawn + self._placed(state, drafter, start, depth, depth + wanted)
+
+    def _drawn(self, state: RequestRounds, drafter: int, start: int, depth: int, num_agreed: int) -> bool:
+        request_id = state.request.request_id
+        if self._hazard is None:
+            raise UnrecordedRoundError(request_id, start + depth, "draft")
+        beside = state.known[drafter].beside(start, depth)
+        known = min(num_agreed, depth)
+        return self._hazard.agrees(request_id, drafter, start=start, depth=depth, known=known, beside=beside)
+
+    def _placed(self, state: RequestRounds, drafter: int, start: int, first: int, last: int) -> int:
+        """Of tokens `first` to `last` - 1 of a round, how many only placed rounds speak of."""
+        count = state.known[drafter].num_placed(start, first, last)
+        if count and self._hazard is None:
+            raise UnrecordedRoundError(state.request.request_id, start + first, "draft")
+        return count
+
+
+ON_TRUNK, OFF_TRUNK = 1, 0
+
+
+class RoundAnswers:
+    """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
+
+    Args:
+        trace: the recording.
+        num_free: model-free members, which come first in the pool.
+        hazard: draws what no round says; None makes the first unknown an error.
+
+    Attributes:
+        num_free: see above.
+        num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
+    """
+
+    def __init__(self, *, trace: RoundsRecording, num_free: int, hazard: Hazard | None) -> None:
+        self._trace = trace
+        self.num_free = num_free
+        self._hazard = hazard
+        self._drafts = RoundDrafts(trace, hazard)
+        self._lookup = recorded_rule(trace.meta.ngram)
+        self._open: dict[str, RequestRounds] = {}
+        self.num_reanchored: dict[str, int] = {}
+        self._requests = {request.request_id: request for request in trace.requests}
+
+    def replay(self, session_id: str, request_id: str) -> Replayed:
+        """See `RecordedAnswers`; the prefill writes the first token."""
+        request = self._requests[request_id]
+        state = self._open[session_id] = RequestRounds(request, self._trace.meta, waits=True)
+        return Replayed(request.tag, state.prompt, len(state.trunk), frozenset(), state.ending, ON_TRUNK)
+
+    def release(self, session_id: str) -> None:
+        """See `RecordedAnswers`."""
+        self._open.pop(session_id)
+        self.num_reanchored.pop(session_id, None)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """Nothing: rounds hold no probabilities."""
+        return NO_SIGNAL
+
+    # -- drafting
+
+    def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
+        """See `RecordedAnswers`."""
+        if step.stop is not None:
+            raise self._no_probabilities(step)
+        state = self._open[session.request_id]
+        state.begin(session.pool.names[level])
+        drafter, depth = level - self.num_free, _run_length(session, level)
+        asked, position = min(step.tokens, session.room), len(session.emitted) + len(session.tokens)
+        if not self._on_trunk(session):
+            if depth and (depth == len(session.places) or session.places[-1 - depth] == ON_TRUNK):
+                asked = self._drafts.refused(state, drafter, position - depth, depth, asked)
+            return Drafted([state.refused] * asked, [OFF_TRUNK] * asked)
+        wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
+        num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
+        refused = wanted - kept
+        tokens = state.trunk[position : position + kept] + [state.refused] * refused
+        return made(Drafted, (tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled, None))
+
+    def looked_up(self, session: Session, step: Draft) -> Drafted:
+        """See `RecordedAnswers`; the log has the real tokens."""
+        state = self._open[session.request_id]
+        on_trunk = self._on_trunk(session)
+        answer = [*session.emitted, *session.tokens]
+        if answer and min(answer) < 0 and step.copy is None:
+            # What is refused or after the logged text has no id: whether the lookup finds anything is modelled, as no.
+            self._need_hazard(session, "lookup", len(answer))
+            return Drafted([], [], 1)
+        context = [*session.prompt, *answer]
+        tokens = looked_up(context, step=step, room=session.room, rule=self._lookup)
+        places = []
+        for token, own in zip(tokens, state.trunk[len(answer) :], strict=False):
+            on_trunk = on_trunk and token == own
+            places.append(ON_TRUNK if on_trunk else OFF_TRUNK)
+        return Drafted(tokens, places)
+
+    # -- judging
+
+    def judged(self, session: Session, step: Verify, level: int) -> Judged:
+        """See `RecordedAnswers`; the target keeps what is its own text, then writes the next token of it."""
+        if not step.rule.lossless:
+            raise self._no_probabilities(step)
+        self._anchor(session)
+        state = self._open[session.request_id]
+        num_judged = len(session.places)
+        accepted = session.places.index(OFF_TRUNK) if OFF_TRUNK in session.places else num_judged
+        position = len(session.emitted) + accepted
+        own_token = state.trunk[position] if position < len(state.trunk) else state.refused  # no room for it then
+        num_looked_at = min(accepted + 1, num_judged)
+        # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
+        num_modelled = num_looked_at + 1 if state.drawn else 0
+        return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, (), None))
+
+    # -- where a session stands
+
+    def _on_trunk(self, session: Session) -> bool:
+        """Whether all that is pending is the target's; what a Commit took off the trunk resumes on it."""
+        if session.places:
+            return session.places[-1] == ON_TRUNK
+        self._anchor(session)
+        return True
+
+    def _anchor(self, session: Session) -> None:
+        if session.place != ON_TRUNK:
+            self._need_hazard(session, "re-anchor", len(session.emitted))
+            session.place = ON_TRUNK
+            self.num_reanchored[session.request_id] = self.num_reanchored.get(session.request_id, 0) + 1
+
+    def _need_hazard(self, session: Session, what: str, position: int) -> None:
+        if self._hazard is None:
+            raise UnrecordedRoundError(session.request_id, position, what)
+
+    def _no_probabilities(self, step: Draft | Verify) -> ValueError:
+        meta = self._trace.meta
+        return ValueError(
+            f"{step} needs probabilities, and recording {meta.name!r} holds none: it was imported from {meta.source}"
+        )
+
+
+def _run_length(session: Session, level: int) -> int:
+    """How many pending tokens up to the last one this drafter wrote: its round began that far back."""
+    drafters = session.drafters
+    count = 0
+    while count < len(drafters) and drafters[-1 - count] == level:
+        count += 1
+    return count

@@ -1,0 +1,470 @@
+"""From a replica that prefills to one that decodes: who takes a request, and when its keys and values are there.
+
+A link that is shared by all who send over it: first come, first served.
+
+When a prefill has ended a router picks the replica that decodes. The request waits there for blocks and for a place in
+the batch; then what that replica's prefix cache does not hold of the text crosses the link. Until it has, the blocks of
+the replica that prefilled are held, too.
+
+A replica that decodes what others have prefilled.
+
+A request that is handed over waits for blocks of its whole text and for a place in the batch, then for its keys and
+values; it joins the batch at the start of the first cycle after that. One that was put back is prefilled here.
+
+A replica that prefills: a request leaves it with its first token, its blocks when they have been sent.
+
+Whether the replicas of a run can hand over to one another.
+
+Handovers of one run: its clock, its events, and who takes new requests.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import simpy
+
+from ...base.errors import ArgumentError
+from ...decoding.world import Op
+from ...runs.recorder import ServingRecorder
+from ...runs.serving import TransferTotals
+from ...traces.workloads.arrival import PS_PER_S, Arrival
+from .replica import Going, Reached, Replica, ReplicaBooks, ReplicaSpec, Role, ServedFrom, Transfer
+from .replica_memory import ReplicaMemory
+from .requests import Batch, ServedSession
+from .routers import Dispatcher
+from .running import ARRIVALS, Moment, RankedEvent, ServedReplica, to_ps
+
+
+class _Sent(NamedTuple):
+    """A transfer: when it came to the link, when its first byte leaves and its last one has left."""
+
+    num_bytes: int
+    at_ps: int
+    begins_ps: int
+    ends_ps: int
+
+
+class _Sums:
+    """Of transfers, as far as they come until an instant."""
+
+    def __init__(self) -> None:
+        self.sent = self.unfinished = self.bytes = self.busy_ps = self.queued_ps = self.most_queued_ps = 0
+
+    def add(self, one: _Sent, until_ps: int) -> None:
+        """One that came to the link before `until_ps`."""
+        lasts_ps = one.ends_ps - one.begins_ps
+        busy_ps = min(max(until_ps - one.begins_ps, 0), lasts_ps)
+        queued_ps = max(min(until_ps, one.begins_ps) - one.at_ps, 0)
+        self.sent += 1
+        self.unfinished += one.ends_ps > until_ps
+        self.bytes += one.num_bytes * busy_ps // max(lasts_ps, 1) if one.ends_ps > until_ps else one.num_bytes
+        self.busy_ps += busy_ps
+        self.queued_ps += queued_ps
+        self.most_queued_ps = max(self.most_queued_ps, queued_ps)
+
+
+class Link:
+    """Carries one transfer after the other, in the order in which they are given to it.
+
+    Args:
+        transfer: how fast.
+    """
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._token_bytes = transfer.token_bytes
+        self._ps_per_byte = Fraction(PS_PER_S) / Fraction(transfer.bytes_per_s)
+        self._latency_ps = to_ps(transfer.latency_s)
+        self._free_at_ps = 0
+        self._over = _Sums()
+        self._open: deque[_Sent] = deque()
+
+    def send(self, num_tokens: int, now_ps: int) -> int:
+        """Keys and values of so many tokens are ready; returns when the last of them is there.
+
+        Nothing to send takes no time. To be called with times that never go back.
+        """
+        if not num_tokens:
+            return now_ps
+        num_bytes = num_tokens * self._token_bytes
+        begins_ps = max(self._free_at_ps, now_ps)
+        self._free_at_ps = begins_ps + round(num_bytes * self._ps_per_byte)
+        self._book(now_ps)
+        self._open.append(_Sent(num_bytes, now_ps, begins_ps, self._free_at_ps))
+        return self._free_at_ps + self._latency_ps
+
+    def totals(self, handed_over: int, held_ps: int, until_ps: int) -> TransferTotals:
+        """What it carried until the run ended, with what is known of who was handed over; see `TransferTotals`.
+
+        To be called once, with a time not before that of the last `send`.
+        """
+        self._book(until_ps)
+        sums = self._over
+        for one in self._open:
+            sums.add(one, until_ps)
+        return TransferTotals(
+            handed_over=handed_over,
+            held_ps=held_ps,
+            sent=sums.sent,
+            unfinished=sums.unfinished,
+            bytes=sums.bytes,
+            busy_ps=sums.busy_ps,
+            queued_ps=sums.queued_ps,
+            most_queued_ps=sums.most_queued_ps,
+        )
+
+    def _book(self, now_ps: int) -> None:
+        """Add up the transfers that are over."""
+        while self._open and self._open[0].ends_ps <= now_ps:
+            self._over.add(self._open.popleft(), now_ps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handover:
+    """A request between two replicas.
+
+    Attributes:
+        session: of the request, its first token written.
+        prefiller: index of the replica that prefilled it.
+        decoder: index of the one that decodes it.
+        prefilled_at_ps: when the first token came out.
+    """
+
+    session: ServedSession
+    prefiller: int
+    decoder: int
+    prefilled_at_ps: int
+
+
+class Prefiller(Protocol):
+    """A replica that prefills, as handovers see it."""
+
+    def sent(self, session: ServedSession, at_ps: int) -> None:
+        """Its keys and values are where they are decoded: their blocks are free."""
+        ...
+
+
+class Decoder(Protocol):
+    """A replica that decodes, as handovers see it."""
+
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a request can never run; "" if it can."""
+        ...
+
+    def expect(self, handover: Handover, at_ps: int) -> None:
+        """A request waits for blocks."""
+        ...
+
+    def received(self, handover: Handover, at_ps: int) -> None:
+        """What was sent is there."""
+        ...
+
+
+class Events(Protocol):
+    """What drives a run."""
+
+    def at(self, at_ps: int, do: Callable[[], None]) -> None:
+        """Let something be done then, in the order of the calls among what is done at that instant."""
+        ...
+
+    @property
+    def wake(self) -> Callable[[int], None]:
+        """Lets a replica that found nothing to do look again, now."""
+        ...
+
+
+class Handovers:
+    """Mutated by the replicas of a run, and by its events.
+
+    Args:
+        transfer: how keys and values are sent.
+        events: of the run.
+        recorder: of the run.
+    """
+
+    def __init__(self, transfer: Transfer, events: Events, recorder: ServingRecorder) -> None:
+        self._link = Link(transfer)
+        self._events = events
+        self._recorder = recorder
+        self._prefilled: dict[int, ServedSession] = {}
+        self._prefillers: Mapping[int, Prefiller] = {}
+        self._decoders: tuple[tuple[int, Decoder], ...] = ()
+        self._dispatcher: Dispatcher | None = None
+        self._held: dict[int, Handover] = {}  # who waits for blocks, by serial
+        self._handed_over = self._held_ps = 0
+
+    def connect(
+        self, prefillers: Mapping[int, Prefiller], decoders: Mapping[int, Decoder], dispatcher: Dispatcher
+    ) -> None:
+        """Say who hands over to whom.
+
+        Args:
+            prefillers: by index.
+            decoders: by index, in order.
+            dispatcher: picks among the decoders by their place in that order.
+        """
+        self._prefillers = prefillers
+        self._decoders = tuple(decoders.items())
+        self._dispatcher = dispatcher
+
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a replica that may be picked could never decode a request, in the words of the first; "" if all can."""
+        return next(filter(None, (decoder.refuses(arrival) for _, decoder in self._decoders)), "")
+
+    def prefilled(self, prefiller: int, session: ServedSession, at_ps: int) -> None:
+        """A request has its first token, and has left the batch in which it was prefilled."""
+        self._prefilled[session.serial] = session
+        self._events.at(at_ps, lambda: self._hand_over(prefiller, session, at_ps))
+
+    def begin(self, handover: Handover, num_tokens: int, now_ps: int) -> None:
+        """Blocks are held for a request; so many of its tokens are to be sent."""
+        self._held_ps += now_ps - self._held.pop(handover.session.serial).prefilled_at_ps
+        arrives_ps = self._link.send(num_tokens, now_ps)
+        self._events.at(arrives_ps, lambda: self._arrived(handover, arrives_ps))
+
+    def close_books(self, until_ps: int) -> None:
+        """Tell the recorder what it is told once: the run ends then."""
+        for session in self._prefilled.values():
+            self._recorder.emitted(session.serial, session.num_noted)
+        held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
+        self._recorder.transferred(self._link.totals(self._handed_over, held_ps, until_ps))
+
+    def _hand_over(self, prefiller: int, session: ServedSession, at_ps: int) -> None:
+        assert self._dispatcher is not None
+        del self._prefilled[session.serial]
+        index, decoder = self._decoders[self._dispatcher.pick(session.arrival)]
+        self._handed_over += 1
+        handover = self._held[session.serial] = Handover(session, prefiller, index, at_ps)
+        decoder.expect(handover, at_ps)
+        self._events.wake(index)
+
+    def _arrived(self, handover: Handover, at_ps: int) -> None:
+        self._prefillers[handover.prefiller].sent(handover.session, at_ps)
+        self._events.wake(handover.prefiller)
+        dict(self._decoders)[handover.decoder].received(handover, at_ps)
+        self._events.wake(handover.decoder)
+
+
+class _Books(ReplicaBooks):
+    """As `ReplicaBooks`; some requests that wait stand in no queue of the batch."""
+
+    def __init__(
+        self,
+        index: int,
+        recorder: ServingRecorder,
+        batch: Batch,
+        memory: ReplicaMemory,
+        reached: Reached,
+        num_waiting: Callable[[], int],
+    ) -> None:
+        super().__init__(index, recorder, batch, memory, reached)
+        self._num_waiting = num_waiting
+
+    def note_state(self, at_ps: int) -> None:
+        """See `ReplicaBooks`."""
+        running, used_blocks = len(self._batch.running), self._memory.used_blocks
+        self._recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
+
+
+class DecodeReplica(Replica):
+    """As `Replica`; see `Handovers`, which calls `expect` and `received`.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is.
+        shared: what it shares with the others.
+        handovers: told when keys and values may be sent.
+    """
+
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
+        super().__init__(index, spec, shared, may_lag=False)
+        memory, reached = self._memory, shared.reached
+        self._books = _Books(index, shared.recorder, self._batch, memory, reached, lambda: self.num_waiting)
+        self._handovers = handovers
+        self._most_running = spec.limits.max_num_seqs
+        self._expected: deque[Handover] = deque()
+        self._received: deque[ServedSession] = deque()
+        self._num_coming = 0  # who holds blocks and does not run yet
+        self._in_cycle = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait: put back, for blocks, for keys and values, or for the next cycle."""
+        return len(self._batch.waiting) + len(self._expected) + self._num_coming
+
+    def expect(self, handover: Handover, at_ps: int) -> None:
+        """See `Decoder`."""
+        self._expected.append(handover)
+        self._sessions[handover.session.request_id] = handover.session
+        self._loop.load.num_waiting += 1
+        self._books.note_state(at_ps)
+
+    def received(self, handover: Handover, at_ps: int) -> None:
+        """See `Decoder`."""
+        self._received.append(handover.session)
+
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
+        """See `Replica`."""
+        while True:
+            if not self._in_cycle:
+                self._join()
+            end_ps = super().plan(now_ps)
+            if end_ps is not None:
+                return end_ps
+            if not self._received:
+                self._books.note_state(now_ps)  # of blocks that are held for who comes
+                return None
+
+    def _join(self) -> None:
+        """Requests whose keys and values are there run."""
+        while self._received and len(self._batch.running) < self._most_running:
+            session = self._received.popleft()
+            self._num_coming -= 1
+            self._batch.joined(session)
+            self._memory.commit(session)
+            self._loop.admit(session)
+            self._loop.load.num_waiting -= 1
+
+    def _below(self, op: Op, now_ps: int, start_ps: int) -> Going | None:
+        self._in_cycle = True
+        return super()._below(op, now_ps, start_ps)
+
+    def _step(self, op: Op | None, now_ps: int, start_ps: int) -> Going | None:
+        self._in_cycle = False
+        going = super()._step(op, now_ps, start_ps)
+        batch, expected = self._batch, self._expected
+        # Who was put back comes first: while one waits, nobody gets blocks that it lacks.
+        while expected and not batch.waiting and len(batch.running) + self._num_coming < self._most_running:
+            num_tokens = self._memory.receive(expected[0].session)
+            if num_tokens is None:
+                break
+            self._num_coming += 1
+            self._handovers.begin(expected.popleft(), num_tokens, now_ps)
+        return going
+
+
+class PrefillReplica(Replica):
+    """As `Replica`, whose policy is never asked.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is.
+        shared: what it shares with the others.
+        handovers: take what it has prefilled.
+    """
+
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
+        super().__init__(index, spec, shared, may_lag=False)
+        self._handovers = handovers
+
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a request can never run here, or where it would be decoded; "" if it can."""
+        return self._memory.refuses(arrival, answer_tokens=1) or self._handovers.refuses(arrival)
+
+    def sent(self, session: ServedSession, at_ps: int) -> None:
+        """See `Prefiller`."""
+        self._memory.release(session.serial)
+        self._books.note_state(at_ps)
+
+    def _commit_step(self, going: Going) -> None:
+        super()._commit_step(going)
+        for session in going.ending:
+            if session.num_answer < session.arrival.output_tokens:
+                self._hand_over(session, going.end_ps)
+
+    def _hand_over(self, session: ServedSession, at_ps: int) -> None:
+        """It leaves the batch, and its blocks stay."""
+        self._loop.withdraw(session)
+        self._world.put_back(session)
+        self._batch.ended(session)
+        session.forget_caches()
+        del self._sessions[session.request_id]
+        self._handovers.prefilled(self._index, session, at_ps)
+
+
+def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> None:
+    """Raise ArgumentError if nobody takes over, nobody hands over, or there is no link between them."""
+    specs = list(replicas)
+    found = Counter(spec.role for spec in specs)
+    for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):
+        if found[one] and not found[other]:
+            raise ArgumentError(f"`replicas` must hold one of role {other} where one is of role {one}, got none")
+    if found[Role.prefill] and transfer is None:
+        raise ArgumentError("`transfer` must be given where replicas prefill for others, got None")
+    if transfer is not None and not found[Role.prefill]:
+        raise ArgumentError(f"`transfer` must be None where no replica prefills for others, got {transfer}")
+    if any(spec.role == Role.decode and spec.limits.offload is not None for spec in specs):
+        raise ArgumentError("`replicas` of role decode must offload nothing: what they lack is sent to them")
+    if found[Role.prefill] and any(spec.make_world is not None for spec in specs):
+        raise ArgumentError("`replicas` that hand over must be simulated: their keys and values are nowhere else")
+
+
+class RunEvents:
+    """See `Events`; what is done at an instant comes in its turn among the requests that come then.
+
+    Args:
+        env: of the run.
+        moment: of the run.
+        wake: lets a replica that found nothing to do look again, now.
+    """
+
+    def __init__(self, env: simpy.Environment, moment: Moment, wake: Callable[[int], None]) -> None:
+        self._env = env
+        self._moment = moment
+        self.wake = wake
+
+    def at(self, at_ps: int, do: Callable[[], None]) -> None:
+        """See `Events`."""
+
+        def happen(_: simpy.Event) -> None:
+            self._moment.now_ps = at_ps
+            do()
+
+        RankedEvent(self._env, at_ps, ARRIVALS, happen)
+
+
+class FirstDispatcher:
+    """Routes new requests to replicas that take them, and lets the router of handovers see when this one's does.
+
+    Args:
+        dispatcher: of these replicas.
+        indices: of them among all replicas of the run.
+        decoders: dispatcher of those that are handed requests.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, indices: Sequence[int], decoders: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._indices = tuple(indices)
+        self._decoders = decoders
+
+    @property
+    def looks(self) -> bool:
+        """See `Dispatcher`."""
+        return self._dispatcher.looks
+
+    def next_snapshot_ps(self, now_ps: int) -> int | None:
+        """See `Dispatcher`."""
+        return self._dispatcher.next_snapshot_ps(now_ps)
+
+    def take_snapshot(self) -> None:
+        """See `Dispatcher`; of all replicas."""
+        self._dispatcher.take_snapshot()
+        self._decoders.take_snapshot()
+
+    def pick(self, arrival: Arrival) -> int:
+        """See `Dispatcher`; the number is one among all replicas."""
+        return self._indices[self._dispatcher.pick(arrival)]
+
+
+def connected(
+    handovers: Handovers, replicas: Sequence[ServedReplica], dispatch: Callable[[Sequence[ServedReplica]], Dispatcher]
+) -> FirstDispatcher:
+    """Let the replicas of a run that prefill hand over to those that decode; returns who routes new requests."""
+    prefillers = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, PrefillReplica)}
+    decoders = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, DecodeReplica)}
+    dispatcher = dispatch(list(decoders.values()))
+    handovers.connect(prefillers, decoders, dispatcher)
+    first = [index for index in range(len(replicas)) if index not in decoders]
+    return FirstDispatcher(dispatch([replicas[index] for index in first]), first, dispatcher)

@@ -1,0 +1,203 @@
+"""Whole picoseconds of forwards, for the engine that goes step by step and for the one that jumps: the same integers.
+
+Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
+whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a
+forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
+
+Picoseconds of a replica's operations: of each forward, in whole ones.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from ...decoding.pool import Pool
+from ...decoding.results import Drafted, Forward
+from ...decoding.session import Session
+from ...decoding.world import DraftItem, VerifyItem
+from ...traces.workloads.arrival import PS_PER_S
+from ..charges import OperationCharges, draft_forwards, later_held
+from ..cost.base import ContextLine, CostModel, DraftTerms, LinedCost, OperationCost, why_unlined
+from .running import to_ps
+
+MOST_ERROR = 5e-8
+MOST_KEPT = 2**14  # pieces of lines, a few MB
+
+
+class PsLine(NamedTuple):
+    """Picoseconds of a forward by the tokens held: `start_ps + slope_ps x (held - start)` for `start <= held < end`."""
+
+    start: int
+    end: float
+    start_ps: int
+    slope_ps: int
+
+    def ps(self, context_tokens: int) -> int:
+        """Of a forward with so many tokens held."""
+        return self.start_ps + self.slope_ps * (context_tokens - self.start)
+
+
+class ForwardLines:
+    """The lines of a cost in picoseconds.
+
+    Args:
+        cost: which has lines.
+    """
+
+    def __init__(self, cost: LinedCost) -> None:
+        self._cost = cost
+        self._latest: dict[tuple[str, int, int], PsLine] = {}
+
+    def ps(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> int:
+        """Picoseconds of one forward; arguments and errors as of `line`."""
+        known = self._latest.get((model, num_rows, new_tokens))
+        if known is None or not known.start <= context_tokens < known.end:
+            known = self.line(model, num_rows, new_tokens, context_tokens)
+        start, _, start_ps, slope_ps = known
+        return start_ps + slope_ps * (context_tokens - start)
+
+    def line(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
+        """The line that `context_tokens` lies on; arguments and errors as of `CostModel.forward_s`."""
+        key = (model, num_rows, new_tokens)
+        known = self._latest.get(key)
+        if known is not None and known.start <= context_tokens < known.end:
+            return known
+        line = self._cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        if len(self._latest) >= MOST_KEPT:
+            self._latest.clear()
+        found = self._latest[key] = _whole(line, context_tokens)
+        return found
+
+
+class WholeSeconds:
+    """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
+
+    Args:
+        cost: which has lines.
+
+    Attributes:
+        lines: of its forwards.
+    """
+
+    def __init__(self, cost: LinedCost) -> None:
+        self.name = cost.name
+        self.lookup_s = cost.lookup_s
+        self._cost = cost
+        self.lines = ForwardLines(cost)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        return self.lines.ps(model, num_rows, new_tokens, context_tokens) / PS_PER_S
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._cost.draft_terms(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return self._cost.notes()
+
+
+def in_whole_ps(cost: CostModel) -> CostModel:
+    """A cost whose forwards take whole picoseconds on lines, if it has lines; else as it is."""
+    return WholeSeconds(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else cost
+
+
+def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
+    """Picoseconds of one forward, by model, rows, new tokens and tokens held, of a cost as `in_whole_ps` returns it."""
+    if isinstance(cost, WholeSeconds):
+        return cost.lines.ps
+
+    def forward_ps(model: str, num_rows: int, new_tokens: int, context_tokens: int) -> int:
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        return to_ps(cost.forward_s(model, **asked))
+
+    return forward_ps
+
+
+def _whole(line: ContextLine, context_tokens: int) -> PsLine:
+    """The piece of a line that `context_tokens` lies in; pieces follow from the line alone."""
+    start, end, start_s, slope_s = line
+    slope = slope_s * PS_PER_S
+    slope_ps = round(slope)
+    drift = abs(slope - slope_ps)
+    length = MOST_ERROR * start_s * PS_PER_S / drift if drift else inf
+    if length < end - start:
+        tokens = max(1, int(length))
+        begin = start
+        start += (context_tokens - start) // tokens * tokens
+        end = min(end, start + tokens)
+        start_s += slope_s * (start - begin)
+    return PsLine(start, end, to_ps(start_s), slope_ps)
+
+
+class ServingCharges:
+    """Charges operations, one after another.
+
+    Seconds that a recording measured of single rounds are those of a lone request and are not asked for: an operation
+    costs what `forward_s` says of its forwards, or what the cost says of operations.
+
+    Args:
+        cost: seconds.
+        pool: its members in level order.
+        now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
+        target_cost: of forwards of the target, in whole picoseconds if they are to be so; None: those of `cost`.
+    """
+
+    def __init__(
+        self, cost: CostModel, pool: Pool, now_s: Callable[[], float], target_cost: CostModel | None = None
+    ) -> None:
+        self._cost = in_whole_ps(cost)
+        self._draft_ps = forward_ps_of(self._cost)
+        self._verify_ps = [self._draft_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
+        self._names = pool.names
+        self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
+
+    def close(self, request_id: str) -> None:
+        """A request has left the batch."""
+        if self._operations is not None:
+            self._operations.close(request_id)
+
+    def looked_up(self, num_rows: int) -> int:
+        """Of prompt lookups for so many requests."""
+        if self._operations is not None:
+            return to_ps(self._operations.lookup_s(num_rows))
+        return num_rows * to_ps(self._cost.lookup_s)
+
+    def drafted(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], int]:
+        """The forwards of a Draft, and the time of all of it."""
+        if self._operations is not None:
+            forwards, seconds = self._operations.draft(level, items, drafted)
+            return forwards, to_ps(seconds)
+        model = self._names[level]
+        if len(items) == 1 and self._cost.draft_terms(model) is None:
+            return self._row_drafted(level, model, items[0][0], len(drafted[0].tokens))
+        forwards, duration_ps = draft_forwards(self._cost, model, items, drafted, level), 0
+        for _, _, repeats, each_s in forwards:
+            duration_ps += repeats * to_ps(each_s)
+        return forwards, duration_ps
+
+    def verified(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, int]:
+        """The one forward of a Verify, or of a catch-up; each row is fed what `Session.feed` says."""
+        if self._operations is not None:
+            forward, seconds = self._operations.verify(level, items)
+            return forward, to_ps(seconds)
+        num_rows, new_tokens, context_tokens = len(items), 0, 0
+        for session, _ in items:
+            new, held = session.feed(level, verify=True)
+            new_tokens += new
+            context_tokens += held
+        duration_ps = self._verify_ps[level](self._names[level], num_rows, new_tokens, context_tokens)
+        return (num_rows, new_tokens, 1, duration_ps / PS_PER_S), duration_ps
+
+    def _row_drafted(self, level: int, model: str, session: Session, length: int) -> tuple[list[Forward], int]:
+        """The same forwards as of `draft_forwards`, which need not be asked for seconds first."""
+        if not length:
+            return [], 0
+        new_tokens, held = session.feed(level, verify=False)
+        first_ps = self._draft_ps(model, 1, new_tokens, held)
+        first = (1, new_tokens, 1, first_ps / PS_PER_S)
+        if length == 1:
+            return [first], first_ps
+        later_ps = self._draft_ps(model, 1, 1, later_held(held + new_tokens, length))
+        return [first, (1, 1, length - 1, later_ps / PS_PER_S)], first_ps + (length - 1) * later_ps

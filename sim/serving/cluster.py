@@ -1,0 +1,517 @@
+"""From a cluster file, or the name of a device, and a recording to a cluster.
+
+A cluster that is ready to run: replicas with their limits and costs, and who routes.
+
+The devices that a cluster file may name: those of the sheet, and those whose figures it gives.
+
+Which members of a replica are offloaded to host memory, and how long their blocks take.
+
+Which replicas of a cluster file prefill for others, and the link between them.
+
+Seconds of members that lie on different devices: each as on its own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor
+from pathlib import Path
+from typing import NoReturn
+
+from ...base.errors import known_are
+from ...policies.spec import PolicySpec
+from ...traces.meta import ModelInfo
+from ...traces.recording import Recording
+from ...traces.workloads.arrival import PS_PER_S
+from ..cost.base import ContextLine, CostModel, DraftTerms, LinedCost, SharingCost, why_unlined
+from ..cost.make import make_cost, roofline_of
+from ..cost.roofline import SHEET, Device, device_sheet
+from ..recorded import recorded_pool
+from .cluster_file import (
+    ClusterContent,
+    ClusterFileError,
+    DeviceMemory,
+    DeviceTable,
+    MemoryRuleError,
+    ReplicaTable,
+    device_memory,
+    read_cluster_file,
+)
+from .limits import EngineLimits, Offload, OffloadedMember, SharedPrefix
+from .replica import Role, Transfer
+from .routers import RouterSetting, RouterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica.
+
+    Attributes:
+        name: unique in the cluster.
+        group: name of its table in the file; replicas of a group are alike and share their cost model.
+        policy: of this replica, as text; None: the run's.
+        cost: what forwards of its members take.
+        cost_name: as tables print it.
+        limits: of its engine.
+        placement: device of each member that has weights, by name.
+        tensor_parallel: devices of a kind that each member is split over.
+        memory: of each device.
+        role: what it does of a request.
+    """
+
+    name: str
+    group: str
+    policy: str | None
+    cost: CostModel
+    cost_name: str
+    limits: EngineLimits
+    placement: Mapping[str, str]
+    tensor_parallel: int
+    memory: tuple[DeviceMemory, ...]
+    role: Role = Role.both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Replicas and what stands before them.
+
+    Attributes:
+        name: shown in tables.
+        replicas: in the order of the file; a replica's number is its place.
+        router: who picks replicas.
+        stale_s: seconds between two looks at the replicas, >= 0; 0: the router sees them as they are.
+        horizon_s: simulated seconds after which a run ends; None: it runs to its end.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
+    """
+
+    name: str
+    replicas: tuple[Replica, ...]
+    router: RouterSpec
+    stale_s: float
+    horizon_s: float | None
+    transfer: Transfer | None = None
+
+    @property
+    def groups(self) -> dict[str, tuple[Replica, ...]]:
+        """Replicas that are alike, by the name of their table."""
+        found: dict[str, list[Replica]] = {}
+        for replica in self.replicas:
+            found.setdefault(replica.group, []).append(replica)
+        return {name: tuple(alike) for name, alike in found.items()}
+
+
+# vLLM v0.30.0, `EngineArgs.get_batch_defaults` (`vllm/engine/arg_utils.py`), of its API server.
+LARGE_MEMORY_BYTES = 70 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What vLLM's API server takes for a device where nobody says otherwise.
+
+    Attributes:
+        max_num_seqs: requests in a batch.
+        token_budget: tokens of a step (`max_num_batched_tokens`).
+    """
+
+    max_num_seqs: int
+    token_budget: int
+
+
+def batch_limits(device: Device, like: str) -> BatchLimits:
+    """By memory, but for an A100, as vLLM has it: a large budget costs that one throughput.
+
+    Args:
+        device: of the target.
+        like: device of the sheet that it is, or is like; its own name if it is like none.
+    """
+    if device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in like.lower():
+        return BatchLimits(max_num_seqs=1024, token_budget=8192)
+    return BatchLimits(max_num_seqs=256, token_budget=2048)
+
+
+def known_devices(path: Path | str, tables: Mapping[str, DeviceTable]) -> dict[str, Device]:
+    """Every device by name.
+
+    Args:
+        path: of the file, for messages.
+        tables: of its `[devices]`.
+
+    Raises:
+        ClusterFileError: a name of the sheet, or one like a device that the sheet does not have.
+    """
+    sheet = device_sheet()
+    return dict(sheet) | {name: _own(path, name, table, sheet) for name, table in tables.items()}
+
+
+def _own(path: Path | str, name: str, table: DeviceTable, sheet: Mapping[str, Device]) -> Device:
+    field = f"devices.{name}"
+    if name in sheet:
+        raise ClusterFileError(path, field, "must have a name of its own; the sheet has this one", name)
+    if table.like is None:
+        return Device(name=name, source=str(path), **table.figures)
+    if table.like not in sheet:
+        rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
+        raise ClusterFileError(path, f"{field}.like", rule, table.like)
+    return replace(sheet[table.like], name=name, source=str(path), **table.figures)
+
+
+def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload | None:
+    """What a table asks for; None if it does not.
+
+    A block comes over the link of its member's device; where members are split, each device carries its part.
+
+    Args:
+        table: of the replica.
+        memory: of its devices.
+
+    Raises:
+        MemoryRuleError: a replica that decodes for others, no prefix cache, or a shape that is not known.
+    """
+    asked = table.offload
+    if asked is None:
+        return None
+    if table.role == Role.decode:
+        raise MemoryRuleError(
+            "offload", "must be left out on replicas of role decode: what they lack is sent", "a table"
+        )
+    members = {}
+    for device in memory:
+        for member in device.members:
+            if not member.kv.prefix_cache:
+                continue
+            if member.shape is None:
+                rule = f"must be left out: the shape of {member.name} is not known (`models` gives it)"
+                raise MemoryRuleError("offload", rule, "a table")
+            size = member.kv.block_tokens * member.shape.kv_bytes_per_token
+            if size:
+                block_ps = round(size * PS_PER_S / (device.num_devices * Fraction(asked.bytes_per_s)))
+                members[member.name] = OffloadedMember(block_bytes=size, block_ps=block_ps, device=device.device)
+    if not members:
+        raise MemoryRuleError("offload", "must be left out without a prefix cache", "a table")
+    return Offload(host_bytes=floor(asked.host_bytes), members=members)
+
+
+def transfer_of(content: ClusterContent, path: Path | str, recording: Recording) -> Transfer | None:
+    """The link that a content describes; None where every replica does both.
+
+    Args:
+        content: of a file.
+        path: of it, for messages.
+        recording: whose target writes the keys and values.
+
+    Raises:
+        ClusterFileError: roles that do not go together, a link that nobody uses or that is missing, an unknown shape.
+    """
+    rows = {role: [row for row, table in enumerate(content.replicas) if table.role == role] for role in Role}
+    for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):
+        if rows[one] and not rows[other]:
+            rule = f"must be both where no replicas are of role {other}"
+            raise ClusterFileError(path, f"replicas[{rows[one][0]}].role", rule, str(one))
+    asked = content.transfer
+    if asked is None:
+        if rows[Role.prefill]:
+            raise ClusterFileError(path, "transfer", "must be given where replicas prefill for others", None)
+        return None
+    if not rows[Role.prefill]:
+        raise ClusterFileError(path, "transfer", "must be left out where no replicas prefill for others", "a link")
+    known = recording.known_shapes().get(recording.about.target)
+    shape = None if known is None else known.shape
+    token_bytes = asked.kv_bytes_per_token
+    if token_bytes is None:
+        if shape is None:
+            rule = f"must be given: the shape of {recording.about.target} is not known (`models` gives it)"
+            raise ClusterFileError(path, "transfer.kv_bytes_per_token", rule, None)
+        token_bytes = shape.kv_bytes_per_token
+    return Transfer(bytes_per_s=asked.bytes_per_s, latency_s=asked.latency_s, token_bytes=token_bytes)
+
+
+class PlacedCost:
+    """A cost model for each member; prompt lookup costs what it costs the target's.
+
+    Args:
+        costs: by member.
+        target: the pool's last member.
+    """
+
+    def __init__(self, costs: Mapping[str, CostModel], target: str) -> None:
+        self.name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
+        self._costs = dict(costs)
+        self._targets = costs[target]
+        self.lookup_s = self._targets.lookup_s
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        cost = self._costs.get(model, self._targets)
+        return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`; to be asked for only where every member's cost is one."""
+        cost = self._costs.get(model, self._targets)
+        assert isinstance(cost, SharingCost)
+        return cost.shared_forward_s(
+            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
+        )
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`; to be asked for only where `unlined` says nothing."""
+        cost = self._costs.get(model, self._targets)
+        assert isinstance(cost, LinedCost)
+        return cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def unlined(self) -> str:
+        """See `LinedCost`: each member has to have lines."""
+        return next(filter(None, map(why_unlined, self._costs.values())), "")
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._costs.get(model, self._targets).draft_terms(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`: those of every device, each once."""
+        return tuple(dict.fromkeys(note for cost in self._costs.values() for note in cost.notes()))
+
+
+FILE_ENDINGS = (".json", ".profile")
+
+
+def open_cluster(text: str | Path, recording: Recording) -> Cluster:
+    """The cluster of a file, or one replica on a device of the sheet with everything by default.
+
+    Args:
+        text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
+        recording: whose members the replicas serve.
+
+    Raises:
+        ClusterFileError: a file that breaks a rule, or does not go with the recording; one line.
+        ValueError: neither a device nor a file.
+    """
+    name, sheet = str(text), device_sheet()
+    if name in sheet:
+        return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name),)), name, recording)
+    if not (name.endswith(".toml") or Path(name).exists()):
+        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml', where=SHEET)}")
+    path = Path(name)
+    return make_cluster(read_cluster_file(path), path, recording)
+
+
+def make_cluster(content: ClusterContent, path: Path | str, recording: Recording) -> Cluster:
+    """The cluster that a content describes.
+
+    Args:
+        content: of a file.
+        path: of it, for messages; costs that are files lie relative to its folder.
+        recording: whose members the replicas serve.
+
+    Raises:
+        ClusterFileError: the content does not go with the recording, or weights or blocks do not fit; one line.
+    """
+    names = _group_names(content, path)
+    devices = known_devices(path, content.devices)
+    likes = {name: table.like for name, table in content.devices.items() if table.like is not None}
+    replicas = []
+    for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
+        alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording)
+        replicas += alike.replicas(name)
+    return Cluster(
+        name=content.name or Path(path).stem,
+        replicas=tuple(replicas),
+        router=_router(content, path, len(replicas)),
+        stale_s=content.router.stale_s,
+        horizon_s=content.horizon_s,
+        transfer=transfer_of(content, path, recording),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """One table of replicas, on its way to them."""
+
+    path: Path | str
+    row: int
+    table: ReplicaTable
+    devices: Mapping[str, Device]
+    likes: Mapping[str, str]
+    recording: Recording
+
+    def replicas(self, name: str) -> list[Replica]:
+        """As many as the table says; raises ClusterFileError."""
+        self._check_policy()
+        placement = self._placement()
+        memory = self._memory(placement)
+        cost = self._cost(placement)
+        device = placement[self.recording.about.target]
+        usual = batch_limits(device, self.likes.get(device.name, device.name))
+        limits = EngineLimits(
+            max_num_seqs=self.table.max_num_seqs or usual.max_num_seqs,
+            token_budget=self.table.token_budget or usual.token_budget,
+            kv={member.name: member.kv for device in memory for member in device.members},
+            preemption=self.table.preemption,
+            admission=self.table.admission,
+            max_model_len=self._most_tokens(placement),
+            shared_prefix=self._shared_prefix(),
+            offload=self._offload(memory),
+        )
+        return [
+            Replica(
+                name=name if self.table.count == 1 else f"{name}.{number}",
+                group=name,
+                policy=self.table.policy,
+                cost=cost,
+                cost_name=cost.name,
+                limits=limits,
+                placement={member: device.name for member, device in placement.items()},
+                tensor_parallel=self.table.tensor_parallel,
+                memory=memory,
+                role=self.table.role,
+            )
+            for number in range(self.table.count)
+        ]
+
+    def _shared_prefix(self) -> SharedPrefix | None:
+        asked, target = self.table.shared_prefix, self.recording.about.target
+        if asked is None:
+            return None
+        if not self.table.member(target).prefix_cache:
+            self._refuse("shared_prefix", f"must be left out without a prefix cache of {target}", asked.model_dump())
+        return SharedPrefix(least_tokens=asked.least_tokens, least_rows=asked.least_rows, groups=asked.groups)
+
+    def _refuse(self, key: str, rule: str, value: object, *, told: bool = False) -> NoReturn:
+        raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value, told=told) from None
+
+    def _placement(self) -> dict[str, Device]:
+        """The device of each member that has weights, in level order."""
+        members = self._weighted()
+        for name in self.table.members:
+            if name in self.recording.about.lookups or (name in self.recording.about.models and name not in members):
+                self._refuse(
+                    f"members.{name}", "must be left out: it copies text, and has neither weights nor KV", name
+                )
+            if name not in members:
+                self._refuse(f"members.{name}", f"must be a member of the recording ({', '.join(members)})", name)
+        return {name: self._device_of(name) for name in members}
+
+    def _weighted(self) -> list[str]:
+        shapes = self.recording.known_shapes()
+        return [name for name in self.recording.about.models if name not in shapes or shapes[name].shape is not None]
+
+    def _device_of(self, member: str) -> Device:
+        own = self.table.members.get(member)
+        asked = self.table.member(member)
+        if asked.device is None:
+            self._refuse("device", f"must be given, or one for {member}, which is not placed", None)
+        if asked.device not in self.devices:
+            key = "device" if own is None or own.device is None else f"members.{member}.device"
+            known = known_are(asked.device, sorted(self.devices), where=SHEET)
+            self._refuse(key, f"must be in [devices] or of the sheet ({known})", asked.device)
+        if self.table.drop_units and not asked.prefix_cache and member == self.recording.about.target:
+            self._refuse("drop_units", f"must be 0 without a prefix cache of {member}", self.table.drop_units)
+        return self.devices[asked.device]
+
+    def _most_tokens(self, placement: Mapping[str, Device]) -> dict[str, int]:
+        """Of members that are limited."""
+        target = self.recording.about.target
+        found = {name: self.table.max_model_len_of(name, target=target) for name in placement}
+        return {name: most for name, most in found.items() if most is not None}
+
+    def _offload(self, memory: Sequence[DeviceMemory]) -> Offload | None:
+        try:
+            return offload_of(self.table, memory)
+        except MemoryRuleError as error:
+            self._refuse(error.key, error.rule, error.value)
+
+    def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
+        shapes = _shapes(self.recording)
+        for name, device in placement.items():
+            model = shapes[name].submodel_of if name in shapes else None
+            if model is not None and placement.get(model, device) != device:
+                rule = f"must be that of {model} ({placement[model].name}), whose weights {name} shares"
+                self._refuse(f"members.{name}.device", rule, device.name)
+        found = []
+        for device in {device.name: device for device in placement.values()}.values():
+            here = [name for name, place in placement.items() if place == device]
+            try:
+                found.append(device_memory(device, self.table, here, shapes))
+            except MemoryRuleError as error:
+                self._refuse(error.key, error.rule, error.value)
+        return tuple(found)
+
+    def _cost(self, placement: Mapping[str, Device]) -> CostModel:
+        name = self.table.cost
+        try:
+            if name is None or (name in self.devices and name not in self.recording.about.costs):
+                return self._rooflines(name, placement)
+            return make_cost(self._located(name), self.recording)
+        except ClusterFileError:
+            raise
+        except ValueError as error:
+            self._refuse("cost", f"cannot be taken: {error}", name)
+
+    def _rooflines(self, name: str | None, placement: Mapping[str, Device]) -> CostModel:
+        if name is not None and any(device.name != name for device in placement.values()):
+            places = ", ".join(dict.fromkeys(device.name for device in placement.values()))
+            self._refuse("cost", f"must be left out or the device that every member lies on ({places})", name)
+        members: dict[str, list[str]] = {}
+        for member, device in placement.items():
+            members.setdefault(device.name, []).append(member)
+        about = self.recording.about
+        members[placement[about.target].name] += [member for member in about.models if member not in placement]
+        parallel = self.table.tensor_parallel
+        costs = {
+            place: roofline_of(self.devices[place], place, self.recording, tensor_parallel=parallel, members=here)
+            for place, here in members.items()
+        }
+        if len(costs) == 1:
+            return next(iter(costs.values()))
+        return PlacedCost(
+            {member: costs[device.name] for member, device in placement.items()}, self.recording.about.target
+        )
+
+    def _located(self, name: str) -> str:
+        """The name of a cost; of a file, where it lies."""
+        return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
+
+    def _check_policy(self) -> None:
+        if self.table.policy is None:
+            return
+        if self.table.role == Role.prefill:
+            self._refuse("policy", "must be left out on replicas of role prefill, which ask none", self.table.policy)
+        try:
+            PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording))
+        except ValueError as error:
+            self._refuse("policy", f"cannot be built: {error}", self.table.policy, told=True)
+
+
+def _shapes(recording: Recording) -> dict[str, ModelInfo]:
+    """Of members with weights, as far as they are known."""
+    return {name: known.shape for name, known in recording.known_shapes().items() if known.shape is not None}
+
+
+def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
+    """A name for each table: its own, else its device's, else that and its place in the file."""
+    given = [table.name for table in content.replicas]
+    seen: set[str] = set()
+    for row, name in enumerate(given):
+        if name in seen:
+            raise ClusterFileError(path, f"replicas[{row}].name", "must be unique", name)
+        if name is not None:
+            seen.add(name)
+    usually = Counter(table.device or "replica" for table in content.replicas)
+    names: list[str] = []
+    for row, table in enumerate(content.replicas):
+        usual = table.device or "replica"
+        taken = usual in seen or usually[usual] > 1
+        names.append(table.name or (f"{usual}-{row}" if taken else usual))
+    return names
+
+
+def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> RouterSpec:
+    try:
+        spec = RouterSpec.parse(content.router.name)
+        spec.build(RouterSetting(num_replicas=num_replicas))
+    except ValueError as error:
+        rule = f"cannot be built: {error}"
+        raise ClusterFileError(path, "router.name", rule, content.router.name, told=True) from None
+    return spec

@@ -1,0 +1,463 @@
+"""The file of a cluster, and what memory of its devices is left for keys and values.
+
+The cluster file: which replicas there are, on what devices, within what limits, and who routes. As TOML.
+
+How many blocks of keys and values fit beside the weights of a replica's members, and why so many.
+
+    usable = N x floor(memory x memory_share)
+    free   = usable - weights of every member on the device - N x activation_reserve_bytes - blocks that are given
+    groups = floor(free / (L x sum of the KV bytes of a token over members whose blocks are computed))
+    blocks of a member = groups x L / its block_tokens
+
+N devices of a kind hold one replica together (tensor parallel); L is the least common multiple of the members'
+`block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import floor, lcm
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ...base.toml import TomlFileError, checked_toml, read_toml
+from ...traces.meta import MOST, NAME_PATTERN, WIDTHS, Arithmetic, ModelInfo
+from ...traces.workloads.arrival import MOST_PS, PS_PER_S
+from ..cost.roofline import Device
+from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, Preemption
+from .replica import Role
+
+# What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
+ACTIVATION_RESERVE_BYTES = 2_000_000_000
+# Of vLLM v0.30.0, `vllm/config/cache.py`: `gpu_memory_utilization`, `DEFAULT_BLOCK_SIZE`, `enable_prefix_caching`.
+MEMORY_SHARE = 0.92
+BLOCK_TOKENS = 16
+PREFIX_CACHE = True
+MOST_REPLICAS = 10_000
+LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would do little but look
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+MOST_NAME, MOST_TEXT = 200, 4096  # characters: of what tables show, and of a path or a policy
+Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
+Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
+
+
+class ClusterFileError(TomlFileError):
+    """One thing that is wrong with a cluster file, or with what it asks of a recording."""
+
+
+class Table(BaseModel):
+    """Base of the tables of a cluster file: unknown keys and values of another kind are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class DeviceTable(Table):
+    """Figures of a device that the sheet does not have; attributes as of `Device`.
+
+    Attributes:
+        like: device of the sheet that has what is not given here; without it the first three are needed.
+        flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
+        bytes_per_s: memory bandwidth.
+        memory_bytes: of device memory.
+        link_bytes_per_s: to others of its kind, one direction.
+        link_latency_s: seconds an all-reduce adds to its bytes.
+        layer_launch_s: seconds a layer adds.
+    """
+
+    like: Text | None = None
+    flops_per_s: dict[str, Positive] | None = None
+    bytes_per_s: Positive | None = None
+    memory_bytes: Positive | None = None
+    link_bytes_per_s: Positive | None = None
+    link_latency_s: NotNegative | None = None
+    layer_launch_s: NotNegative | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
+        if self.like is None and missing:
+            raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
+        known = (*WIDTHS, *get_args(Arithmetic))
+        unknown = [dtype for dtype in self.flops_per_s or {} if dtype not in known]
+        if unknown:
+            raise ValueError(f"flops_per_s must be of {', '.join(known)}, got {unknown[0]!r}")
+        return self
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Those that are given."""
+        return self.model_dump(exclude={"like"}, exclude_none=True)
+
+
+class MemberTable(Table):
+    """What one member of the pool has of its own in a replica; what is not given is the replica's.
+
+    Attributes:
+        device: that it lies on.
+        block_tokens: tokens of a block of its keys and values.
+        kv_blocks: of its memory; None: computed.
+        prefix_cache: whether full blocks are kept for later requests.
+        max_model_len: tokens of prompt and answer together at most; None: as many as memory holds.
+    """
+
+    device: Text | None = None
+    block_tokens: Count | None = None
+    kv_blocks: Count | None = None
+    prefix_cache: bool | None = None
+    max_model_len: Count | None = None
+
+
+class SharedPrefixTable(Table):
+    """When a text that requests begin with is read once for all of their rows; attributes as of `SharedPrefix`.
+
+    Attributes:
+        least_tokens: of such a text.
+        least_rows: of a forward, or of a group.
+        groups: whether texts that some rows share are read once, too.
+    """
+
+    least_tokens: Annotated[int, Field(ge=0, le=MOST)] = COMMON_TOKENS
+    least_rows: Annotated[int, Field(ge=2, le=MOST)] = COMMON_ROWS
+    groups: bool = False
+
+
+class OffloadTable(Table):
+    """Host memory for blocks that prefix caches evict.
+
+    Attributes:
+        host_bytes: of each replica, for all members together.
+        bytes_per_s: of the link of each device.
+    """
+
+    host_bytes: Annotated[float, Field(ge=1, le=1e18)]
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+
+
+class ReplicaTable(Table):
+    """Replicas that are alike.
+
+    Attributes:
+        name: unique in the file; None: the device's, or the place in the file where that does not do.
+        count: of them.
+        device: that members lie on which name none.
+        tensor_parallel: devices of a kind that each of them is split over.
+        role: what they do of a request: all, its prefill, or what comes after.
+        policy: of these replicas; None: the run's.
+        cost: what forwards take, as `--cost`; None: the rooflines of the devices.
+        max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
+        token_budget: tokens of a step at most; None: as vLLM for the target's device.
+        max_model_len: tokens of prompt and answer together that the target takes at most; None: what memory holds.
+        block_tokens: tokens of a block of keys and values.
+        kv_blocks: of each member; None: computed from memory.
+        memory_share: of a device's memory that the engine uses.
+        activation_reserve_bytes: of each device, that is neither weights nor keys and values.
+        prefix_cache: whether full blocks are kept for later requests.
+        drop_units: last blocks of a request's prefix hit that none of its members takes.
+        preemption: who is put back where blocks are short, and where it waits then.
+        shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
+        admission: when a request that waits gets into the batch.
+        offload: where blocks go that prefix caches evict; None: nowhere.
+        members: by name, what they have of their own.
+    """
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_NAME)] | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    device: Text | None = None
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    role: Annotated[Role, Field(strict=False)] = Role.both
+    policy: Text | None = None
+    cost: Text | None = None
+    max_num_seqs: Count | None = None
+    token_budget: Count | None = None
+    max_model_len: Count | None = None
+    block_tokens: Count = BLOCK_TOKENS
+    kv_blocks: Count | None = None
+    memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
+    activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
+    prefix_cache: bool = PREFIX_CACHE
+    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
+    preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
+    admission: Annotated[Admission, Field(strict=False)] = Admission.first_chunk
+    shared_prefix: SharedPrefixTable | None = None
+    offload: OffloadTable | None = None
+    members: dict[Name, MemberTable] = Field(default_factory=dict)
+
+    def member(self, name: str) -> MemberTable:
+        """What a member has, with the replica's values where it has none of its own; `kv_blocks` may stay None."""
+        own = self.members.get(name, MemberTable())
+        return MemberTable(
+            device=own.device or self.device,
+            block_tokens=own.block_tokens or self.block_tokens,
+            kv_blocks=own.kv_blocks or self.kv_blocks,
+            prefix_cache=self.prefix_cache if own.prefix_cache is None else own.prefix_cache,
+            max_model_len=own.max_model_len,
+        )
+
+    def max_model_len_of(self, name: str, *, target: str) -> int | None:
+        """Tokens that a member takes at most; the replica's own number is the target's."""
+        own = self.member(name).max_model_len
+        return self.max_model_len if own is None and name == target else own
+
+
+class RouterTable(Table):
+    """Who picks the replica of a request.
+
+    Attributes:
+        name: of the router with its options, as in `prefix-affinity,least_share=0.3`.
+        stale_s: seconds between two looks at the replicas, a microsecond at least; 0: it sees them as they are.
+    """
+
+    name: Text = "round-robin"
+    stale_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+    @field_validator("stale_s")
+    @classmethod
+    def _apart(cls, stale_s: float) -> float:
+        if 0 < stale_s < LEAST_STALE_S:
+            raise ValueError(f"must be 0 or >= {LEAST_STALE_S}")
+        return stale_s
+
+
+class TransferTable(Table):
+    """The link from replicas that prefill to those that decode.
+
+    Attributes:
+        bytes_per_s: of the link.
+        latency_s: after the last byte of a transfer has left.
+        kv_bytes_per_token: keys and values of a token of the target; None: as its shape says.
+    """
+
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+    latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    kv_bytes_per_token: Annotated[int, Field(ge=0, le=MOST)] | None = None
+
+    @field_validator("kv_bytes_per_token", mode="before")
+    @classmethod
+    def _whole(cls, given: object) -> object:
+        """Bytes may be written `7e4`, as everywhere in the file."""
+        return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+class ClusterContent(Table):
+    """What a cluster file holds.
+
+    Attributes:
+        name: shown in tables; None: the file's.
+        horizon_s: simulated seconds after which a run ends, whatever is unfinished; None: it runs to its end.
+        devices: by name, those that the sheet does not have.
+        router: who picks replicas.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
+        replicas: at least one table of them.
+    """
+
+    name: Name | None = None
+    horizon_s: Annotated[float, Field(gt=0, le=MOST_PS // PS_PER_S)] | None = None
+    devices: dict[Name, DeviceTable] = Field(default_factory=dict)
+    router: RouterTable = RouterTable()
+    transfer: TransferTable | None = None
+    replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]
+
+
+def read_cluster_file(path: Path) -> ClusterContent:
+    """What a file holds; what it says of a recording's members is not looked at.
+
+    Raises:
+        ClusterFileError: the file is missing, is no TOML, or breaks a rule.
+    """
+    if not path.is_file():
+        raise ClusterFileError(path, "cluster file", "must exist", str(path))
+    content = checked_toml(path, read_toml(path, "cluster file", ClusterFileError), ClusterContent, ClusterFileError)
+    total = sum(table.count for table in content.replicas)
+    if total > MOST_REPLICAS:
+        raise ClusterFileError(path, "replicas", f"must be {MOST_REPLICAS:,} at most in all", total)
+    return content
+
+
+class MemoryRuleError(ValueError):
+    """What does not fit: `key` of the replica, the rule that it breaks, and the value."""
+
+    def __init__(self, key: str, rule: str, value: object) -> None:
+        super().__init__(key, rule, value)
+        self.key, self.rule, self.value = key, rule, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMemory:
+    """One member's part of a device.
+
+    Attributes:
+        name: of the member.
+        shape: None where nobody knows it.
+        weights_bytes: 0 of one that shares another's; 0 if the shape is unknown.
+        kv: its blocks.
+        given: whether the file says how many, and they were not computed.
+    """
+
+    name: str
+    shape: ModelInfo | None
+    weights_bytes: int
+    kv: KvLimits
+    given: bool
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of all blocks; 0 if the shape is unknown."""
+        return self.kv.num_tokens * _kv_bytes(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """What lies on one device, or on the N of tensor parallel together.
+
+    Attributes:
+        device: its name.
+        num_devices: N, >= 1.
+        memory_bytes: of all N.
+        memory_share: that the engine uses, in (0, 1].
+        usable_bytes: of all N.
+        reserve_bytes: of all N.
+        members: in level order.
+    """
+
+    device: str
+    num_devices: int
+    memory_bytes: int
+    memory_share: float
+    usable_bytes: int
+    reserve_bytes: int
+    members: tuple[MemberMemory, ...]
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of every member."""
+        return sum(member.weights_bytes for member in self.members)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of every member."""
+        return sum(member.kv_bytes for member in self.members)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Usable and not used; below 0 where blocks are given that need more than the share."""
+        return self.usable_bytes - self.weights_bytes - self.reserve_bytes - self.kv_bytes
+
+
+def device_memory(
+    device: Device, table: ReplicaTable, members: Sequence[str], shapes: Mapping[str, ModelInfo]
+) -> DeviceMemory:
+    """What members of a replica have of a device's memory.
+
+    Args:
+        device: that they lie on.
+        table: of the replica.
+        members: on this device, in level order, all of them with weights.
+        shapes: of members, as far as they are known.
+
+    Raises:
+        MemoryRuleError: weights or blocks that do not fit, no room for a block, or a shape that is needed.
+    """
+    asked = {name: table.member(name) for name in members}
+    weights = _weights(members, shapes)
+    count = table.tensor_parallel
+    memory = count * floor(device.memory_bytes)
+    usable = count * floor(Decimal(str(device.memory_bytes)) * Decimal(str(table.memory_share)))
+    reserve = count * floor(table.activation_reserve_bytes)
+    _check_weights(device.name, weights, memory)
+    given = sum(_given_bytes(asked[name], shapes.get(name)) for name in members)
+    blocks = _blocks(asked, shapes, usable - sum(weights.values()) - reserve - given, device.name)
+    found = DeviceMemory(
+        device=device.name,
+        num_devices=count,
+        memory_bytes=memory,
+        memory_share=table.memory_share,
+        usable_bytes=usable,
+        reserve_bytes=reserve,
+        members=tuple(
+            MemberMemory(
+                name=name,
+                shape=shapes.get(name),
+                weights_bytes=weights[name],
+                kv=_limits(asked[name], blocks[name], table.drop_units),
+                given=asked[name].kv_blocks is not None,
+            )
+            for name in members
+        ),
+    )
+    if found.weights_bytes + found.kv_bytes > memory:
+        rule = f"must fit {device.name} beside the weights: {memory:,} bytes hold {found.weights_bytes:,} of weights"
+        raise MemoryRuleError("kv_blocks", rule, f"{found.kv_bytes:,} bytes of keys and values")
+    return found
+
+
+def _blocks(
+    asked: Mapping[str, MemberTable], shapes: Mapping[str, ModelInfo], free: int, device: str
+) -> dict[str, int]:
+    """Number of blocks of each member, as given or of what is free."""
+    given = {name: member.kv_blocks for name, member in asked.items() if member.kv_blocks is not None}
+    computed = [name for name in asked if name not in given]
+    if not computed:
+        return given
+    unknown = [name for name in asked if name not in shapes]
+    if unknown:
+        rule = f"must be given on {device}: the shape of {unknown[0]} is not known (`models` gives it)"
+        raise MemoryRuleError("kv_blocks", rule, None)
+    together = lcm(*(_block_tokens(asked[name]) for name in computed))
+    token_bytes = sum(_kv_bytes(shapes[name]) for name in computed)
+    if token_bytes == 0:
+        rule = f"must be given on {device}: no token takes memory of {', '.join(computed)}"
+        raise MemoryRuleError("kv_blocks", rule, None)
+    groups = free // (together * token_bytes)
+    if groups < 1:
+        rule = f"must leave room for a block of {', '.join(computed)} on {device}: {together * token_bytes:,} bytes"
+        raise MemoryRuleError("memory_share", rule, f"{free:,} bytes free")
+    return given | {name: groups * together // _block_tokens(asked[name]) for name in computed}
+
+
+def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[str, int]:
+    """Bytes of each member's own weights; a submodel's are its model's, if that is here."""
+    found = {}
+    for name in members:
+        shape = shapes.get(name)
+        if shape is not None and shape.weights_bytes is None:
+            rule = f"must be of weights in {', '.join(WIDTHS)}, or quantised beside one of these"
+            raise MemoryRuleError(f"members.{name}", rule, shape.dtype)
+        shared = shape is None or shape.submodel_of in members
+        found[name] = 0 if shape is None or shared else shape.weights_bytes or 0
+    return found
+
+
+def _check_weights(device: str, weights: Mapping[str, int], memory: int) -> None:
+    needed = sum(weights.values())
+    if needed > memory:
+        parts = ", ".join(f"{name} {size:,}" for name, size in weights.items() if size)
+        rule = f"must hold the weights of its members in {memory:,} bytes of {device} ({parts})"
+        raise MemoryRuleError("device", rule, f"{needed:,} bytes")
+
+
+def _given_bytes(member: MemberTable, shape: ModelInfo | None) -> int:
+    return 0 if member.kv_blocks is None else member.kv_blocks * _block_tokens(member) * _kv_bytes(shape)
+
+
+def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:
+    return KvLimits(
+        num_blocks=num_blocks,
+        block_tokens=_block_tokens(member),
+        prefix_cache=bool(member.prefix_cache),
+        drop_units=drop_units if member.prefix_cache else 0,
+    )
+
+
+def _block_tokens(member: MemberTable) -> int:
+    assert member.block_tokens is not None  # ReplicaTable.member
+    return member.block_tokens
+
+
+def _kv_bytes(shape: ModelInfo | None) -> int:
+    """Of one token."""
+    return 0 if shape is None else shape.kv_bytes_per_token

@@ -1,0 +1,640 @@
+"""The KV memory of one replica: every member's blocks, held by the requests of the batch.
+
+Keys of a request's blocks: the workload's ids where it has them, private ones behind.
+
+Host memory that takes the blocks which caches of device memory evict: a copy each, the oldest go first.
+
+Blocks are told apart by member and by all keys from the start of the text, as in `PrefixTree`; here one by one.
+
+How much of what a prefix cache was asked for it had.
+
+KV memory of one member on one replica: blocks that requests hold, and blocks kept for texts to come.
+
+Every block is free, used (by one owner or more) or evictable (cached, used by nobody). A block is counted, not named:
+where it lies makes no difference to seconds.
+
+Which texts a prefix cache may hold anything of: told by their first blocks, before any text is looked up.
+
+Memory of one member whose evicted blocks go to host memory, and come back from there.
+
+Host memory of one replica, and how long what comes back from it takes.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Container, Hashable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ...decoding.prefixes import Node, PrefixTree, Run
+from ...runs.serving import HostTotals
+from ...traces.workloads.arrival import Arrival, Ids
+from .limits import KvLimits, Offload
+
+_MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
+_END_OF_IDS = 2**63  # as keys are of 64 bits, and private ones below 0
+
+
+class BlockKeys:
+    """One integer of 64 bits per block of a member, made when first asked for; as many as anybody asks for.
+
+    A block that has an id for all of its text has that id, >= 0, as its key, equal for all requests; blocks of one unit
+    have the same key, and are told apart by what they follow. Any other, such as those of generated tokens that nobody
+    else reads, has a key of the request's own, < 0: nobody else finds it, but the request itself does when it resumes.
+    Two prompts that part within a unit share none of that unit's blocks, however small, since ids tell
+    units apart and not what is equal in them.
+    """
+
+    __slots__ = (
+        "_answer", "_block_tokens", "_blocks", "_keys", "_num_known", "_num_shared", "_private", "_unit_tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        blocks: Ids,
+        unit_tokens: int,
+        block_tokens: int,
+        prompt_tokens: int,
+        serial: int,
+        answer: Ids = (),
+    ) -> None:
+        """Take what the keys follow from.
+
+        Args:
+            blocks: ids in [0, 2^63) of the prompt's units, each for the text up to and with its unit. The last may be
+                partial; fewer than the prompt has units leave the rest without ids.
+            unit_tokens: of a unit of the workload; 0 if there are no ids.
+            block_tokens: of a block of the member, >= 1.
+            prompt_tokens: of the prompt, >= 1.
+            serial: of the request, >= 0, unlike that of any other.
+            answer: ids of the units that the answer fills; see `Arrival`. Then each full unit of the prompt has one.
+
+        Raises:
+            ValueError: ids for more units than the prompt has, or for fewer and an answer, ids without a unit, an id
+                out of range, or blocks that neither divide units nor are multiples of them.
+        """
+        if blocks:
+            _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
+        self._num_shared = num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
+        if answer:
+            _check_answer(blocks, answer, unit_tokens, block_tokens, prompt_tokens)
+            blocks = blocks[: prompt_tokens // unit_tokens]
+            num_known = (len(blocks) + len(answer)) * unit_tokens // block_tokens
+        self._blocks = blocks
+        self._answer = answer
+        self._num_known = num_known
+        self._unit_tokens = unit_tokens
+        self._block_tokens = block_tokens
+        self._private = -1 - serial * _MOST_BLOCKS
+        self._keys = array("q")
+
+    def __getitem__(self, blocks: slice, /) -> "array[int]":
+        """Keys of a range of blocks, which has an end."""
+        if blocks.stop > len(self._keys):
+            self._make(blocks.stop)
+        return self._keys[blocks]
+
+    def of_prompt(self) -> "array[int]":
+        """Keys of the blocks that others may share."""
+        return self[: self._num_shared]
+
+    def _make(self, num_blocks: int) -> None:
+        keys = self._keys
+        if not keys:
+            self._keys = keys = self._named()
+        if num_blocks > len(keys):
+            keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
+
+    def _named(self) -> "array[int]":
+        unit, block, count = self._unit_tokens, self._block_tokens, self._num_known
+        ids = array("q", self._blocks)
+        ids.extend(self._answer)
+        if block == unit:
+            return ids[:count]
+        if block > unit:
+            width = block // unit if unit else 1
+            return ids[width - 1 : count * width : width]
+        return array("q", np.array(ids, dtype=np.int64).repeat(unit // block)[:count].tobytes())
+
+
+def _check_units(blocks: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
+    if unit_tokens < 1:
+        raise ValueError(f"unit_tokens must be >= 1 where there are blocks, got {unit_tokens}")
+    if unit_tokens % block_tokens and block_tokens % unit_tokens:
+        raise ValueError(
+            f"block_tokens must divide unit_tokens={unit_tokens} or be a multiple of it, got {block_tokens}"
+        )
+    most = -(-prompt_tokens // unit_tokens)
+    if len(blocks) > most:
+        raise ValueError(f"blocks of a prompt of {prompt_tokens} tokens must be <= {most}, got {len(blocks)}")
+    if blocks:
+        _check_ids(blocks)
+
+
+def _check_answer(blocks: Ids, answer: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
+    if not blocks:
+        _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
+    if len(blocks) < prompt_tokens // unit_tokens:
+        least = prompt_tokens // unit_tokens
+        raise ValueError(f"blocks of a prompt must be >= {least} where its answer has ids, got {len(blocks)}")
+    _check_ids(answer)
+
+
+def _check_ids(blocks: Ids) -> None:
+    least, most = (blocks[0], blocks[-1]) if isinstance(blocks, array) else (min(blocks), max(blocks))
+    if not (0 <= least < _END_OF_IDS and 0 <= most < _END_OF_IDS):
+        wrong = most if 0 <= least < _END_OF_IDS else least
+        raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")
+
+
+class _Place:
+    """A block by its path, of which there may be a copy; of no use without one once nothing is held behind it."""
+
+    __slots__ = ("children", "key", "member", "parent")
+
+    def __init__(self, parent: "_Place | None", key: Hashable, member: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.member = member
+        self.children: dict[Hashable, _Place] = {}
+
+
+class HostTier:
+    """Copies of blocks of several members.
+
+    A block becomes the newest when it is put here, put here again, or loaded; of those of one call the last of the text
+    first, so that it goes before those that it follows. Loading leaves the copy where it is.
+
+    Args:
+        num_bytes: of host memory, >= 1.
+        block_bytes: `[M]` of a block of each member, >= 1.
+
+    Attributes:
+        used_bytes: of all copies.
+        most_bytes: that were used at once.
+        stored, loaded, dropped: `[M]` blocks that came, that were read again, and that went, so far; one that is there
+            when it is put here has not come.
+    """
+
+    def __init__(self, num_bytes: int, block_bytes: Sequence[int]) -> None:
+        self._num_bytes = num_bytes
+        self._block_bytes = tuple(block_bytes)
+        self._roots = [_Place(None, None, member) for member in range(len(block_bytes))]
+        self._held: OrderedDict[_Place, None] = OrderedDict()
+        self.used_bytes = self.most_bytes = 0
+        self.stored = [0] * len(block_bytes)
+        self.loaded = [0] * len(block_bytes)
+        self.dropped = [0] * len(block_bytes)
+
+    def num_found(self, member: int, keys: Sequence[Hashable], start: int) -> int:
+        """How many blocks of a text are here, one after the other from block `start` on; changes nothing."""
+        place: _Place | None = self._roots[member]
+        for end, key in enumerate(keys):
+            assert place is not None
+            place = place.children.get(key)
+            if place is None or (end >= start and place not in self._held):
+                return max(end - start, 0)
+        return max(len(keys) - start, 0)
+
+    def load(self, member: int, keys: Sequence[Hashable], start: int) -> None:
+        """Read the blocks of a text from block `start` on, all of which are here."""
+        for place in self._places(member, keys)[start:][::-1]:
+            self._held.move_to_end(place)
+            self.loaded[member] += 1
+
+    def put(self, member: int, keys: Sequence[Hashable], start: int) -> None:
+        """Take the blocks of a text from block `start` on; those that are larger than the whole tier are lost."""
+        size = self._block_bytes[member]
+        if size > self._num_bytes:
+            return
+        for place in self._places(member, keys)[start:][::-1]:
+            if place in self._held:
+                self._held.move_to_end(place)
+                continue
+            self._held[place] = None
+            self.stored[member] += 1
+            self.used_bytes += size
+            while self.used_bytes > self._num_bytes:
+                self._drop()
+            self.most_bytes = max(self.most_bytes, self.used_bytes)
+
+    def _places(self, member: int, keys: Sequence[Hashable]) -> list[_Place]:
+        """Of all blocks of a text, made where there are none."""
+        place = self._roots[member]
+        found = []
+        for key in keys:
+            after = place.children.get(key)
+            if after is None:
+                after = place.children[key] = _Place(place, key, member)
+            found.append(after)
+            place = after
+        return found
+
+    def _drop(self) -> None:
+        """Lose the oldest copy."""
+        place, _ = self._held.popitem(last=False)
+        self.used_bytes -= self._block_bytes[place.member]
+        self.dropped[place.member] += 1
+        while place.parent is not None and not place.children and place not in self._held:
+            del place.parent.children[place.key]
+            place = place.parent
+
+
+class PrefixHits(NamedTuple):
+    """Counts over the texts that were opened, those of resumed requests left out.
+
+    What `drop_units` took from a hit counts as asked and not found.
+    """
+
+    asked_blocks: int  # full blocks of the texts
+    found_blocks: int
+    asked_tokens: int  # of the texts, their last, partial blocks included
+    found_tokens: int
+
+
+class Keys(Protocol):
+    """One key per block of a text, such as `BlockKeys` or a `Run`. Equal keys after equal keys: equal blocks."""
+
+    def __getitem__(self, blocks: slice, /) -> Run:
+        """Keys of a range of blocks; fewer where the text has an end."""
+
+
+class _Held:
+    """What one owner holds: `num_cached` blocks in the tree, up to its tip, and others behind them."""
+
+    __slots__ = ("num_blocks", "num_cached", "tip")
+
+    def __init__(self, tip: Node, num_cached: int) -> None:
+        self.tip = tip
+        self.num_cached = num_cached
+        self.num_blocks = num_cached
+
+
+class MemberKv:
+    """Blocks of one member. An owner is an integer of the caller, from `open` to `close`.
+
+    - `open` takes the cached prefix: those blocks leave the queue of eviction.
+    - `reserve` takes free blocks first; what lacks is evicted, just so many blocks, in the order of `PrefixTree`.
+    - `commit` puts full blocks into the cache at once. If an equal block is there (two requests computed it at the same
+      time, or `drop_units` had it computed again), the owner shares it and its own is free.
+    - `close` frees blocks that are not full, or not committed; of the others those that nobody else refers to join the
+      queue of eviction, the last of the text first. Owners that end in one step are released in the order of the calls.
+    """
+
+    __slots__ = (
+        "_asked_blocks", "_asked_tokens", "_block_tokens", "_found_blocks", "_held", "_tree", "free_blocks", "limits",
+    )  # fmt: skip
+
+    def __init__(self, limits: KvLimits) -> None:
+        self.limits = limits
+        self.free_blocks = limits.num_blocks
+        self._block_tokens = limits.block_tokens
+        self._tree = PrefixTree()
+        self._held: dict[int, _Held] = {}
+        self._asked_blocks = self._asked_tokens = self._found_blocks = 0
+
+    @property
+    def evictable_blocks(self) -> int:
+        """Cached blocks that nobody uses."""
+        return self._tree.num_evictable
+
+    @property
+    def available_blocks(self) -> int:
+        """That owners may still get: free and evictable ones."""
+        return self.free_blocks + self._tree.num_evictable
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks that owners hold; one that several share counts once."""
+        return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
+
+    @property
+    def first_keys(self) -> Container[int]:
+        """Keys of the first blocks of all texts that are cached, whatever becomes of them."""
+        return self._tree.root.children.keys()
+
+    @property
+    def common_tokens(self) -> int:
+        """Of the longest text that every owner begins with and holds in cached blocks; 0 of fewer than two owners."""
+        if len(self._held) < 2:
+            return 0
+        node = next(iter(self._held.values())).tip
+        num_blocks = 0
+        while node.parent is not None:
+            if node.num_references == len(self._held):
+                num_blocks += len(node.keys)
+            node = node.parent
+        return num_blocks * self._block_tokens
+
+    def repeated_tokens(self, owners: Iterable[int], *, least_tokens: int, least_owners: int) -> int:
+        """Tokens in cached blocks that owners hold in common, less those of each such block once.
+
+        Args:
+            owners: who hold something.
+            least_tokens: of a text up to the end of a run of blocks, for these to count.
+            least_owners: of those given that hold a run, for it to count, >= 2.
+        """
+        found: dict[Node, tuple[int, int]] = {}  # end of its text in blocks, owners
+        for owner in owners:
+            held = self._held[owner]
+            node, end = held.tip, held.num_cached
+            while node.parent is not None:
+                found[node] = end, found[node][1] + 1 if node in found else 1
+                end -= len(node.keys)
+                node = node.parent
+        least_blocks = least_tokens / self._block_tokens
+        blocks = [
+            (count - 1) * len(node.keys)
+            for node, (end, count) in found.items()
+            if count >= least_owners and end >= least_blocks
+        ]
+        return sum(blocks) * self._block_tokens
+
+    @property
+    def free_share(self) -> float:
+        """Share of the blocks that owners may still get, in [0, 1]: free and evictable ones."""
+        return self.available_blocks / self.limits.num_blocks
+
+    @property
+    def hits(self) -> PrefixHits:
+        """What `open` was asked for and found, so far."""
+        found = self._found_blocks
+        return PrefixHits(self._asked_blocks, found, self._asked_tokens, found * self._block_tokens)
+
+    def lookup(self, keys: Run) -> int:
+        """How many leading blocks are cached; changes nothing."""
+        return self._tree.match(keys).num_blocks
+
+    def hit_tokens(self, keys: Keys, text_tokens: int) -> int:
+        """Tokens of a text that the prefix cache holds; changes nothing."""
+        return self._hit(keys, text_tokens)[0] * self._block_tokens
+
+    def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
+        """What `open` would return; changes nothing."""
+        return self.hit_tokens(keys, text_tokens)
+
+    def frozen(self) -> "MemberKv":
+        """A copy of the prefix cache as it is now, for `lookup` and `hit_tokens` only."""
+        copied = MemberKv(self.limits)
+        copied._tree = self._tree.copy()
+        return copied
+
+    def fits(self, keys: Keys, text_tokens: int, num_tokens: int) -> bool:
+        """Whether `open`, and after it `reserve` of `num_tokens`, would both do; changes nothing.
+
+        So an engine that cannot admit a request yet leaves the order of eviction and the hits as they were, and asks
+        every member before the first one opens.
+        """
+        blocks = -(-num_tokens // self._block_tokens)
+        available = self.available_blocks
+        if blocks <= available:
+            return True
+        # A hit spares blocks only as far as they are used already: others come out of what is available.
+        return blocks - self._hit(keys, text_tokens)[1] <= available
+
+    def open(
+        self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
+    ) -> int:
+        """Give a new owner the blocks of its text that are cached.
+
+        Args:
+            owner: who holds nothing yet.
+            keys: of the text's blocks.
+            text_tokens: of the whole text, >= 1: the prompt, and what was emitted before a preemption. Its last token
+                is never in a hit, since what follows it is computed from it.
+            resumes: after a preemption; `hits` leaves it out, since a request that finds its own blocks again would
+                flatter the cache.
+            hit_tokens: what `hit_tokens` has just said of the text; None: it is looked up.
+
+        Returns:
+            Tokens that the owner holds now, a multiple of `block_tokens`.
+
+        Raises:
+            ValueError: the owner holds something.
+        """
+        if owner in self._held:
+            raise ValueError(f"owner {owner} is open already")
+        num_blocks = 0
+        tip = self._tree.root
+        if self.limits.prefix_cache:
+            if hit_tokens is None:
+                hit_tokens = self.hit_tokens(keys, text_tokens)
+            num_blocks = hit_tokens // self._block_tokens
+            if num_blocks:
+                tip = self._tree.take(keys[:num_blocks])
+            if not resumes:
+                self._asked_blocks += text_tokens // self._block_tokens
+                self._asked_tokens += text_tokens
+                self._found_blocks += num_blocks
+        self._held[owner] = _Held(tip, num_blocks)
+        return num_blocks * self._block_tokens
+
+    def reserve(self, owner: int, num_tokens: int) -> bool:
+        """Make an owner hold blocks for so many tokens in all; it keeps what it has beyond them.
+
+        Returns:
+            False, and nothing has changed, if free and evictable blocks do not suffice.
+        """
+        held = self._held[owner]
+        more = -(-num_tokens // self._block_tokens) - held.num_blocks
+        if more <= 0:
+            return True
+        if not self.take(more):
+            return False
+        held.num_blocks += more
+        return True
+
+    def take(self, num_blocks: int) -> bool:
+        """Take blocks for owners who are told apart later, by `hold`: `reserve` in two steps.
+
+        Returns:
+            False, and nothing has changed, if free and evictable blocks do not suffice.
+        """
+        short = num_blocks - self.free_blocks
+        if short > 0:
+            if short > self._tree.num_evictable:
+                return False
+            self._tree.evict(short)
+            self.free_blocks += short
+        self.free_blocks -= num_blocks
+        return True
+
+    def hold(self, owner: int, num_tokens: int) -> None:
+        """Let an owner have blocks for so many tokens in all, no fewer than it has, of those that were taken."""
+        self._held[owner].num_blocks = -(-num_tokens // self._block_tokens)
+
+    def commit(self, owner: int, num_tokens: int, keys: Keys) -> None:
+        """Put the full blocks of an owner's first `num_tokens`, all of them computed, into the prefix cache.
+
+        Raises:
+            ValueError: the owner holds fewer blocks, or `keys` end before them.
+        """
+        held = self._held[owner]
+        full = num_tokens // self._block_tokens
+        if num_tokens > held.num_blocks * self._block_tokens:
+            held_tokens = held.num_blocks * self._block_tokens
+            raise ValueError(f"num_tokens of owner {owner} must be <= {held_tokens}, which it holds, got {num_tokens}")
+        more = full - held.num_cached
+        if more <= 0 or not self.limits.prefix_cache:
+            return
+        new = keys[held.num_cached : full]
+        if len(new) < more:
+            raise ValueError(f"keys of owner {owner} must be >= {full}, got {held.num_cached + len(new)}")
+        held.tip, shared = self._tree.extend(held.tip, new)
+        held.num_cached = full
+        self.free_blocks += shared
+
+    def close(self, owner: int) -> None:
+        """Release everything that an owner holds; it may open again."""
+        held = self._held.pop(owner)
+        self.free_blocks += held.num_blocks - held.num_cached
+        self._tree.release(held.tip)
+
+    def _hit(self, keys: Keys, text_tokens: int) -> tuple[int, int]:
+        """Blocks of a hit, and how many of them somebody uses."""
+        if not self.limits.prefix_cache:
+            return 0, 0
+        found = self._tree.match(keys[: (text_tokens - 1) // self._block_tokens])
+        hit = max(0, found.num_blocks - self.limits.drop_units)
+        return hit, min(found.num_referenced, hit)
+
+
+class FirstBlocks(NamedTuple):
+    """The first blocks of cached texts.
+
+    Attributes:
+        unit_tokens: of a unit of the workload; 0 if there are no ids.
+        block_tokens: of a block, >= 1.
+        keys: of all texts' first blocks, as they are whenever one looks.
+    """
+
+    unit_tokens: int
+    block_tokens: int
+    keys: Container[int]
+
+
+def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:
+    """Of the texts in a member's prefix cache; `unit_tokens` as there."""
+    return FirstBlocks(unit_tokens, kv.limits.block_tokens, kv.first_keys)
+
+
+def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | None:
+    """Key of a prompt's first block, as `BlockKeys` has it; None: others can share no block of the prompt."""
+    blocks = arrival.blocks
+    if min(arrival.prompt_tokens, len(blocks) * unit_tokens) < block_tokens:
+        return None
+    return blocks[max(block_tokens // unit_tokens, 1) - 1]
+
+
+class OffloadingKv(MemberKv):
+    """As `MemberKv`, but a hit goes on in host memory where device memory has no more of a text.
+
+    `open` takes blocks for what host memory has, which evicts others as `reserve` does, and puts them into the prefix
+    cache. `hits` are those of device memory alone, and so is what routers see (`hit_tokens`).
+
+    Args:
+        limits: of the member.
+        host: takes what is evicted.
+        member: its number there.
+    """
+
+    __slots__ = ("_host", "_member")
+
+    def __init__(self, limits: KvLimits, host: HostTier, member: int) -> None:
+        super().__init__(limits)
+        self._host = host
+        self._member = member
+        self._tree = PrefixTree(self._evicted)
+
+    def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
+        """See `MemberKv`."""
+        return self._whole_hit(keys, text_tokens)[1] * self._block_tokens
+
+    def hit_tokens(self, keys: Keys, text_tokens: int) -> int:
+        """Of device memory; see `MemberKv`."""
+        return super()._hit(keys, text_tokens)[0] * self._block_tokens
+
+    def open(
+        self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
+    ) -> int:
+        """See `MemberKv`; there must be room for all of the hit, as `fits` says of the tokens of the text."""
+        on_device, whole, _ = self._whole_hit(keys, text_tokens)
+        if on_device < whole:  # what goes to the host while room is made must not push out what is read
+            self._host.load(self._member, keys[:whole], on_device)
+        super().open(owner, keys, text_tokens, resumes=resumes, hit_tokens=on_device * self._block_tokens)
+        num_tokens = whole * self._block_tokens
+        enough = self.reserve(owner, num_tokens)
+        assert enough, "`fits` was not asked"
+        self.commit(owner, num_tokens, keys)
+        return num_tokens
+
+    def _hit(self, keys: Keys, text_tokens: int) -> tuple[int, int]:
+        on_device, _, num_referenced = self._whole_hit(keys, text_tokens)
+        return on_device, num_referenced
+
+    def _whole_hit(self, keys: Keys, text_tokens: int) -> tuple[int, int, int]:
+        """Leading blocks of a hit on the device, of all of it, and of those on the device that somebody uses."""
+        if not self.limits.prefix_cache:
+            return 0, 0, 0
+        within = keys[: (text_tokens - 1) // self._block_tokens]
+        found = self._tree.match(within)
+        whole = found.num_blocks + self._host.num_found(self._member, within, found.num_blocks)
+        whole = max(0, whole - self.limits.drop_units)
+        return min(found.num_blocks, whole), whole, min(found.num_referenced, whole)
+
+    def _evicted(self, path: Run, num_blocks: int) -> None:
+        self._host.put(self._member, path, len(path) - num_blocks)
+
+
+class HostMemory:
+    """Takes evicted blocks of members, and adds up the seconds of those that are loaded.
+
+    Args:
+        offload: what goes where.
+    """
+
+    def __init__(self, offload: Offload) -> None:
+        members = list(offload.members.values())
+        self._numbers = {name: number for number, name in enumerate(offload.members)}
+        self._block_ps = [member.block_ps for member in members]
+        self._devices = [member.device for member in members]
+        self._tier = HostTier(offload.host_bytes, [member.block_bytes for member in members])
+        self._seen = [0] * len(members)
+        self._load_ps = 0
+        self._latest = (0, 0)  # when it began, and how long it takes
+
+    def member(self, name: str, limits: KvLimits) -> MemberKv:
+        """The memory of a member, its evicted blocks offloaded if it is among those that are."""
+        number = self._numbers.get(name)
+        return MemberKv(limits) if number is None else OffloadingKv(limits, self._tier, number)
+
+    def take_load_ps(self, start_ps: int) -> int:
+        """Of all blocks that were loaded since this was asked last: they come back from `start_ps` on.
+
+        Links of devices work side by side, and each carries one block after the other.
+        """
+        loaded = self._tier.loaded
+        if loaded == self._seen:
+            return 0
+        by_device: dict[str, int] = {}
+        for device, block_ps, now, before in zip(self._devices, self._block_ps, loaded, self._seen, strict=True):
+            by_device[device] = by_device.get(device, 0) + (now - before) * block_ps
+        self._seen = list(loaded)
+        load_ps = max(by_device.values())
+        self._load_ps += load_ps
+        self._latest = start_ps, load_ps
+        return load_ps
+
+    def totals(self, until_ps: int) -> HostTotals:
+        """See `HostTotals`; the run ends then, and what was to come back after that does not count."""
+        tier = self._tier
+        start_ps, load_ps = self._latest
+        after_ps = min(max(start_ps + load_ps - until_ps, 0), load_ps)
+        return HostTotals(
+            stored={name: tier.stored[number] for name, number in self._numbers.items()},
+            loaded={name: tier.loaded[number] for name, number in self._numbers.items()},
+            dropped={name: tier.dropped[number] for name, number in self._numbers.items()},
+            most_bytes=tier.most_bytes,
+            load_ps=self._load_ps - after_ps,
+        )

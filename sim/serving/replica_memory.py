@@ -1,0 +1,297 @@
+"""The KV memory of one replica: every member's blocks, held by the requests of the batch."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...base.errors import ArgumentError, counted
+from ...decoding.pool import Pool
+from ...traces.workloads.arrival import Arrival
+from .limits import EngineLimits, KvLimits, Preemption
+from .memory import BlockKeys, HostMemory, MemberKv
+
+
+class KvOwner(Protocol):
+    """A request that holds blocks, such as `ServedSession`, where these are told."""
+
+    @property
+    def arrival(self) -> Arrival:
+        """What is wanted."""
+        ...
+
+    @property
+    def serial(self) -> int:
+        """Of the request in its run."""
+        ...
+
+    @property
+    def num_text(self) -> int:
+        """Prompt and committed tokens."""
+        ...
+
+    @property
+    def most_tokens(self) -> int:
+        """That its text ever has."""
+        ...
+
+    @property
+    def cached(self) -> list[int]:
+        """Tokens that each member's cache holds, by level."""
+        ...
+
+    @property
+    def room_held(self) -> list[int]:
+        """Tokens that its blocks of each member have room for, by level."""
+        ...
+
+    @property
+    def full_at(self) -> list[int]:
+        """Tokens of the text with which a further block may enter the prefix cache, by level."""
+        ...
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it was ever admitted."""
+        ...
+
+
+class ReplicaMemory:
+    """Counts blocks; what caches hold of a text is in `session.cached`. Letter: L levels.
+
+    A block of computed and committed text enters the prefix cache at once. Where requests are retracted, what a request
+    wrote since it was admitted does when it ends, as SGLang has it: a retracted request finds its prompt again, and its
+    answer only as far as it was prefilled before.
+
+    The target holds what is committed, what is pending, what a draft asks for, and one token more. A member below it
+    holds nothing but its prefix hit until it runs first, so that requests which do not draft leave it alone.
+
+    Args:
+        pool: the members.
+        limits: of the replica.
+        unit_tokens: of the workload's blocks.
+
+    Attributes:
+        members: `[L]` of each member; None for one that keeps no keys and values. Whoever holds or releases blocks
+            other than through this object reads their figures there.
+        host: takes what prefix caches evict; None: nobody does.
+
+    Raises:
+        ArgumentError: a model without limits, blocks that do not go with the units of the workload.
+    """
+
+    def __init__(self, pool: Pool, limits: EngineLimits, unit_tokens: int) -> None:
+        missing = [member.name for member in pool.members if not member.model_free and member.name not in limits.kv]
+        if missing:
+            raise ArgumentError(f"`kv` must hold limits of every model, {missing[0]} has none")
+        for name, kv in limits.kv.items():
+            self._check_units(name, kv, unit_tokens)
+        self.host = None if limits.offload is None else HostMemory(limits.offload)
+        host = self.host
+        kvs = {name: MemberKv(own) if host is None else host.member(name, own) for name, own in limits.kv.items()}
+        self.members = tuple(None if member.model_free else kvs[member.name] for member in pool.members)
+        self._names = pool.names
+        self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
+        self._target = pool.target_level
+        self._limits = limits
+        self._unit_tokens = unit_tokens
+        self._keys: dict[int, list[BlockKeys]] = {}
+        self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
+        self._used_blocks: list[int] = []
+        self._free_share = 1.0
+        self._has_changed = True
+        self._retracts = limits.preemption == Preemption.fewest_tokens
+        self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether any member has a prefix cache."""
+        return bool(self._caching)
+
+    @property
+    def used_blocks(self) -> list[int]:
+        """`[L]`, 0 for a member without memory; not to be changed."""
+        if self._has_changed:
+            self._count()
+        return self._used_blocks
+
+    @property
+    def free_share(self) -> float:
+        """Share of the blocks that are free or can be taken, of the member with the least."""
+        if self._has_changed:
+            self._count()
+        return self._free_share
+
+    def _count(self) -> None:
+        """Work out what is asked for several times an operation, and stays as it is in most."""
+        self._used_blocks = [0 if kv is None else kv.used_blocks for kv in self.members]
+        self._free_share = min([kv.free_share for _, kv in self._models])
+        self._has_changed = False
+
+    def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
+        """Why a request can never run, in words that such requests share; "" if it can.
+
+        Args:
+            arrival: the request.
+            answer_tokens: that are written here; None: all.
+        """
+        tokens = arrival.prompt_tokens + arrival.output_tokens
+        for name, most in self._limits.max_model_len.items():
+            if tokens > most:
+                return f"longer than the {counted(most, 'token')} of max_model_len of {name}"
+        if answer_tokens is not None:
+            tokens = arrival.prompt_tokens + answer_tokens
+        for level, kv in self._models:
+            if tokens > kv.limits.num_tokens:
+                held = kv.limits.num_tokens
+                return f"longer than the {counted(held, 'token')} that KV memory of {self._names[level]} holds"
+        return ""
+
+    @property
+    def target(self) -> MemberKv:
+        """Blocks of the target."""
+        return self._models[-1][1]
+
+    def cached_tokens(self, arrival: Arrival, kv: MemberKv) -> int:
+        """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
+        # Without the private keys behind: those of serial 0 are another request's.
+        return kv.hit_tokens(self.block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
+
+    def block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
+        """Of the blocks of a request's text in a member's memory."""
+        blocks, answer = (arrival.blocks, arrival.answer) if kv.limits.prefix_cache else ((), ())
+        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial, answer)
+
+    def admit(self, session: KvOwner, budget: int) -> int:
+        """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
+
+        A member below the target must have room for the text as well, though it takes none yet: else the request would
+        be put back at its first draft.
+
+        Returns:
+            Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
+        """
+        text = session.num_text
+        keys = self._keys_of(session)
+        target_keys, target = keys[-1], self._models[-1][1]
+        hit = target.usable_tokens(target_keys, text)
+        chunk = min(text - hit, budget)
+        upto = hit + chunk
+        wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
+        return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
+
+    def has_room(self, session: KvOwner, num_tokens: int) -> bool:
+        """Whether the target could hold so many tokens for a request that waits; changes nothing."""
+        return self._models[-1][1].fits(self._keys_of(session)[-1], session.num_text, num_tokens)
+
+    def receive(self, session: KvOwner) -> int | None:
+        """Take prefix hits, and blocks for a text that was read elsewhere; the session learns what its caches hold.
+
+        That is all but its newest token in the target's, as after a prefill here, and hits in the others'.
+
+        Returns:
+            Tokens that the target's prefix cache does not hold, >= 0; None: memory is short, and nothing has changed.
+        """
+        text, level = session.num_text, self._target
+        keys = self._keys_of(session)
+        if not self._opened(session, keys, [text + 1] * len(keys), resumes=False):
+            return None
+        found, session.cached[level] = session.cached[level], text - 1
+        return text - 1 - found
+
+    def _keys_of(self, session: KvOwner) -> list[BlockKeys]:
+        keys = self._keys.get(session.serial)
+        if keys is None:
+            keys = [self.block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
+            self._keys[session.serial] = keys
+        return keys
+
+    def _opened(self, session: KvOwner, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool) -> bool:
+        """Take hits of all models if each then has room for the tokens wanted of it; the target's blocks are held."""
+        text, serial = session.num_text, session.serial
+        members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
+        if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
+            return False
+        for own_keys, level, kv in reversed(members):  # the target first: whose hit is as it was told
+            held = kv.open(serial, own_keys, text, resumes=resumes)
+            session.cached[level] = session.room_held[level] = session.full_at[level] = held
+        self._has_changed = True
+        self.reserve(session, self._target, wanted[-1])
+        if self._retracts:
+            self._prefilled[serial] = text
+        return True
+
+    def reserve(self, session: KvOwner, level: int, num_tokens: int) -> bool:
+        """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
+
+        Returns:
+            False, and nothing has changed, if memory is short.
+        """
+        kv = self.members[level]
+        if kv is None:
+            return True
+        wanted = min(num_tokens, session.most_tokens)
+        if wanted <= session.room_held[level]:
+            return True
+        if not kv.reserve(session.serial, wanted):
+            return False
+        size = kv.limits.block_tokens
+        session.room_held[level] = -(-wanted // size) * size
+        self._has_changed = True
+        return True
+
+    def take(self, level: int, num_blocks: int) -> bool:
+        """Take blocks of a member for requests that are told apart later, by `hold`; a number below 0 gives back.
+
+        Returns:
+            False, and nothing has changed, if memory is short.
+        """
+        kv = self.members[level]
+        self._has_changed = True
+        return kv is None or kv.take(num_blocks)
+
+    def hold(self, session: KvOwner, level: int, num_blocks: int) -> None:
+        """Let a request have so many blocks of a member in all, of those that were taken."""
+        kv = self.members[level]
+        if kv is not None:
+            session.room_held[level] = num_blocks * kv.limits.block_tokens
+            kv.hold(session.serial, session.room_held[level])
+
+    def commit(self, session: KvOwner) -> None:
+        """Full blocks of what is computed and committed enter the prefix caches."""
+        for index, level, kv in self._caching:
+            text = self._prefilled[session.serial] if self._retracts else session.num_text
+            tokens = min(session.cached[level], text)
+            if tokens >= session.full_at[level]:
+                serial, size = session.serial, kv.limits.block_tokens
+                kv.commit(serial, tokens, self._keys[serial][index])
+                session.full_at[level] = (tokens // size + 1) * size
+                self._has_changed = True
+
+    def put_back(self, session: KvOwner) -> None:
+        """Release what a request holds; it finds its full blocks again while they are cached."""
+        self._release(session.serial)
+
+    def close(self, session: KvOwner) -> None:
+        """Release what a request holds, for good."""
+        if self._retracts:
+            self._prefilled[session.serial] = session.num_text
+            self.commit(session)
+        self.release(session.serial)
+
+    def release(self, serial: int) -> None:
+        """Release what a request holds, for good; nothing of it is looked at."""
+        self._prefilled.pop(serial, None)
+        self._release(serial)
+        del self._keys[serial]
+
+    def _release(self, serial: int) -> None:
+        self._has_changed = True
+        for _, kv in reversed(self._models):
+            kv.close(serial)
+
+    @staticmethod
+    def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:
+        if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
+            raise ArgumentError(
+                f"block_tokens of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
+                f"multiple of them, got {kv.block_tokens}"
+            )

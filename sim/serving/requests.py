@@ -1,0 +1,595 @@
+"""The session of a served request: as long as its workload says, in what a recorded request answers, again and again.
+
+How long the target's own answers to recorded requests are: of these a served request repeats one.
+
+Which recorded request a served one replays: drawn by its id, so that every policy and router meets the same luck.
+
+The loop of a replica, and what it tells: steps are added up, not written down.
+
+A **segment** is one recorded answer. A request that wants more tokens than that starts it anew; drafts stop at a
+segment's end as at an answer's end, and an end-of-sequence token ends a segment, not the request. What came before
+the segment counts as prompt, so that all lengths stay right.
+
+Who waits, who runs, and in which order: the two queues of a replica.
+
+How many tokens those who run may still write, as SGLang guesses it before it admits a request.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import floor
+from typing import NamedTuple, cast
+
+from ...base.errors import ArgumentError, counted
+from ...decoding.legal_steps import Policy
+from ...decoding.loop import Loop
+from ...decoding.pool import Pool
+from ...decoding.results import COMMIT, Drafted, Judged, OpRecord, Results, StepRecord
+from ...decoding.seen import Observation
+from ...decoding.session import Session
+from ...decoding.steps import Commit, Draft, Outcome, Verify
+from ...decoding.trees import DraftTree
+from ...decoding.world import DraftOp, Op, VerifyItem, World
+from ...traces.recording import Request
+from ...traces.workloads.arrival import Arrival
+from ..recorded import RecordedAnswers, Replayed
+
+
+class AnswerLengths:
+    """Plays each request once, when it is first asked for.
+
+    Args:
+        pool: members of the recording.
+        answers: of the recording.
+    """
+
+    def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
+        self._pool = pool
+        self._answers = answers
+        self._lengths: dict[str, tuple[int, int]] = {}
+
+    def of(self, request_id: str) -> int:
+        """Tokens that the target alone writes, >= 1; raises KeyError for a request that the recording does not hold."""
+        return self._of(request_id)[0]
+
+    def most_of(self, request_id: str) -> int:
+        """Tokens that the recording allowed the answer, which may end before; raises KeyError as `of`."""
+        return self._of(request_id)[1]
+
+    def _of(self, request_id: str) -> tuple[int, int]:
+        lengths = self._lengths.get(request_id)
+        if lengths is None:
+            lengths = self._lengths[request_id] = self._played(request_id)
+        return lengths
+
+    def _played(self, request_id: str) -> tuple[int, int]:
+        answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
+        name = f"\0{request_id}"  # unlike that of any served request
+        replayed = answers.replay(name, request_id)
+        session = Session(
+            pool=self._pool,
+            request_id=name,
+            tag=replayed.tag,
+            prompt=replayed.prompt,
+            budget=replayed.budget,
+            eos=replayed.eos,
+            ending=replayed.ending,
+        )
+        session.place = replayed.place
+        while not session.done:
+            judged = answers.judged(session, step, level)
+            assert not judged.num_modelled, "a recorded answer is recorded to its end"
+            session.judged(step, level, judged, duration_s=0.0, num_rows=1)
+        answers.release(name)
+        return len(session.emitted), replayed.budget
+
+
+MOST_SHOWN = 8  # tags in an error
+
+
+class DrawnRequests:
+    """Draws requests of a recording.
+
+    Args:
+        requests: of the recording, at least one.
+        seed: of the draws; another one draws others.
+    """
+
+    def __init__(self, requests: Iterable[Request], *, seed: int) -> None:
+        self._seeded = blake2b(f"{seed}\0".encode(), digest_size=8)
+        self._by_tag: dict[str, list[str]] = {"": []}
+        for request in requests:
+            self._by_tag[""].append(request.request_id)
+            if request.tag:
+                self._by_tag.setdefault(request.tag, []).append(request.request_id)
+
+    def check(self, request_id: str, tag: str) -> None:
+        """Raises ArgumentError for a tag that no recorded request has."""
+        if tag not in self._by_tag:
+            raise self._unknown(request_id, tag)
+
+    def of(self, request_id: str, tag: str) -> str:
+        """Id of the recorded request that stands for a served one: any of its tag, of all if `tag` is "".
+
+        The same on any machine, whatever else is drawn.
+
+        Raises:
+            ArgumentError: a tag that no recorded request has.
+        """
+        ids = self._by_tag.get(tag)
+        if ids is None:
+            raise self._unknown(request_id, tag)
+        drawn = self._seeded.copy()
+        drawn.update(request_id.encode())
+        return ids[int.from_bytes(drawn.digest()) % len(ids)]
+
+    def _unknown(self, request_id: str, tag: str) -> ArgumentError:
+        return ArgumentError(f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}")
+
+    def _tags(self) -> str:
+        tags = sorted(tag for tag in self._by_tag if tag)
+        if not tags:
+            return "they have none"
+        shown = ", ".join(tags[:MOST_SHOWN]) + (", ..." if len(tags) > MOST_SHOWN else "")
+        return f"it has {counted(len(tags), 'tag')}: {shown}"
+
+
+class BatchNotes:
+    """A ledger (`decoding.ledger.Ledger`) that keeps sums, those of steps mutated by `ServedLoop`. Letter: L levels.
+
+    Attributes:
+        judged: `[L]` (requests, drafted tokens, accepted ones, own ones) since they were taken last; prefills apart.
+        num_forwards: of the operation that finished last.
+        num_modelled: decisions that were modelled rather than replayed.
+        committed: ids of requests with a Commit since they were taken last.
+    """
+
+    def __init__(self, num_levels: int) -> None:
+        self.judged = [[0, 0, 0, 0] for _ in range(num_levels)]
+        self.num_forwards = 0
+        self.num_modelled = 0
+        self.committed: list[str] = []
+
+    def note_op(self, record: OpRecord) -> None:
+        """An operation finished."""
+        self.num_forwards = record.num_forwards
+
+    def note_step(self, record: StepRecord) -> None:
+        """A Commit finished; of other steps the loop tells no records."""
+        assert record.kind == COMMIT
+        self.committed.append(record.request_id)
+
+    def note_failed(self, request_id: str, error: str, end_s: float) -> None:
+        """Never told: rows that replay answers do not fail."""
+
+    def note_preempted(self, request_id: str) -> None:
+        """Never told: a replica puts requests back itself."""
+
+    def take_judged(self, level: int) -> tuple[int, int, int, int]:
+        """The sums of a level, which begin anew."""
+        num_rows, drafted, accepted, own = self.judged[level]
+        self.judged[level] = [0, 0, 0, 0]
+        return num_rows, drafted, accepted, own
+
+    def take_committed(self) -> list[str]:
+        """The ids, which begin anew."""
+        committed, self.committed = self.committed, []
+        return committed
+
+
+class ServedLoop(Loop):
+    """A `Loop` whose ledger keeps sums; arguments as there."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        policy: Policy,
+        name: str,
+        world: World,
+        notes: BatchNotes,
+        decide_s: float,
+        view: type[Observation],
+    ) -> None:
+        super().__init__(pool=pool, policy=policy, name=name, world=world, ledger=notes, decide_s=decide_s, view=view)
+        self._notes = notes
+
+    def take(self, op: Op, results: Results, now_s: float) -> int:
+        """`finish`, of an operation whose rows have all run and none of which is a prefill; returns its forwards.
+
+        The free share of memory is left to the caller.
+        """
+        level, rows, forwards, duration_s = op.level, results.rows, results.forwards, results.duration_s
+        num_rows, num_forwards, new_tokens = len(op.items), 0, 0
+        for _, new, repeats, _ in forwards:
+            num_forwards += repeats if new else 0
+            new_tokens += repeats * new
+        load, notes = self.load, self._notes
+        load.now_s = now_s
+        load.batch[level], load.duration_s[level] = num_rows, duration_s
+        load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        if isinstance(op, DraftOp):
+            for (session, draft), drafted in zip(op.items, cast(list[Drafted], rows), strict=True):
+                outcome = session.drafted(draft, level, drafted, duration_s=duration_s, num_rows=num_rows)
+                notes.num_modelled += drafted.num_modelled
+                self._feed_back(session, outcome)
+        else:
+            for (session, verify), judged in zip(op.items, cast(list[Judged], rows), strict=True):
+                outcome = session.judged(verify, level, judged, duration_s=duration_s, num_rows=num_rows)
+                self._note_judged(level, judged, outcome, 0)
+                self._feed_back(session, outcome)
+        return num_forwards
+
+    def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
+        self._notes.num_modelled += row.num_modelled
+
+    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
+        self.load.context_tokens += outcome.num_emitted
+        notes = self._notes
+        notes.num_modelled += row.num_modelled
+        if not prefill:
+            sums = notes.judged[level]
+            sums[0] += 1
+            sums[1] += outcome.num_judged
+            sums[2] += outcome.num_accepted
+            sums[3] += outcome.num_own
+
+
+NEVER = -1
+
+
+class Deadline(NamedTuple):
+    """When a class of service levels wants tokens, seconds.
+
+    Attributes:
+        first_token_s: after the arrival.
+        token_s: for each token after the first.
+    """
+
+    first_token_s: float
+    token_s: float
+
+    def after(self, arrived_at_s: float) -> "Deadline":
+        """The same of a request that arrived then, its first one on the clock of the run."""
+        return Deadline(arrived_at_s + self.first_token_s, self.token_s)
+
+
+class ServedSession(Session):
+    """One request while it is served.
+
+    Args:
+        pool: the members.
+        arrival: what is wanted.
+        serial: of the request in its run.
+        answers: of the recording.
+        recorded_id: the request of the recording that it replays.
+        due: when tokens are due, on the clock of the run: the first one, and seconds for each further; None: never.
+
+    Attributes (and those of `Session`; `emitted` is that of the segment, `num_prompt` all that stands before it):
+        arrival, serial, recorded_id, due: see above.
+        earlier: tokens of the segments before.
+        depths: tokens of the answer that others of its session wait for, and that are not written yet.
+        order: number of its latest admission, which grows with every one; NEVER while it waits.
+        chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
+        scheduled: whether it was ever admitted.
+        most_tokens: that its text ever has, prompt and answer.
+        room_held: `[L]` tokens that the blocks of each member have room for, while it runs.
+        full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
+        num_first: tokens of the first segment, once it is over.
+        num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
+    """
+
+    __slots__ = (
+        "_answers",
+        "arrival",
+        "chunk",
+        "chunk_level",
+        "depths",
+        "due",
+        "earlier",
+        "full_at",
+        "most_tokens",
+        "noted_at_ps",
+        "num_first",
+        "num_noted",
+        "order",
+        "recorded_id",
+        "room_held",
+        "scheduled",
+        "serial",
+    )
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        arrival: Arrival,
+        serial: int,
+        answers: RecordedAnswers,
+        recorded_id: str,
+        due: Deadline | None = None,
+    ) -> None:
+        replayed = answers.replay(arrival.request_id, recorded_id)
+        super().__init__(
+            pool=pool,
+            request_id=arrival.request_id,
+            tag=replayed.tag,
+            prompt=replayed.prompt,
+            budget=replayed.budget,
+            eos=replayed.eos,
+        )
+        self._answers = answers
+        self.recorded_id = recorded_id
+        self.arrival = arrival
+        self.serial = serial
+        self.due = due
+        self.depths = arrival.depths
+        self.num_prompt = arrival.prompt_tokens
+        self.most_tokens = arrival.prompt_tokens + arrival.output_tokens
+        self.room_held = [0] * len(pool.members)
+        self.full_at = [0] * len(pool.members)
+        self.earlier: list[int] = []
+        self.order = NEVER
+        self.scheduled = False
+        self.chunk = 0
+        self.chunk_level = pool.target_level
+        self.num_first = 0
+        self.num_noted = 0
+        self.noted_at_ps = NEVER
+        self._begin(replayed)
+
+    @property
+    def num_text(self) -> int:
+        """Prompt and committed tokens."""
+        return self.num_prompt + len(self.emitted)
+
+    @property
+    def num_answer(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.earlier) + len(self.emitted)
+
+    @property
+    def prefill_left(self) -> int:
+        """Tokens of the text that the target has not read."""
+        return self.num_text - self.cached[self._target]
+
+    def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
+        """See `Session`; a chunk, if one is planned for the member."""
+        if self.chunk and level == self.chunk_level:
+            return self.chunk, self.cached[level]
+        return Session.feed(self, level, verify=verify)
+
+    def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
+        """See `Session`; the end of a segment is not that of the request."""
+        outcome = super().judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
+        return self._going_on(outcome) if outcome.done else outcome
+
+    def committed(self, step: Commit) -> Outcome:
+        """See `Session`, and `judged`."""
+        outcome = super().committed(step)
+        return self._going_on(outcome) if outcome.done else outcome
+
+    def _going_on(self, outcome: Outcome) -> Outcome:
+        """What came of a step at a segment's end: the next segment begins, unless the request is done."""
+        if self.num_answer >= self.arrival.output_tokens:
+            return outcome
+        self.num_prompt += len(self.emitted)
+        self.num_first = self.num_first or len(self.emitted)
+        self.earlier += self.emitted
+        self.emitted = []
+        self._begin(self._answers.replay(self.request_id, self.recorded_id))
+        self.last = outcome = outcome._replace(done=False)
+        return outcome
+
+    def _begin(self, replayed: Replayed) -> None:
+        """Stand at the start of a segment, which the request's own end may cut."""
+        self.place = replayed.place
+        self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
+        self._ending = replayed.ending
+        self._ended = False
+
+
+class ServedView(Observation):
+    """What a policy sees of a served request: its whole answer, not the segment."""
+
+    __slots__ = ()
+
+    _session: ServedSession
+
+    @property
+    def slo(self) -> str:
+        """See `Observation`."""
+        return self._session.arrival.slo
+
+    @property
+    def deadline_s(self) -> float | None:
+        """See `Observation`."""
+        session = self._session
+        due = session.due
+        return None if due is None else due.first_token_s + due.token_s * session.num_answer
+
+    @property
+    def num_prompt(self) -> int:
+        """See `Observation`."""
+        return self._session.arrival.prompt_tokens
+
+    @property
+    def num_emitted(self) -> int:
+        """See `Observation`."""
+        return self._session.num_answer
+
+    def emitted_from(self, start: int) -> list[int]:
+        """See `Observation`."""
+        session = self._session
+        index = start - len(session.earlier)
+        return session.emitted[index:] if index >= 0 else session.earlier[start:] + session.emitted
+
+    @property
+    def remaining(self) -> int:
+        """See `Observation`."""
+        session = self._session
+        return session.arrival.output_tokens - session.num_answer
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits.
+
+    Attributes:
+        arrival: what is wanted.
+        serial: of the request in its run.
+        session: None until memory is first asked for.
+    """
+
+    arrival: Arrival
+    serial: int
+    session: ServedSession | None = None
+
+
+def retracted_last(session: ServedSession) -> tuple[int, int, int]:
+    """Sorts requests that run so that the last one is retracted first: it has the fewest tokens of an answer.
+
+    Of equal ones it has the longest prompt, then it is the latest. So SGLang sorts a batch without speculation
+    (`ScheduleBatch.retract_decode`).
+    """
+    return -session.num_answer, session.arrival.prompt_tokens, session.order
+
+
+class Batch:
+    """The queues of a replica: first come, first served; who was put back stands at the front, who was retracted last.
+
+    Attributes:
+        waiting: in the order in which they are admitted.
+        running: in the order in which they were admitted, `[-1]` the latest.
+        prefilling: those of them whose text the target has not read to its end, in the same order, with their prefill.
+        waiting_tokens: of the texts of those that wait.
+    """
+
+    __slots__ = ("_admissions", "prefilling", "running", "waiting", "waiting_tokens")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Waiting] = deque()
+        self.running: list[ServedSession] = []
+        self.prefilling: dict[ServedSession, VerifyItem] = {}
+        self.waiting_tokens = 0
+        self._admissions = 0
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of texts that the target has still to read."""
+        return self.waiting_tokens + sum(session.prefill_left for session in self.prefilling)
+
+    def arrived(self, request: Waiting) -> None:
+        """A request waits, after all others."""
+        self.waiting.append(request)
+        self.waiting_tokens += request.arrival.prompt_tokens
+
+    def admitted(self, session: ServedSession, item: VerifyItem) -> None:
+        """The first that waits runs now."""
+        self.waiting.popleft()
+        self.waiting_tokens -= session.num_text
+        self.joined(session)
+        self.prefilling[session] = item
+
+    def joined(self, session: ServedSession) -> None:
+        """One runs whose text the target has read."""
+        session.order = self._admissions
+        self._admissions += 1
+        self.running.append(session)
+
+    def put_back(self) -> ServedSession:
+        """The latest that was admitted waits again, before all others."""
+        session = self.running.pop()
+        self.waiting.appendleft(self._waits_again(session))
+        return session
+
+    def retract(self, asking: ServedSession) -> ServedSession:
+        """One that runs waits again, after all others; which, is said by `retracted_last`.
+
+        A prefill that asks for memory is not worth the tokens of others, and goes itself. Before the last one that
+        decodes goes the prefill that has begun; where there is none, others than the batch hold the blocks.
+        """
+        session = asking
+        if asking not in self.prefilling:
+            decoding = [one for one in self.running if one not in self.prefilling]
+            session = max(decoding, key=retracted_last) if len(decoding) > 1 else next(iter(self.prefilling), asking)
+        self.running.remove(session)
+        self.waiting.append(self._waits_again(session))
+        return session
+
+    def _waits_again(self, session: ServedSession) -> Waiting:
+        session.order = NEVER
+        session.chunk = 0
+        self.prefilling.pop(session, None)
+        self.waiting_tokens += session.num_text
+        return Waiting(session.arrival, session.serial, session)
+
+    def read(self, session: ServedSession) -> None:
+        """The target has read the whole text of a request."""
+        del self.prefilling[session]
+
+    def ended(self, session: ServedSession) -> None:
+        """A request is done."""
+        self.running.remove(session)
+        session.order = NEVER
+
+
+# Of SGLang 0.5: `SGLANG_INIT_NEW_TOKEN_RATIO`, `SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR`,
+# `SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS`, `CLIP_MAX_NEW_TOKENS`, `SGLANG_RETRACT_DECODE_STEPS`.
+FIRST_RATIO, LEAST_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+MOST_TOKENS, RETRACT_STEPS = 4096, 20
+
+
+class Written(NamedTuple):
+    """How far an answer is.
+
+    Attributes:
+        tokens: that are out, >= 0.
+        wanted: in all, >= `tokens`.
+    """
+
+    tokens: int
+    wanted: int
+
+    @property
+    def left(self) -> int:
+        """That may still come, as far as they are looked at."""
+        return min(self.wanted - self.tokens, MOST_TOKENS)
+
+
+class AdmissionEstimate:
+    """`ratio` is the share of what may still come that is kept free for those who decode (`new_token_ratio`)."""
+
+    def __init__(self) -> None:
+        self.ratio = FIRST_RATIO
+
+    def stepped(self, running: Iterable[Written], *, decoded: bool, was_short: bool) -> None:
+        """A step is filled.
+
+        Args:
+            running: of all who run now.
+            decoded: whether somebody decodes.
+            was_short: whether somebody was put back.
+        """
+        answers = list(running)
+        if not answers:
+            self.ratio = FIRST_RATIO
+        elif was_short:
+            written = sum(answer.tokens for answer in answers) + RETRACT_STEPS * len(answers)
+            self.ratio = min(1.0, written / (sum(answer.wanted for answer in answers) + 1))
+        elif decoded:
+            least = FIRST_RATIO * LEAST_FACTOR
+            self.ratio = max(self.ratio - (FIRST_RATIO - least) / DECAY_STEPS, least)
+
+    def tokens_for(self, entering: Written, decoding: Iterable[Written], reading: Iterable[Written]) -> int:
+        """Beside its text, tokens that must be free for a request that may enter: for itself, and for others.
+
+        Args:
+            entering: of the request.
+            decoding: of those that decode.
+            reading: of those whose prefill ends with this step; as of the request itself, all of theirs counts.
+        """
+        kept = sum(answer.left * self.ratio for answer in decoding)
+        return entering.left + floor(kept) + sum(answer.left for answer in reading) + 1

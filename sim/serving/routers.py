@@ -1,0 +1,568 @@
+"""What stands between arrivals and replicas: signals, stale or not, and the router that reads them.
+
+The contract of a router: which replica serves a request that has just arrived.
+
+Letters: R replicas, numbered from 0 in the order of the cluster file.
+
+Signals of replicas as they are now, each asked for when it is looked at: mostly a router looks at few.
+
+With `stale_ps` at 0 a router sees replicas as they are when a request arrives. Else it sees the newest snapshot: they
+are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
+run asks for the instant of the next one, and takes it. Letters: R replicas.
+
+Each replica in turn, whatever its load.
+
+How loaded replicas are, and the least loaded of some: what several routers share.
+
+Letters: R replicas.
+
+The replica with the least load.
+
+The replica that has most of the prompt in its prefix cache.
+
+The less loaded of two replicas drawn at random.
+
+Routers as a user names them: `RouterSpec.parse(text)`, then `build(setting)` for every run.
+
+    NAME | NAME,key=value,... | NAME(key=value,...) | path/to/file.py:Class,... | package.module:Class,...
+
+Other packages register theirs in the entry-point group `paceline.routers`.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from operator import index
+from typing import NamedTuple, NoReturn, Protocol, SupportsIndex, overload
+
+from ...base.errors import ArgumentError, at, check_least, check_within, known_are, pass_interrupt, said, told
+from ...base.names import ClassKind
+from ...policies.chains import PlainValue, read_options
+from ...policies.spec import check_signature, name_and_options
+from ...traces.workloads.arrival import Arrival
+from .memory import FirstBlocks, first_key
+
+
+class ReplicaSignals(NamedTuple):
+    """What a replica tells of its load.
+
+    Attributes:
+        running: requests in its batch, >= 0.
+        waiting: requests that are not in it yet, or were put back, >= 0.
+        queued_tokens: of texts that it has still to prefill, those of running requests included, >= 0.
+        free_kv_share: of the blocks of the member with the least, that are free or can be taken, 0 to 1.
+    """
+
+    running: int
+    waiting: int
+    queued_tokens: int
+    free_kv_share: float
+
+
+class Seen(Protocol):
+    """What a router sees, valid during `pick` only."""
+
+    @property
+    def signals(self) -> Sequence[ReplicaSignals]:
+        """`[R]`, as old as the newest snapshot.
+
+        Raises:
+            RouterError: the router says that it does not read them.
+        """
+        ...
+
+    @property
+    def snapshot(self) -> int:
+        """Number of the snapshot: another one whenever signals were taken anew."""
+        ...
+
+    @property
+    def cached(self) -> Mapping[int, int]:
+        """By number of the replica, `cached_tokens` of those that have any, in order: quicker than to ask for each.
+
+        Raises:
+            RouterError: as `cached_tokens`.
+        """
+        ...
+
+    def cached_tokens(self, replica: int) -> int:
+        """Tokens at the start of the prompt that the replica's target has in its prefix cache, as old as the signals.
+
+        Raises:
+            RouterError: signals are snapshots, and the router does not say `reads_prefixes`.
+        """
+        ...
+
+
+class Router(Protocol):
+    """Picks a replica for each request, once.
+
+    A class's constructor takes a `RouterSetting` first, then options. One object serves a whole run. The same setting
+    and the same calls give the same picks, so chance comes from the seed.
+
+    A router that asks for cached prefixes says so by a class attribute `reads_prefixes = True`: only then are they kept
+    with snapshots. One that looks at no signals may say `reads_signals = False`: then replicas need not be as they are
+    at each arrival, which saves time.
+    """
+
+    def pick(self, arrival: Arrival, seen: Seen) -> int:
+        """The number of the replica that serves the request, 0 to R - 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSetting:
+    """What a router is built for.
+
+    Attributes:
+        num_replicas: R, >= 1.
+        seed: of its chance, >= 0.
+    """
+
+    num_replicas: int
+    seed: int = 0
+
+
+class RouterError(ValueError):
+    """A router broke its contract; one line with its name, the request and what it did."""
+
+
+class Telling(Protocol):
+    """A replica that tells its signals."""
+
+    def signals(self) -> ReplicaSignals:
+        """As it is now."""
+        ...
+
+
+class LazySignals(Sequence[ReplicaSignals]):
+    """`[R]`, valid as long as nothing happens to the replicas.
+
+    Args:
+        replicas: `[R]`, in order.
+    """
+
+    __slots__ = ("_known", "_replicas")
+
+    def __init__(self, replicas: Sequence[Telling]) -> None:
+        self._replicas = replicas
+        self._known: dict[int, ReplicaSignals] = {}
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self._replicas)
+
+    @overload
+    def __getitem__(self, replica: int, /) -> ReplicaSignals: ...
+    @overload
+    def __getitem__(self, replica: slice, /) -> Sequence[ReplicaSignals]: ...
+    def __getitem__(self, replica: int | slice, /) -> ReplicaSignals | Sequence[ReplicaSignals]:
+        """Of one replica, or of several; raises IndexError for one that is not there."""
+        if isinstance(replica, slice):
+            return tuple(self[number] for number in range(*replica.indices(len(self))))
+        known = self._known.get(replica)
+        if known is None:
+            known = self._known[replica] = self._replicas[replica].signals()
+        return known
+
+
+CachedTokens = Callable[[Arrival], int]
+
+
+class WatchedReplica(Protocol):
+    """A replica as routers need it; asking changes nothing."""
+
+    def signals(self) -> ReplicaSignals:
+        """As it is now."""
+        ...
+
+    def cached_tokens(self, arrival: Arrival) -> int:
+        """Tokens at the start of the prompt that the target's prefix cache holds now."""
+        ...
+
+    def first_blocks(self) -> FirstBlocks:
+        """Of cached texts, as they are whenever one looks: a prompt that begins with none has nothing cached."""
+        ...
+
+    def frozen_prefixes(self) -> CachedTokens:
+        """`cached_tokens` of the prefix cache as it is now, whatever becomes of it until this is called again."""
+        ...
+
+
+class Dispatcher:
+    """Routes requests, and holds the router to its contract.
+
+    Args:
+        router: that picks.
+        label: of the router, for messages.
+        replicas: `[R]`, in order.
+        stale_ps: between two snapshots, >= 0; 0: signals are never stale.
+
+    Attributes:
+        looks: whether the router may look at replicas when a request arrives, so that they have to be as they are then.
+    """
+
+    def __init__(self, router: Router, label: str, replicas: Sequence[WatchedReplica], stale_ps: int = 0) -> None:
+        check_least("`stale_ps`", stale_ps, 0)
+        self._router = router
+        self._label = label
+        self._replicas = tuple(replicas)
+        self._stale_ps = stale_ps
+        self._reads_prefixes = bool(getattr(router, "reads_prefixes", False))
+        self._reads_signals = bool(getattr(router, "reads_signals", True))
+        self.looks = stale_ps == 0 and (self._reads_signals or self._reads_prefixes)
+        self._taken = 0
+        self._signals: Sequence[ReplicaSignals] | None = None
+        self._first_blocks: dict[tuple[int, int], list[tuple[int, Container[int]]]] = {}  # by sizes
+        self._cached_tokens_of: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
+        self.take_snapshot()
+
+    def next_snapshot_ps(self, now_ps: int) -> int | None:
+        """When the first snapshot after now is due; None where signals are never stale."""
+        return None if self._stale_ps == 0 else (now_ps // self._stale_ps + 1) * self._stale_ps
+
+    def take_snapshot(self) -> None:
+        """Take the signals of all replicas as they are now; those that are never stale are asked for when looked at."""
+        self._taken += 1
+        if not self._stale_ps:
+            self._signals = None
+            return
+        self._signals = tuple(replica.signals() for replica in self._replicas)
+        if self._reads_prefixes:
+            self._cached_tokens_of = tuple(replica.frozen_prefixes() for replica in self._replicas)
+
+    def pick(self, arrival: Arrival) -> int:
+        """The number of the replica for a request, which has to be handed to it before the next one is routed.
+
+        Raises:
+            RouterError: the router raised, or picked what is no replica.
+        """
+        if self.looks:
+            self.take_snapshot()
+        try:
+            picked = self._router.pick(arrival, _Seen(self, arrival))
+        except RouterError:
+            raise
+        except BaseException as error:  # foreign code
+            pass_interrupt(error)
+            raise RouterError(f"{self._named(arrival)}: pick raised {told(error)}") from error
+        return self._checked(picked, arrival)
+
+    def _checked(self, picked: object, arrival: Arrival) -> int:
+        if type(picked) is int and 0 <= picked < len(self._replicas):
+            return picked
+        number = -1
+        if isinstance(picked, SupportsIndex) and not isinstance(picked, bool):
+            number = index(picked)
+        if not 0 <= number < len(self._replicas):
+            raise RouterError(
+                f"{self._named(arrival)}: must pick a replica in [0, {len(self._replicas) - 1}], "
+                f"got {said(picked, repr)}"
+            )
+        return number
+
+    def _named(self, arrival: Arrival) -> str:
+        return f"router {self._label!r}, request {arrival.request_id}"
+
+    def _seen_signals(self, arrival: Arrival) -> Sequence[ReplicaSignals]:
+        if not self._reads_signals:
+            raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
+        if self._signals is None:
+            self._signals = LazySignals(self._replicas)
+        return self._signals
+
+    def _cached(self, arrival: Arrival) -> Mapping[int, int]:
+        self._check_reads_prefixes(arrival)
+        if self._stale_ps:
+            asked: Iterable[int] = range(len(self._replicas))
+        else:
+            asked = self._may_have(arrival)
+        found = {replica: self._cached_tokens_of[replica](arrival) for replica in asked}
+        return {replica: tokens for replica, tokens in found.items() if tokens}
+
+    def _may_have(self, arrival: Arrival) -> list[int]:
+        """Replicas whose caches hold the first block of a prompt."""
+        if not self._first_blocks:
+            for replica, watched in enumerate(self._replicas):
+                unit_tokens, block_tokens, keys = watched.first_blocks()
+                self._first_blocks.setdefault((unit_tokens, block_tokens), []).append((replica, keys))
+        found: list[int] = []
+        for (unit_tokens, block_tokens), held in self._first_blocks.items():
+            first = first_key(arrival, unit_tokens, block_tokens)
+            if first is not None:
+                found += [replica for replica, keys in held if first in keys]
+        return sorted(found)
+
+    def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
+        self._check_reads_prefixes(arrival)
+        return self._cached_tokens_of[replica](arrival)
+
+    def _check_reads_prefixes(self, arrival: Arrival) -> None:
+        if not self._reads_prefixes and (self._stale_ps or not self._reads_signals):
+            of = " of stale signals," if self._stale_ps else ","
+            rule = f"asks for cached prefixes{of} and does not say reads_prefixes = True"
+            raise RouterError(f"{self._named(arrival)}: {rule}")
+
+
+class _Seen:
+    """See `Seen`."""
+
+    __slots__ = ("_arrival", "_dispatcher")
+
+    def __init__(self, dispatcher: Dispatcher, arrival: Arrival) -> None:
+        self._dispatcher = dispatcher
+        self._arrival = arrival
+
+    @property
+    def signals(self) -> Sequence[ReplicaSignals]:
+        """See `Seen`."""
+        return self._dispatcher._seen_signals(self._arrival)
+
+    @property
+    def snapshot(self) -> int:
+        """See `Seen`."""
+        return self._dispatcher._taken
+
+    @property
+    def cached(self) -> Mapping[int, int]:
+        """See `Seen`."""
+        return self._dispatcher._cached(self._arrival)
+
+    def cached_tokens(self, replica: int) -> int:
+        """See `Seen`."""
+        return self._dispatcher._cached_tokens(replica, self._arrival)
+
+
+class RoundRobin:
+    """The replica after the one that was picked last, from number 0 on."""
+
+    reads_signals = False
+
+    def __init__(self, setting: RouterSetting) -> None:
+        self._num_replicas = setting.num_replicas
+        self._next = 0
+
+    def pick(self, arrival: Arrival, seen: Seen) -> int:
+        """See `Router`."""
+        picked = self._next
+        self._next = (picked + 1) % self._num_replicas
+        return picked
+
+
+# vLLM's data-parallel client weighs waiting requests so (vllm/v1/engine/core_client.py: `waiting * 4 + running`).
+WAITING_WEIGHT = 4
+MEASURES = ("requests", "tokens", "kv")
+Load = tuple[float, int]
+
+
+class LoadMeasure:
+    """The load of replicas, with what a router has sent since the signals were taken.
+
+    Args:
+        setting: of the router.
+        by: "requests": 4 x waiting + running; "tokens": queued tokens; "kv": share of blocks in use, then as requests.
+        count_sent: whether requests that were sent since the snapshot count as waiting, and their prompts as queued.
+
+    Raises:
+        ArgumentError: a measure that is none of these.
+    """
+
+    def __init__(self, setting: RouterSetting, by: str, *, count_sent: bool) -> None:
+        if by not in MEASURES:
+            raise ArgumentError(f"by must be {', '.join(MEASURES[:-1])} or {MEASURES[-1]}, got {by!r}")
+        self._by = by
+        self._count_sent = count_sent
+        self._num_replicas = setting.num_replicas
+        self._snapshot = -1
+        self._sent = [0] * self._num_replicas
+        self._sent_tokens = [0] * self._num_replicas
+        self._sent_to: set[int] = set()
+        self._first = 0  # of equally loaded ones: the one after the newest pick
+
+    def least(self, seen: Seen, among: Iterable[int]) -> int:
+        """The least loaded of some replicas; of equal ones the first after the newest that was sent to."""
+        self._forget_before(seen.snapshot)
+        first, count, signals = self._first, self._num_replicas, seen.signals
+        return min((self._load(signals[replica], replica), (replica - first) % count, replica) for replica in among)[2]
+
+    def sent(self, replica: int, arrival: Arrival, seen: Seen) -> None:
+        """Note a pick."""
+        self._forget_before(seen.snapshot)
+        if self._count_sent:
+            self._sent_to.add(replica)
+            self._sent[replica] += 1
+            self._sent_tokens[replica] += arrival.prompt_tokens
+        self._first = (replica + 1) % self._num_replicas
+
+    def _load(self, told: ReplicaSignals, replica: int) -> Load:
+        if self._by == "tokens":
+            return told.queued_tokens + self._sent_tokens[replica], 0
+        requests = WAITING_WEIGHT * (told.waiting + self._sent[replica]) + told.running
+        return (requests, 0) if self._by == "requests" else (1.0 - told.free_kv_share, requests)
+
+    def _forget_before(self, snapshot: int) -> None:
+        """What was sent before a snapshot is in its signals."""
+        if snapshot != self._snapshot:
+            self._snapshot = snapshot
+            for replica in self._sent_to:
+                self._sent[replica] = self._sent_tokens[replica] = 0
+            self._sent_to.clear()
+
+
+class LeastLoaded:
+    """The least loaded replica; of equal ones the next in turn.
+
+    Args:
+        setting: what it is built for.
+        by: "requests" (4 x waiting + running), "tokens" (queued) or "kv" (share of blocks in use).
+        count_sent: whether what it sent since the snapshot counts, as vLLM's data-parallel client does; without that,
+            all requests between two snapshots go the same way.
+    """
+
+    def __init__(self, setting: RouterSetting, *, by: str = "requests", count_sent: bool = True) -> None:
+        self._load = LoadMeasure(setting, by, count_sent=count_sent)
+        self._all = range(setting.num_replicas)
+
+    def pick(self, arrival: Arrival, seen: Seen) -> int:
+        """See `Router`."""
+        picked = self._load.least(seen, self._all)
+        self._load.sent(picked, arrival, seen)
+        return picked
+
+
+class PrefixAffinity:
+    """The replica with the longest cached prefix, if it is long enough, else the least loaded one.
+
+    Of replicas with equally long prefixes, the least loaded one. A prefix that many share makes its replica busy:
+    nothing here sends requests away from it.
+
+    Args:
+        setting: what it is built for.
+        least_share: of the prompt that must be cached, in (0, 1].
+        by: load, see `LeastLoaded`.
+        count_sent: see `LeastLoaded`.
+    """
+
+    reads_prefixes = True
+
+    def __init__(
+        self, setting: RouterSetting, *, least_share: float = 0.5, by: str = "requests", count_sent: bool = True
+    ) -> None:
+        check_within("least_share", least_share, "(0, 1]")
+        self._least_share = least_share
+        self._load = LoadMeasure(setting, by, count_sent=count_sent)
+        self._all = range(setting.num_replicas)
+
+    def pick(self, arrival: Arrival, seen: Seen) -> int:
+        """See `Router`."""
+        cached = seen.cached
+        most = max(cached.values(), default=0)
+        fits = most >= self._least_share * arrival.prompt_tokens
+        among = [replica for replica, tokens in cached.items() if tokens == most] if fits else self._all
+        picked = self._load.least(seen, among)
+        self._load.sent(picked, arrival, seen)
+        return picked
+
+
+class TwoChoices:
+    """The less loaded of two (Mitzenmacher 2001, "The power of two choices in randomized load balancing").
+
+    The two are drawn by seed and request id, so a request meets the same two whatever arrived before it.
+
+    Args:
+        setting: what it is built for.
+        by: load, see `LeastLoaded`.
+        count_sent: see `LeastLoaded`.
+    """
+
+    def __init__(self, setting: RouterSetting, *, by: str = "requests", count_sent: bool = True) -> None:
+        self._load = LoadMeasure(setting, by, count_sent=count_sent)
+        self._num_replicas = setting.num_replicas
+        self._seed = setting.seed
+
+    def pick(self, arrival: Arrival, seen: Seen) -> int:
+        """See `Router`."""
+        picked = self._load.least(seen, self._drawn(arrival.request_id))
+        self._load.sent(picked, arrival, seen)
+        return picked
+
+    def _drawn(self, request_id: str) -> tuple[int, ...]:
+        """Two different replicas; the one there is."""
+        if self._num_replicas == 1:
+            return (0,)
+        digest = blake2b(f"{self._seed} {request_id}".encode(), digest_size=16).digest()
+        first = int.from_bytes(digest[:8], "big") % self._num_replicas
+        second = int.from_bytes(digest[8:], "big") % (self._num_replicas - 1)
+        return first, second + (second >= first)
+
+
+RouterClass = Callable[..., Router]
+
+
+class RouterSpecError(ValueError):
+    """A router's text that names nothing, or options it does not take; one line."""
+
+
+_ROUTERS: ClassKind[RouterClass] = ClassKind(
+    noun="router", group="paceline.routers", methods=("pick",), example="MyRouter", refused=RouterSpecError
+)
+
+
+def own_routers() -> Mapping[str, RouterClass]:
+    """The routers of this package by name."""
+    return {
+        "round-robin": RoundRobin,
+        "least-loaded": LeastLoaded,
+        "prefix-affinity": PrefixAffinity,
+        "two-choices": TwoChoices,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """A router that is named but not built.
+
+    Attributes:
+        label: the text, which tables print.
+        options: by parameter of the constructor, as it wants them.
+        router_class: what builds it.
+    """
+
+    label: str
+    options: Mapping[str, PlainValue]
+    router_class: RouterClass
+
+    @classmethod
+    def parse(cls, text: str) -> "RouterSpec":
+        """Read a text.
+
+        Raises:
+            RouterSpecError: unknown name, file, module, class or option, or a value of another kind than the option.
+        """
+        try:
+            name, options = name_and_options(text)
+            found = _ROUTERS.called(name, own_routers())
+            if found is None:
+                known = _ROUTERS.names(own_routers())
+                raise ValueError(known_are(name, known, "file.py:Class or package.module:Class"))
+            values = read_options(found, options, _no_policy)
+            check_signature(found, values, first="a RouterSetting")
+        except RouterSpecError:  # of what another package registered, which tells its own name
+            raise
+        except ValueError as error:
+            raise RouterSpecError(f"router {said(text, repr)}: {error}") from error
+        return cls(label=text, options=values, router_class=found)
+
+    def build(self, setting: RouterSetting) -> Router:
+        """A new router; raises RouterSpecError for an option's value out of range."""
+        try:
+            return self.router_class(setting, **self.options)
+        except ValueError as error:
+            raise RouterSpecError(f"router {self.label!r}: {error}{at(error)}") from error
+        except BaseException as error:  # the constructor may be foreign code
+            pass_interrupt(error)
+            raise RouterSpecError(f"router {self.label!r}: its constructor raised {told(error)}") from error
+
+
+def _no_policy(text: str) -> NoReturn:
+    raise ValueError(f"a router takes no policy, got {text!r}")

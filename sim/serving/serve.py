@@ -1,0 +1,286 @@
+"""One served run: requests arrive, a router gives each to a replica, SimPy moves the clock.
+
+Which path works out the steps of a replica: the first that nothing is against, and of any other why not.
+
+Of what happens at one instant, arrivals come first, in the order of the workload, then replicas by index.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import simpy
+
+from ...base.errors import ArgumentError
+from ...policies.about import about_of, runs_target_alone
+from ...runs.recorder import ServingRecorder, WrongArrivalError
+from ...runs.serving import JUMPS, ROUNDS, STEP_BY_STEP
+from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
+from ..replay_tables import ReplayTables, check_observed
+from ..simulate import paused_collector
+from .apart import DecodeReplica, Handovers, PrefillReplica, RunEvents, check_roles, connected
+from .fast_replica import TabledReplica
+from .jumping_replica import JumpingReplica, why_no_jumps
+from .limits import Admission
+from .numbers import why_no_numbers
+from .replica import Replica, ReplicaSpec, Role, ServedFrom, Transfer
+from .requests import AnswerLengths, Deadline, DrawnRequests
+from .routers import Dispatcher
+from .running import (
+    Arrivals,
+    InterruptedRunError,
+    Moment,
+    Nobody,
+    RunningReplicas,
+    ServedReplica,
+    Watcher,
+    stop_if_interrupted,
+)
+from .shared_paths import SharedPaths
+from .steady_replica import SteadyReplica
+
+
+def make_replica(
+    index: int,
+    spec: ReplicaSpec,
+    shared: ServedFrom,
+    moment: Moment,
+    handovers: Handovers | None,
+    paths: SharedPaths,
+    *,
+    stepwise: bool,
+) -> tuple[ServedReplica, str]:
+    """A replica, and how it works out its steps, in words.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is.
+        shared: what it shares with the others.
+        moment: of the run.
+        handovers: of the run; None: every replica prefills and decodes.
+        paths: of the run.
+        stepwise: whether single steps are asked for.
+    """
+    if stepwise:
+        why = "asked for"
+    elif spec.only_by_steps:
+        why = spec.only_by_steps
+    elif shared.outputs is not None:
+        why = "tokens of answers are asked for"
+    elif spec.make_world is not None:
+        why = "its operations are carried out elsewhere, one by one"
+    elif runs_target_alone(spec.policy):
+        why = why_no_jumps(spec)
+        if not why:
+            return JumpingReplica(index, spec, shared, moment), JUMPS
+    else:
+        why = why_no_numbers(spec)
+        if not why:
+            return TabledReplica(index, spec, shared, moment, paths), ROUNDS
+    if spec.role != Role.both:
+        assert handovers is not None, "check_roles"
+        kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
+        return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
+    # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
+    may_lag = not stepwise and spec.make_world is None
+    runs_on = may_lag and spec.limits.admission == Admission.first_chunk  # what is guessed changes at every step
+    fast = SteadyReplica if runs_on else Replica
+    return fast(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
+
+
+# Stands before the replicas of a run.
+Dispatch = Callable[[Sequence[ServedReplica]], Dispatcher]
+
+# Why a run was stopped; the last, since a log holds no later time.
+INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"
+BROKEN = "error in the workload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a run says besides its log.
+
+    Attributes:
+        num_emitted: tokens that came out.
+        num_cycled: of these, how many came after the first pass of a recorded answer.
+        num_modelled: decisions that were modelled rather than replayed.
+        stopped: why the run was stopped before all requests had ended; "" if it was not.
+        paths: how the steps of each replica were worked out, in words.
+    """
+
+    num_emitted: int
+    num_cycled: int
+    num_modelled: int
+    stopped: str
+    paths: tuple[str, ...]
+
+
+def serve(
+    workload: Workload,
+    tables: ReplayTables,
+    replicas: Sequence[ReplicaSpec],
+    *,
+    dispatch: Dispatch,
+    recorder: ServingRecorder,
+    transfer: Transfer | None = None,
+    horizon_ps: int | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    deadlines: Mapping[str, Deadline | None] | None = None,
+    outputs: dict[str, list[int]] | None = None,
+    watcher: Watcher | None = None,
+    stepwise: bool = False,
+) -> Served:
+    """Serve a workload to its end, or to the horizon.
+
+    A replica whose policy runs the target alone works out many steps at once, and one whose policy's rounds are fixed
+    plays each once, if nothing is against it (`make_replica`): figures are the same, to the picosecond. `Served` and
+    the recorder are told which did.
+
+    Args:
+        workload: requests; acceptance is drawn for them from `tables`.
+        tables: of a recording.
+        replicas: at least one, each with a policy object of its own.
+        dispatch: makes what routes requests to some of these replicas: those that prefill, and those that only decode.
+        recorder: told all that happens, also if the run is interrupted or fails; its members are those of the pool,
+            its replicas these.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
+        horizon_ps: the run is stopped then, in [1, MOST_PS]; None: it ends with the last request, or at `MOST_PS`.
+        seed: of the acceptance that is drawn, and of what is modelled.
+        strict: refuse what is not recorded instead of modelling it.
+        deadlines: when classes of service levels want tokens, for policies that look at it; "" is for all that are not
+            named.
+        outputs: takes the tokens of every finished request by its id; None drops them.
+        watcher: looks on, and may stop the run.
+        stepwise: run every step by itself, whatever the policy.
+
+    Raises:
+        ArgumentError: no replica, roles that do not go together, a policy that two replicas share or that sees ahead, a
+            horizon out of range, a tag that the recording has not, an arrival before the one before it.
+        PolicyError: a policy broke the contract.
+        RouterError: a router did.
+        UnrecordedContextError: `strict`, and a decision is not recorded.
+        CostRangeError: an operation outside what a cost model knows.
+        KeyboardInterrupt: after the recorder was told, which may be of half an operation.
+    """
+    _check(replicas, tables, horizon_ps)
+    check_roles(replicas, transfer)
+    answers = tables.answers(seed=seed, strict=strict)
+    shared = partial(
+        ServedFrom,
+        pool=tables.pool,
+        answers=answers,
+        lengths=AnswerLengths(tables.pool, answers),
+        drawn=DrawnRequests(tables.trace.requests, seed=seed),
+        unit_tokens=workload.about.unit_tokens,
+        deadlines=deadlines or {},
+        recorder=recorder,
+        outputs=outputs,
+    )
+    run = _Run(workload, replicas, dispatch, shared, watcher or Nobody(), transfer, stepwise=stepwise)
+    return run.go(horizon_ps)
+
+
+def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: int | None) -> None:
+    if not replicas:
+        raise ArgumentError("`replicas` must hold at least one")
+    if len({id(spec.policy) for spec in replicas}) < len(replicas):
+        raise ArgumentError("`replicas` must not share a policy object: what it learns is of one replica")
+    if horizon_ps is not None and not 0 < horizon_ps <= MOST_PS:
+        raise ArgumentError(f"`horizon_ps` must be in [1, {MOST_PS}], got {horizon_ps}")
+    if tables.pool.feature_level is not None:
+        reader = tables.pool.names[tables.pool.feature_level]
+        raise ArgumentError(f"`trace` must not be of a member that reads the target's states under load, got {reader}")
+    for spec in replicas:
+        check_observed(spec.policy, spec.policy_name, tables)
+        about = about_of(spec.policy)
+        if about is not None and about.oracle:
+            raise ArgumentError(f"policy {spec.policy_name} sees ahead, which only replay without load can grant")
+
+
+class _Run:
+    """The replicas of a run, what comes to them, and how it ends."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        replicas: Sequence[ReplicaSpec],
+        dispatch: Dispatch,
+        shared: Callable[..., ServedFrom],
+        watcher: Watcher,
+        transfer: Transfer | None,
+        *,
+        stepwise: bool,
+    ) -> None:
+        self._env = env = simpy.Environment(initial_time=0)
+        self._moment = moment = Moment()
+        whole = shared(on_ended=self._ended, on_reached=self._reached)
+        self._recorder = whole.recorder
+        events = RunEvents(env, moment, self._wake)
+        self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
+        paths = SharedPaths()
+        made = [
+            make_replica(index, spec, whole, moment, self._handovers, paths, stepwise=stepwise)
+            for index, spec in enumerate(replicas)
+        ]
+        self._replicas = [replica for replica, _ in made]
+        self._paths = tuple(path for _, path in made)
+        for index, path in enumerate(self._paths):
+            self._recorder.path(index, path)
+        self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
+        first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
+        self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
+
+    def go(self, horizon_ps: int | None) -> Served:
+        """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
+        stopped = ""
+        try:
+            with paused_collector():
+                stopped = self._stopped_by(horizon_ps)
+        except BaseException as error:
+            stopped = self._failed_by(error)
+            raise
+        finally:
+            for replica in self._replicas:
+                replica.close_books(self._moment.now_ps)
+            if self._handovers is not None:
+                self._handovers.close_books(self._moment.now_ps)
+            if stopped:
+                self._recorder.stopped(self._moment.now_ps, stopped)
+        return Served(
+            num_emitted=sum(replica.num_emitted for replica in self._replicas),
+            num_cycled=sum(replica.num_cycled for replica in self._replicas),
+            num_modelled=sum(replica.num_modelled for replica in self._replicas),
+            stopped=stopped,
+            paths=self._paths,
+        )
+
+    def _failed_by(self, error: BaseException) -> str:
+        """Why an error stopped the run; before a row of the workload that did, all is served up to its instant."""
+        if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
+            self._running.catch_up()
+            return BROKEN
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
+
+    def _wake(self, index: int) -> None:
+        self._running.wake(index)
+
+    def _ended(self, arrival: Arrival, at_ps: int) -> None:
+        self._arrivals.ended(arrival, at_ps)
+
+    def _reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
+        self._arrivals.reached(arrival, depth, at_ps)
+
+    def _stopped_by(self, horizon_ps: int | None) -> str:
+        """Run; returns what stopped it before all requests had ended, "" for nothing."""
+        until_ps = MOST_PS if horizon_ps is None else horizon_ps
+        try:
+            self._env.run(until=until_ps)
+        except InterruptedRunError:
+            self._running.catch_up()
+            return INTERRUPTED
+        self._moment.now_ps = until_ps
+        self._running.catch_up()
+        if not (self._arrivals.is_open or self._running.is_open):
+            return ""
+        return LATEST if horizon_ps is None else HORIZON

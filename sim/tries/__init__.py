@@ -1,1 +1,0 @@
-"""Replay of recordings that know contexts: walks in a request's trie."""

@@ -1,0 +1,442 @@
+"""How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
+
+An observed run served anew in the simulator: the same requests, when they were sent, as long as they were.
+
+Seconds of a server, fitted to what was observed of it: those with which the simulator repeats a run best.
+
+A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md).
+The three figures are moved in turn, by factors that shrink, until no move brings simulated times nearer to the observed
+ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and batches do not have.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ArgumentError, check_within, counted
+from ..base.terminal import Progress, held_interrupts
+from ..reports.grid import Grid, Printed, shown
+from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, tpot_ps, verdict
+from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRequest, ObservedRun, read_run
+from ..runs.serving import ServingLog
+from ..sim.cost.base import CostModel
+from ..sim.cost.files import CostLine, FileCost
+from ..sim.replay_tables import ReplayTables
+from ..traces.recording import Recording
+from ..traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
+from .serving import ServingOptions, ServingSetting, Watched, check_policy, serving_run, serving_setting
+from .setting import NamedPolicy, named_policy
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRequests:
+    """The requests of an observed run that can be served anew; implements `Workload`.
+
+    Attributes:
+        name: of the run.
+        requests: that finished, by the time at which they were sent.
+        left_out: failed and unfinished ones, and those without a token.
+    """
+
+    name: str
+    requests: tuple[ObservedRequest, ...]
+    left_out: int
+
+    @property
+    def about(self) -> WorkloadAbout:
+        """See `Workload`."""
+        notes = (f"{counted(self.left_out, 'observed request')} did not finish: not replayed",) if self.left_out else ()
+        count = len(self.requests)
+        return WorkloadAbout(
+            name=self.name,
+            files=(),
+            format="observed",
+            unit_tokens=0,
+            num_requests=count,
+            notes=notes,
+            num_arrivals=count,
+        )
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """See `Workload`; the first arrives at 0."""
+        began_ps = self.requests[0].sent_at_ps
+        for one in self.requests:
+            assert one.prompt_tokens is not None
+            assert one.output_tokens is not None
+            yield Arrival(one.request_id, one.sent_at_ps - began_ps, one.prompt_tokens, one.output_tokens)
+
+    def rows_of(self, other: ServingLog) -> Sequence[int]:
+        """Rows of a serving log that hold these requests, in their order."""
+        rows = {name: row for row, name in enumerate(other.requests["request_id"].tolist())}
+        return [rows[one.request_id] for one in self.requests]
+
+
+def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
+    """Those that can be served anew.
+
+    Args:
+        run: that was observed.
+        name: of its folder, for messages.
+
+    Raises:
+        ArgumentError: a finished request whose tokens nobody counted, or none that finished.
+    """
+    finished = run.finished
+    for one in finished:
+        for field in ("prompt_tokens", "output_tokens"):
+            if getattr(one, field) is None:
+                raise ArgumentError(
+                    f"{name}: request {one.request_id}: {field} must be known to be replayed, the server told none; "
+                    "observe with --usage or --count-tokens"
+                )
+    kept = tuple(one for one in finished if one.output_tokens and one.outputs_at_ps)
+    if not kept:
+        raise ArgumentError(f"{name}: must hold a request that finished with a token, has none")
+    return ReplayedRequests(name=name, requests=kept, left_out=len(run.requests) - len(kept))
+
+
+class Replayer:
+    """Serves observed requests on a cluster, at any seconds. Final.
+
+    Args:
+        cluster: a TOML file, or a device of the sheet.
+        policy: as `simulate` takes it; None: plain, unless every replica has its own.
+        recording: that acceptance is drawn from; None: the shipped one.
+        cost: as `simulate` takes it; None: the cluster's own.
+        seed: of all that is drawn.
+
+    Raises:
+        ValueError: what `simulate` refuses.
+    """
+
+    def __init__(
+        self,
+        cluster: str | Path,
+        policy: str | None,
+        recording: Recording | str | Path | None,
+        *,
+        cost: str | None,
+        seed: int,
+    ) -> None:
+        options = ServingOptions(cost=cost, seed=seed)
+        self._setting: ServingSetting = serving_setting(recording, "observed", cluster, options)
+        own = all(replica.policy is not None for replica in self._setting.cluster.replicas)
+        asked = PLAIN if policy is None and not own else policy
+        self._policy: NamedPolicy | None = None if asked is None else named_policy(asked)
+        self._tables: ReplayTables = self._setting.tables(seed)
+        self._seed = seed
+        check_policy(self._setting, self._policy, self._tables)
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self._setting.recording.about.target
+
+    @property
+    def cluster_name(self) -> str:
+        """As it is shown."""
+        return self._setting.cluster.name
+
+    @property
+    def cost_names(self) -> str:
+        """The costs of all replicas, as they are shown."""
+        return ", ".join(dict.fromkeys(replica.cost_name for replica in self._setting.cluster.replicas))
+
+    def priced(self, cost: CostModel) -> "Replayer":
+        """The same at other seconds, of all replicas."""
+        found = object.__new__(Replayer)
+        vars(found).update(vars(self))
+        cluster = self._setting.cluster
+        replicas = tuple(replace(one, cost=cost, cost_name=cost.name) for one in cluster.replicas)
+        found._setting = replace(self._setting, cluster=replace(cluster, replicas=replicas))
+        return found
+
+    def served(self, requests: ReplayedRequests) -> ServingLog:
+        """One run; raises ValueError and CostRangeError as `simulate`, KeyboardInterrupt if it is interrupted."""
+        with held_interrupts() as interrupts:
+            watched = Watched(interrupts=interrupts, on_ended=lambda: None)
+            setting = replace(self._setting, workload=requests.name)
+            log, _ = serving_run(
+                setting, self._policy, requests, self._tables, rate=None, seed=self._seed, watched=watched
+            )
+            if interrupts.heard():
+                raise KeyboardInterrupt
+        return log
+
+
+_FIRST_FACTOR, _LAST_FACTOR = 2.0, 1.005
+_MOST_ROUNDS = 60
+_LEAST_S = 1e-9
+_Figures = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a fit came to.
+
+    Attributes:
+        run: that it was fitted to.
+        member: whose forwards the line is of.
+        line: of seconds.
+        misfit: mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there
+            to the end of each request; 0.1 is about 10%.
+        tried: runs of the simulator.
+    """
+
+    run: str
+    member: str
+    line: CostLine
+    misfit: float
+    tried: int
+
+    @property
+    def cost(self) -> FileCost:
+        """As the simulator takes it."""
+        return FileCost(f"calibrated on {self.run}", {self.member: self.line})
+
+
+def calibrate(requests: ReplayedRequests, replayer: Replayer) -> Calibration:
+    """Fit the seconds of the target's forwards to an observed run.
+
+    Args:
+        requests: of that run.
+        replayer: with the cluster and the policy; its own seconds are not used.
+
+    Raises:
+        ValueError: what the simulator refuses.
+    """
+    observed = _observed(requests.requests)
+    tried = 0
+
+    def misfit(figures: _Figures) -> float:
+        nonlocal tried
+        tried += 1
+        cost = _fitted_by_least_squares(requests, replayer, figures).cost
+        return _misfit(requests, observed, replayer.priced(cost).served(requests))
+
+    with Progress("calibrating", unit="runs") as progress:
+        figures, least = _searched(_first(requests.requests), misfit, progress.advance)
+    found = _fitted_by_least_squares(requests, replayer, figures)
+    return Calibration(run=found.run, member=found.member, line=found.line, misfit=least, tried=tried)
+
+
+def _fitted_by_least_squares(requests: ReplayedRequests, replayer: Replayer, figures: _Figures) -> Calibration:
+    intercept_s, per_new_token_s, per_kv_token_s = figures
+    line = CostLine(intercept_s=intercept_s, per_new_token_s=per_new_token_s, per_kv_token_s=per_kv_token_s)
+    return Calibration(run=requests.name, member=replayer.target, line=line, misfit=0.0, tried=0)
+
+
+def _searched(
+    start: _Figures, misfit: Callable[[_Figures], float], on_tried: Callable[[], None]
+) -> tuple[_Figures, float]:
+    """(figures, their misfit) that no small move betters."""
+    best, least, factor = start, misfit(start), _FIRST_FACTOR
+    for _ in range(_MOST_ROUNDS):
+        before = least
+        for place in range(len(best)):
+            for step in (factor, 1 / factor):
+                moved: list[float] = list(best)
+                moved[place] *= step
+                figures = (moved[0], moved[1], moved[2])
+                found = misfit(figures)
+                on_tried()
+                if found < least:
+                    best, least = figures, found
+                    break
+        if least == before:
+            factor **= 0.5
+            if factor < _LAST_FACTOR:
+                break
+    return best, least
+
+
+def _first(requests: Sequence[ObservedRequest]) -> _Figures:
+    """Where the search begins: a step takes the least TPOT, a token of a prompt its share of the least TTFT."""
+    steps = [tpot / PS_PER_S for one in requests if (tpot := tpot_ps(one)) is not None]
+    shares = [(one.outputs_at_ps[0] - one.sent_at_ps) / PS_PER_S / (one.prompt_tokens or 1) for one in requests]
+    step_s = max(_LEAST_S, min(steps, default=median(shares)))
+    return step_s, max(_LEAST_S, min(shares)), step_s * 1e-5
+
+
+def _observed(requests: Sequence[ObservedRequest]) -> np.ndarray:
+    """`[R, 2]` seconds of each request: to its first token, and from there to its end."""
+    return np.array(
+        [
+            (one.outputs_at_ps[0] - one.sent_at_ps, (one.ended_at_ps or 0) - one.outputs_at_ps[0])
+            for one in requests
+            if one.outputs_at_ps
+        ],
+        dtype=np.float64,
+    )
+
+
+def _misfit(requests: ReplayedRequests, observed: np.ndarray, served: ServingLog) -> float:
+    rows = requests.rows_of(served)
+    columns = served.requests
+    first, ended = columns["first_token_at_ps"][rows], columns["ended_at_ps"][rows]
+    simulated = np.stack([first - columns["arrived_at_ps"][rows], ended - first], axis=1)
+    both = (simulated > 0) & (observed > 0)
+    return float(np.abs(np.log(simulated[both] / observed[both])).mean()) if both.any() else log(1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ObservedValidation(Printed):
+    """Simulated and observed figures of a run; prints as `paceline validate --observed` does.
+
+    Attributes:
+        meta: what was compared: run, server, cluster, policy, cost, bounds, notes.
+        calibration: whose seconds the simulator took; None: those of the cluster, or of a cost.
+        cells: each figure.
+    """
+
+    meta: Mapping[str, Any]
+    calibration: Calibration | None
+    cells: tuple[ObservedCell, ...]
+
+    @property
+    def within(self) -> bool:
+        """Whether every figure that both worlds have is within its bound."""
+        return all(cell.within is not False for cell in self.cells)
+
+    def tables(self) -> Sequence[Grid]:
+        """A line for each figure."""
+        meta = self.meta
+        title = (
+            f"{meta['observed']} ({meta['model']}, {counted(meta['requests'], 'request')}) against cluster "
+            f"{meta['cluster']}, policy {meta['policy']}, cost {meta['cost']}"
+        )
+        return [cells_table(self.cells, title)]
+
+    def lines(self) -> Sequence[str]:
+        """What was fitted, what a reader must know, and the verdict."""
+        found = self.calibration
+        fitted = [] if found is None else [_fitted_words(found)]
+        return [*fitted, *self.meta["notes"], verdict(self.cells)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/observing.md)."""
+        found = self.calibration
+        calibration = (
+            None
+            if found is None
+            else {
+                "run": found.run,
+                "misfit": found.misfit,
+                "tried": found.tried,
+                "cost": {found.member: found.line.model_dump()},
+            }
+        )
+        cells = [cell.to_json() for cell in self.cells]
+        return {**self.meta, "calibration": calibration, "within": self.within, "cells": cells}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each figure."""
+        return [cell.to_json() for cell in self.cells]
+
+
+def validate_observed(
+    observed: str | Path,
+    *,
+    cluster: str | Path,
+    calibrate_on: str | Path | None = None,
+    policy: str | None = None,
+    recording: Recording | str | Path | None = None,
+    cost: str | None = None,
+    mean_bound: float = 0.1,
+    tail_bound: float = 0.2,
+    seed: int = 0,
+) -> ObservedValidation:
+    """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
+
+    Args:
+        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark, which is
+            judged.
+        cluster: that is simulated: a TOML file, or a device of the sheet.
+        calibrate_on: another run, to which the seconds of the target's forwards are fitted; None: nothing is.
+        policy: of the replicas that have none of their own; None: plain.
+        recording: that acceptance is drawn from; None: the one that comes with the package.
+        cost: of all replicas, in place of the cluster's own; not beside `calibrate_on`.
+        mean_bound: largest size of the error of means, medians, throughput and duration that passes, in (0, 10].
+        tail_bound: the same of p90 and p99.
+        seed: of all that is drawn.
+
+    Raises:
+        ValueError: a folder that holds no sound run, the same run to fit to and to judge, a request whose tokens nobody
+            counted, or what `simulate` refuses; one line.
+    """
+    check_within("`mean_bound`", mean_bound, "(0, 10]")
+    check_within("`tail_bound`", tail_bound, "(0, 10]")
+    if calibrate_on is not None and cost is not None:
+        raise ArgumentError(f"`cost` must be left out beside `calibrate`, which fits one, got {cost}")
+    run, name = read_run(Path(observed)), str(observed)
+    requests = replayed_requests(run, name)
+    replayer = Replayer(cluster, policy, recording, cost=cost, seed=seed)
+    other = None if calibrate_on is None else read_run(Path(calibrate_on))
+    fitted = None if other is None else _fitted_to(other, str(calibrate_on), run, name, replayer)
+    priced = replayer if fitted is None else replayer.priced(fitted.cost)
+    log = priced.served(requests)
+    judged = ObservedRun(run.meta, requests.requests)
+    meta = {
+        "observed": name,
+        "url": run.meta.url,
+        "model": run.meta.model,
+        "requests": len(requests.requests),
+        "cluster": priced.cluster_name,
+        "policy": log.meta.about.policy,
+        "cost": priced.cost_names,
+        "seed": seed,
+        "notes": [*_of_results(other, run), *_notes(run.meta, log), *_about_requests(requests)],
+    }
+    cells = compared(judged, log, mean_bound=mean_bound, tail_bound=tail_bound)
+    return ObservedValidation(meta=meta, calibration=fitted, cells=cells)
+
+
+def _of_results(*runs: ObservedRun | None) -> list[str]:
+    """What must be known of runs that were read from results of benchmarks."""
+    return list(dict.fromkeys(note for run in runs if run is not None for note in run.meta.notes if note == FOLLOWS))
+
+
+def _fitted_to(run: ObservedRun, called: str, judged: ObservedRun, name: str, replayer: Replayer) -> Calibration:
+    """Seconds of another run; raises ArgumentError where it is the same one, also as a copy."""
+    if run.meta == judged.meta and run.requests == judged.requests:
+        raise ArgumentError(
+            f"`calibrate` must be another run than `observed`: a fit says nothing of what it was fitted to, got "
+            f"{called} for {name}"
+        )
+    return calibrate(replayed_requests(run, called), replayer)
+
+
+def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:
+    notes = []
+    if meta.loop == "closed":
+        notes.append("a closed loop is replayed by the times at which its requests were sent")
+    target = log.meta.levels[-1]
+    if meta.acceptance is not None or target.judged:
+        rate = shown(target.accepted / target.judged if target.judged else None, ".1%", unknown="nothing drafted")
+        notes.append(f"acceptance: simulated {rate}; observed {acceptance_words(meta.acceptance)}")
+    return notes
+
+
+def _about_requests(requests: ReplayedRequests) -> list[str]:
+    told = [one for one in requests.requests if one.cached_tokens is not None]
+    cached = sum(one.cached_tokens or 0 for one in told)
+    prompts = sum(one.prompt_tokens or 0 for one in told)
+    of = f"{counted(len(told), 'request')} that it told it of"
+    held = [f"the server had {cached / prompts:.1%} of the prompt tokens of {of} in its cache"] if cached else []
+    return [*requests.about.notes, *held]
+
+
+def _fitted_words(found: Calibration) -> str:
+    line = found.line
+    return (
+        f"calibrated on {found.run}: a forward of {found.member} takes {1e3 * line.intercept_s:.4g} ms + "
+        f"{1e3 * line.per_new_token_s:.4g} ms for each token fed + {1e6 * line.per_kv_token_s:.4g} us for each token "
+        f"held; there simulated times are off by {found.misfit:.1%} on average"
+    )

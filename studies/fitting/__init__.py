@@ -1,1 +1,0 @@
-"""Fitting to recordings what policies have to know beforehand; see `policies.learned`."""

@@ -1,0 +1,401 @@
+"""Whether a profile still fits the machine: some of its forwards measured again, and what it was measured under.
+
+Say whether a profile still fits this machine: what `paceline profile --check` does.
+
+Which policies may run where seconds are studied: refused is, before anything is measured, what would be later.
+
+A profile that was interrupted and is asked for again: whether it can go on where it was.
+
+Chains that together run every member of a pool in all its parts, for operations to be watched.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version
+from json import dumps
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from ..base.errors import ArgumentError, counted
+from ..base.files import kept_folder, processor
+from ..base.terminal import in_words, tell
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..policies.about import about_of, check_tags
+from ..policies.chains import BASELINE
+from ..reports.grid import Grid, Printed, table
+from ..runtime.forced import ForcedPool
+from ..runtime.forward import ModelForward
+from ..runtime.pools.members import LoadedMembers
+from ..runtime.pools.pool import ModelPool
+from ..runtime.profiling.forwards import Grid as ShapeGrid
+from ..runtime.profiling.forwards import measure_after_away_again, measure_again
+from ..runtime.profiling.probe import Journal
+from ..runtime.rules import refuse_oracle
+from ..sim.cost.measured import differences, newest_here
+from ..traces.profile import CPU, AfterAway, Profile, ProfileMeta, Shape, read_profile
+from .decode import load_models
+
+# A change of seconds by less than this share is not worth a word.
+LEAST_CHANGE = 0.02
+
+# A member's seconds have changed if they differ by what they drifted while they were measured and so many spreads.
+_SPREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPace:
+    """How a member's forwards take now what they took then.
+
+    Attributes:
+        ratio: seconds now over those of the profile, median over the shapes measured again.
+        limit: share by which they may differ either way, by the spread and the drift that the profile measured.
+    """
+
+    ratio: float
+    limit: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether they take as long as they did."""
+        return 1 / (1 + self.limit) <= self.ratio <= 1 + self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """What measuring some of a profile again said.
+
+    Attributes:
+        age_s: of the profile, when it was measured again.
+        members: by name, forwards right after others.
+        after_away: by name, forwards whose weights were not read just before.
+    """
+
+    age_s: float
+    members: Mapping[str, MemberPace]
+    after_away: Mapping[str, MemberPace]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every member takes as long as it did, after times away too."""
+        return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
+
+    @property
+    def line(self) -> str:
+        """The verdict, and what it rests on."""
+        ago = f"as long as {in_words(self.age_s)} ago"
+        if self.fits:
+            settled, away = (_range(paces) for paces in (self.members, self.after_away))
+            return f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
+        told = [("", name, pace) for name, pace in self.members.items()]
+        told += [(" after times away", name, pace) for name, pace in self.after_away.items()]
+        off = sorted((pace.ratio, f"{name}'s forwards{which}") for which, name, pace in told if not pace.fits)
+        words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
+        return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/validation.md)."""
+        members, after_away = (
+            {name: asdict(pace) | {"fits": pace.fits} for name, pace in paces.items()}
+            for paces in (self.members, self.after_away)
+        )
+        return {"age_s": self.age_s, "fits": self.fits, "members": members, "after_away": after_away}
+
+
+def _range(paces: Mapping[str, MemberPace]) -> str:
+    ratios = [pace.ratio for pace in paces.values()]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
+    """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
+
+    Args:
+        profile: of these models, with `mismatches` against none that matters.
+        models: that are to be run.
+    """
+    forwards = {
+        member.name: models.forward(level, "auto", share_weights=True)
+        for level, member in enumerate(models.members)
+        if member.model is not None and profile.of(member.name)
+    }
+    age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
+    again = measure_again(forwards, [shape for shape in profile.shapes if shape.member in forwards])
+    known = {member.name: member for member in profile.meta.members if member.name in forwards}
+    again_after_away = measure_after_away_again(
+        forwards,
+        {name: member.shares for name, member in known.items()},
+        {name: member.after_away for name, member in known.items()},
+        longest=models.context_tokens,
+    )
+    drift = profile.meta.drift
+    return Freshness(
+        age_s=age_s,
+        members={name: _pace(pairs, drift) for name, pairs in again.items()},
+        after_away={name: _pace(pairs, drift) for name, pairs in again_after_away.items()},
+    )
+
+
+def _pace(pairs: Sequence[tuple[Shape, Shape]] | Sequence[tuple[AfterAway, AfterAway]], drift: float) -> MemberPace:
+    spread = median(then.spread for then, _ in pairs)
+    return MemberPace(
+        ratio=median(now.seconds / then.seconds for then, now in pairs),
+        limit=max(LEAST_CHANGE, drift + _SPREADS * spread),
+    )
+
+
+def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
+    """A profile of these models as they run here: the newest of this machine, or a file.
+
+    Raises:
+        TraceFormatError: no such file, or one that breaks the format.
+        ArgumentError: there is no profile, or it is of a machine, members or a setting whose seconds cannot be right.
+    """
+    given = None if file is None else read_profile(file)
+    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+    profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
+    for words in mismatches(profile, models):
+        raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
+    return profile
+
+
+def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
+    """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
+    meta = profile.meta
+    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+    words = differences(meta, own)
+    if meta.processor != processor():
+        words.append(f"it was measured on {meta.hardware}, this is {processor()}")
+    device = device_name(models)
+    if meta.device != device:
+        words.append(f"it was measured on {meta.device}, these models are on {device}")
+    if meta.threads != torch.get_num_threads():
+        words.append(f"it was measured with {counted(meta.threads, 'thread')}, torch has {torch.get_num_threads()}")
+    if not words:
+        runs = models.forward_names("auto")
+        words += [
+            f"its {member.name} ran {member.forward}, here it runs {runs[member.name]}"
+            for member in meta.members
+            if runs.get(member.name, member.forward) != member.forward
+        ]
+    return words
+
+
+def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
+    """What has changed since a profile was made and may have changed seconds with it, a line each.
+
+    Args:
+        meta: of the profile.
+        models: that are to be run.
+        sampling: how they are to choose tokens.
+    """
+    lines = [
+        f"the profile was made with {name} {then}, this is {now}"
+        for name, then, now in (
+            ("torch", meta.torch, torch.__version__),
+            ("transformers", meta.transformers, version("transformers")),
+            ("paceline", meta.paceline, version("paceline")),
+        )
+        if then != now
+    ]
+    if meta.sampling != sampling:
+        lines.append(f"the profile was made with {meta.sampling} sampling, this is {sampling}, which chooses otherwise")
+    others = set(meta.products) ^ set(models.product_lines("auto"))
+    if others:
+        shapes = sorted({line.partition(":")[0] for line in others})
+        lines.append(f"products were chosen otherwise since the profile was made: {', '.join(shapes)}")
+    return lines
+
+
+def device_name(models: LoadedMembers) -> str:
+    """What the models run on: the target's `cpu` or accelerator by its name, and the members that are elsewhere."""
+    devices: dict[str, torch.device] = {
+        member.name: member.model.device for member in models.members if member.model is not None
+    }
+    main = devices[models.target.name]
+    name = CPU if main.type == CPU else torch.cuda.get_device_name(main)
+    return ", ".join([name, *(f"{member} on {device}" for member, device in devices.items() if device != main)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedProfile(Printed):
+    """A profile held against the machine as it is now; prints as `paceline profile --check` does.
+
+    Attributes:
+        profile: that was checked.
+        freshness: how its seconds fare.
+        remarks: what has changed since it was made, a line each.
+    """
+
+    profile: Profile
+    freshness: Freshness
+    remarks: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether its seconds still hold."""
+        return self.freshness.fits
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/profiles.md)."""
+        meta = self.profile.meta
+        about = {"pool": meta.pool, "hardware": meta.hardware, "measured_at": meta.measured_at.isoformat()}
+        return about | self.freshness.to_json() | {"notes": list(self.remarks)}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each member's forwards right after others, then one for its forwards after times away."""
+        found = self.freshness.to_json()
+        return [
+            {"member": name, "after_away": part == "after_away", **pace}
+            for part in ("members", "after_away")
+            for name, pace in found[part].items()
+        ]
+
+    def tables(self) -> Sequence[Grid]:
+        """Members, settled and after times away."""
+        meta = self.profile.meta
+        rows = [
+            {
+                "member": name,
+                "forwards": which,
+                "times as long": f"{pace.ratio:.3f}",
+                "may differ by": f"{pace.limit:.1%}",
+                "fits": "yes" if pace.fits else "no",
+            }
+            for which, paces in (("settled", self.freshness.members), ("after times away", self.freshness.after_away))
+            for name, pace in paces.items()
+        ]
+        title = f"profile of pool {meta.pool} on {meta.hardware}, {meta.measured_at:%Y-%m-%d %H:%M} UTC"
+        return [table(rows, texts=("forwards", "fits"), title=title)]
+
+    def lines(self) -> Sequence[str]:
+        """The verdict last."""
+        return [*self.remarks, self.freshness.line]
+
+
+def check_profile(
+    pool: ModelPool | ForcedPool | Path | str | None = None,
+    file: Path | str | None = None,
+    *,
+    threads: int = 1,
+    debug: bool = False,
+) -> CheckedProfile:
+    """Measure a few forwards again, for some eight seconds, and compare them with a profile's.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_models`).
+        file: the profile; None is the newest of these models on this machine.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
+
+    Raises:
+        ValueError: no such profile, or one whose seconds cannot be right here.
+    """
+    models = load_models(pool, threads=threads, debug=debug)
+    profile = fitting_profile(models, None if file is None else Path(file))
+    remarks = remarks_on_profile(profile.meta, models, profile.meta.sampling)
+    return CheckedProfile(profile=profile, freshness=measure_freshness(profile, models), remarks=tuple(remarks))
+
+
+def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[str], where: str) -> None:
+    """Refuse a policy that cannot run on these models and requests.
+
+    Args:
+        policy: as built.
+        name: of the policy, for the message.
+        forced: whether a recording decides what is accepted, which holds no text but the target's.
+        tags: of the requests.
+        where: the requests, as in "the prompts".
+
+    Raises:
+        ArgumentError: it sees ahead, names a tag that no request has, or says that it is lossy on a forced pool.
+    """
+    refuse_oracle(policy, name)
+    about = about_of(policy)
+    if forced and about is not None and not about.lossless:
+        raise ArgumentError(f"`policies` must be lossless on a forced pool, got {name}")
+    check_tags(policy, name, tags, where)
+
+
+# What was measured longer ago is not gone on with.
+MOST_AGE_S = 3600.0
+
+
+def journal_of(
+    models: ModelPool | ForcedPool,
+    forwards: Mapping[str, ModelForward],
+    grid: ShapeGrid,
+    *,
+    most_drift: float,
+    restart: bool,
+) -> Journal:
+    """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
+
+    Begun anew is one that is older than an hour, or whose seconds are no longer these.
+
+    Args:
+        models: that are profiled.
+        forwards: theirs, by member.
+        grid: of shapes.
+        most_drift: largest change of seconds since, as a share.
+        restart: begin anew whatever there is.
+    """
+    about = _about(models, forwards, grid)
+    digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+    journal = Journal(kept_folder() / "unfinished" / f"{models.name}-{digest}.jsonl", about, resume=not restart)
+    if journal.begun_at is None:
+        return journal
+    age_s = (datetime.now(UTC) - journal.begun_at).total_seconds()
+    why_not = _why_not(journal, forwards, age_s, most_drift)
+    if why_not:
+        tell(f"an interrupted profile is begun anew: {why_not}")
+        journal.forget()
+    else:
+        groups = f"{len(journal)} groups of shapes"
+        tell(f"an interrupted profile is gone on with: {groups} of the last {in_words(age_s)} (--restart forgets them)")
+    return journal
+
+
+def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: float, most_drift: float) -> str:
+    """Why what was measured cannot be gone on with; empty where it can."""
+    if not 0 <= age_s <= MOST_AGE_S:
+        return f"it is {in_words(age_s)} old"
+    shapes = [Shape(*key, seconds=median(seconds), spread=0.0) for key, seconds in journal.seconds().items()]
+    ratios = {
+        name: median(now.seconds / then.seconds for then, now in pairs)
+        for name, pairs in measure_again(forwards, shapes).items()
+    }
+    off = [name for name, ratio in ratios.items() if abs(ratio - 1) > most_drift]
+    return f"{off[0]}'s forwards take {ratios[off[0]]:.2f} times as long as then" if off else ""
+
+
+def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward], grid: ShapeGrid) -> dict[str, object]:
+    """All that seconds hold for."""
+    members = [member for member in models.members if member.name in forwards]
+    return {
+        "pool": models.name,
+        "members": [[one.name, one.num_parameters, one.dtype, forwards[one.name].name] for one in members],
+        "context_tokens": models.context_tokens,
+        "products": models.product_lines("auto"),
+        "grid": asdict(grid),
+        "processor": processor(),
+        "device": device_name(models),
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__} | {name: version(name) for name in ("transformers", "paceline")},
+    }
+
+
+def watched_chains(pool: Pool) -> list[str]:
+    """The target alone, short and long drafts of every member, judged by the target or by a member between."""
+    target = pool.target
+    free = [member.name for member in pool.members if member.model_free]
+    below = [member.name for member in pool.members[:-1] if not member.model_free]
+    names = [BASELINE, *(f"{name}:{count}/{target}" for name in below for count in (2, 6))]
+    names += [f"{below[0]}:2/{judge}:5/{target}" for judge in below[1:]]
+    names += [f"{lookup}:3/{target}" for lookup in free]
+    return names + [f"{lookup}:5/{judge}:2/{target}" for lookup in free for judge in below[:1]]

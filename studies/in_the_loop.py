@@ -1,0 +1,625 @@
+"""How true simulated latencies under load are on this machine: what `paceline validate --workload` does.
+
+A workload whose requests are those of a recording: its times, their prompts and answers.
+
+The world of a served batch whose operations real models carry out, and which takes as long as they do.
+
+The same workload under the same policy on the same cluster: simulated, and with real models in the loop.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from ..base.errors import ArgumentError, check_least, counted
+from ..base.terminal import Progress, quiet
+from ..decoding.legal_steps import Policy
+from ..decoding.results import Deferred, DraftResults, Failed, Judged, VerifyResults
+from ..decoding.rules import Signal
+from ..decoding.session import Session
+from ..decoding.world import DraftItem, VerifyItem
+from ..policies.about import about_of
+from ..policies.chains import default_policies
+from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.load import (
+    HEADINGS,
+    VALIDATED_LATENCIES,
+    LoadCell,
+    figures_of,
+    half_range,
+    load_cells_table,
+    medians,
+    validation_latency_table,
+    worst_and_median,
+)
+from ..runs.serving import ServingAbout, ServingLog
+from ..runtime.clock import Clock
+from ..runtime.forced import ForcedPool
+from ..runtime.pools.members import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.world import TorchWorld
+from ..sim.contexts import TrieTables
+from ..sim.cost.base import CostModel
+from ..sim.recorded import RecordedAnswers
+from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
+from ..sim.serving.requests import DrawnRequests, ServedSession
+from ..sim.serving.routers import Dispatcher, RouterSetting
+from ..sim.serving.running import to_ps, to_s
+from ..sim.serving.serve import Served, serve
+from ..sim.simulate import seconds_to_decide
+from ..traces.contexts.recording import TrieRecording
+from ..traces.meta import Sampling
+from ..traces.workloads import WorkloadOptions, with_options
+from ..traces.workloads.arrival import Arrival, Turns, Workload, WorkloadAbout
+from .decode import is_forced, load_pool
+from .load import rising_rates
+from .serving import recorder_of, shares_of
+from .setting import NamedPolicy, PoliciesGiven, named_policies
+from .validate import CheckedCost, DecodedRuns, checked_cost
+
+# Tokens of prompt and answer by recorded request.
+Lengths = Mapping[str, tuple[int, int]]
+
+
+class AttachedWorkload:
+    """The arrivals of a workload, each as long as the recorded request that is drawn for it; implements `Workload`.
+
+    Models read and write real text, so nothing can be longer or shorter than that.
+
+    Args:
+        workload: when requests arrive, with their tags.
+        drawn: which recorded request stands for each.
+        lengths: of all recorded requests.
+        name: of the recording.
+    """
+
+    def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
+        self._workload = workload
+        self._drawn = drawn
+        self._lengths = lengths
+        self._name = name
+
+    @property
+    def about(self) -> WorkloadAbout:
+        """See `Workload`."""
+        about = self._workload.about
+        note = f"prompts and answers are those of recording {self._name}, not as long as the workload says"
+        return replace(about, unit_tokens=0, notes=(*about.notes, note))
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """See `Workload`."""
+        return map(self.attached, self._workload)
+
+    def attached(self, arrival: Arrival) -> Arrival:
+        """An arrival with the lengths of its recorded request."""
+        prompt, output = self._lengths[self._drawn.of(arrival.request_id, arrival.tag)]
+        if arrival.depths and arrival.depths[-1] > output:
+            raise ArgumentError(
+                f"request {arrival.request_id}: others follow {arrival.depths[-1]} tokens of its answer, "
+                f"and that of its recorded request has {output}"
+            )
+        turns = None if arrival.turns is None else _AttachedTurns(arrival.turns, self)
+        return arrival._replace(prompt_tokens=prompt, output_tokens=output, blocks=(), turns=turns, answer=())
+
+
+class _AttachedTurns:
+    """What follows in a session, with lengths likewise; implements `Turns`."""
+
+    def __init__(self, turns: Turns, workload: AttachedWorkload) -> None:
+        self._turns = turns
+        self._workload = workload
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """See `Turns`."""
+        return self._turns.depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [*map(self._workload.attached, self._turns.reached(depth, at_ps))]
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [*map(self._workload.attached, self._turns.after(ended_ps))]
+
+
+class Stopwatch:
+    """Seconds of work, one operation after another, whichever replica's.
+
+    An operation takes what passed since the end of the one before: choosing steps, forming batches and keeping books
+    are work of an engine, too. Where the clock of the run skips idle time, next to nothing passes here.
+
+    Args:
+        clock: waits for all devices that the models are on.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ended_s: float | None = None
+
+    def start(self) -> None:
+        """An operation begins; counts if it is the first."""
+        if self._ended_s is None:
+            self._ended_s = self._clock.now_s()
+
+    def lap_s(self) -> float:
+        """Seconds of the operation that ends now."""
+        assert self._ended_s is not None
+        before_s, self._ended_s = self._ended_s, self._clock.now_s()
+        return self._ended_s - before_s
+
+
+class ModelsWorld:
+    """Carries out the operations of one replica; implements `sim.serving.engine.served_world.EngineWorld`.
+
+    A request whose models write another token than the target did when it was recorded has **left** its record: by a
+    near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
+    as many tokens as the workload says.
+
+    Args:
+        models: the real world; of one replica alone.
+        answers: released when requests end; sessions were made from it.
+        trunks: by recorded request, what the target wrote.
+        left: takes the ids of requests that leave their records.
+        stopwatch: that all replicas share.
+
+    Attributes:
+        duration_ps: of the latest operation.
+    """
+
+    def __init__(
+        self,
+        models: TorchWorld,
+        answers: RecordedAnswers,
+        trunks: Mapping[str, Sequence[int]],
+        left: set[str],
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._models = models
+        self._answers = answers
+        self._trunks = trunks
+        self._left = left
+        self._stopwatch = stopwatch
+        self._target = len(models.pool.members) - 1
+        self.duration_ps = 0
+
+    def open(self, session: Session) -> None:
+        """See `World`."""
+        self._models.open(session)
+
+    def close(self, session: Session) -> None:
+        """See `World`."""
+        self._models.close(session)
+        self._answers.release(session.request_id)
+
+    def put_back(self, session: Session) -> None:
+        """See `EngineWorld`."""
+        self._models.put_back(session)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """See `World`."""
+        return self._models.signal(session, index)
+
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """See `World`; raises as `verify`."""
+        self._stopwatch.start()
+        results = self._models.draft(level, items)
+        _check_ran(items, results.rows)
+        return results._replace(duration_s=self._took_s())
+
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+        """See `EngineWorld`.
+
+        Raises:
+            ValueError: a request failed in the models.
+            MemoryError: a device has no room for what the blocks of the cluster hold.
+        """
+        self._stopwatch.start()
+        results = self._models.verify(level, items, [_chunk(session) for session, _ in chunks])
+        _check_ran(items, results.rows)
+        if level == self._target:
+            for (session, _), row in zip(items, results.rows, strict=True):
+                self._compare(cast(ServedSession, session), cast(Judged, row))
+        return results._replace(duration_s=self._took_s())
+
+    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+        """See `EngineWorld`; raises as `verify`."""
+        self._stopwatch.start()
+        self._models.verify(level, [], [_chunk(session) for session in sessions])
+        self._took_s()
+
+    def _took_s(self) -> float:
+        if self._models.manager.evicted:
+            raise _no_room(self._models.manager.evicted[0])
+        self.duration_ps = to_ps(self._stopwatch.lap_s())
+        return to_s(self.duration_ps)
+
+    def _compare(self, session: ServedSession, judged: Judged) -> None:
+        """Note a request whose committed tokens are about to be others than those recorded."""
+        start = len(session.emitted)
+        written = [*session.tokens[: judged.num_accepted], judged.own_token]
+        recorded = self._trunks[session.recorded_id][start : start + len(written)]
+        if session.request_id not in self._left and any(map(_differ, written, recorded)):
+            self._left.add(session.request_id)
+            session.eos = frozenset()
+
+
+def _differ(written: int, recorded: int) -> bool:
+    return written != recorded
+
+
+def _chunk(session: Session) -> tuple[Session, int]:
+    return session, cast(ServedSession, session).chunk
+
+
+def _check_ran(items: Sequence[DraftItem] | Sequence[VerifyItem], rows: Sequence[object]) -> None:
+    for (session, _), row in zip(items, rows, strict=True):
+        if isinstance(row, Failed):
+            raise ValueError(f"request {session.request_id} failed: {row.error}") from row.error
+        if isinstance(row, Deferred):
+            raise _no_room(session.request_id)
+
+
+def _no_room(request_id: str) -> MemoryError:
+    return MemoryError(
+        f"request {request_id}: the models' device has no room for its keys and values; give the cluster fewer "
+        "kv_blocks"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRun:
+    """A run in one of the worlds.
+
+    Attributes:
+        log: of the run.
+        tokens: of finished requests, by id.
+        served: what it says besides its log.
+        left: requests whose models wrote another text than was recorded; none of a simulated run.
+    """
+
+    log: ServingLog
+    tokens: Mapping[str, list[int]]
+    served: Served
+    left: frozenset[str] = frozenset()
+
+
+class ServedWorlds:
+    """Both worlds, ready to serve.
+
+    Args:
+        models: of the recording.
+        recording: of the models, greedy.
+        cluster: whose replicas the models stand for, one after another.
+        cost: of every replica in the simulator, in place of the cluster's own.
+        seed: of the requests that are drawn.
+
+    Raises:
+        ArgumentError: a recording that is not greedy.
+        ValueError: a cluster that asks for what models at hand do not do.
+    """
+
+    def __init__(
+        self, models: ModelPool, recording: TrieRecording, cluster: Cluster, cost: CostModel, *, seed: int
+    ) -> None:
+        _check_cluster(cluster)
+        _check_sampling(recording.meta.sampling)
+        if models.feature_level is not None:
+            reader = models.members[models.feature_level].name
+            raise ArgumentError(
+                f"`pool` must not have a member that reads the target's states under load, got {reader}"
+            )
+        self._models = models
+        self._recording = recording
+        self._cluster = cluster
+        self._cost = cost
+        self._seed = seed
+        self._tables = TrieTables(recording)
+        # Held, so that none is read while seconds are measured.
+        self._held = [self._tables.of(request.request_id) for request in recording.requests]
+        self._trunks = {tables.request_id: tables.trunk_tokens for tables in self._held}
+
+    def attached(self, workload: Workload) -> AttachedWorkload:
+        """The arrivals of a workload, as long as what models write."""
+        lengths = {
+            request.request_id: (len(request.prompt), len(self._trunks[request.request_id]))
+            for request in self._recording.requests
+        }
+        drawn = DrawnRequests(self._recording.requests, seed=self._seed)
+        return AttachedWorkload(workload, drawn, lengths, self._recording.meta.name)
+
+    def build(self, policy: NamedPolicy) -> Policy:
+        """A policy for the models; raises ArgumentError for one that may write what was not recorded."""
+        built = policy.build(loaded_pool(self._models))
+        about = about_of(built)
+        if about is not None and not about.lossless:
+            raise ArgumentError(f"`policies` must be lossless: what others write was not recorded, got {policy.name}")
+        return built
+
+    def simulated(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
+        """Serve from the recording, at the seconds of the cost."""
+        count = len(self._cluster.replicas)
+        policies = [policy.build(self._tables.pool) for _ in range(count)]
+        return self._served(policy.name, policies, workload, None, set())
+
+    def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
+        """Serve with the models, at the seconds that they take.
+
+        Raises:
+            ValueError: a request failed in the models.
+            MemoryError: a device has no room for what the blocks of the cluster hold.
+        """
+        policies = [self.build(policy) for _ in self._cluster.replicas]
+        worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
+        left: set[str] = set()
+        stopwatch = Stopwatch(_clock(self._models))
+        waiting = iter(worlds)
+
+        def make_world(_: object, answers: RecordedAnswers) -> ModelsWorld:
+            return ModelsWorld(next(waiting), answers, self._trunks, left, stopwatch)
+
+        return self._served(policy.name, policies, workload, make_world, left)
+
+    def _served(
+        self,
+        name: str,
+        policies: list[Policy],
+        workload: AttachedWorkload,
+        make_world: MakeWorld | None,
+        left: set[str],
+    ) -> ServedRun:
+        replicas, router = self._cluster.replicas, self._cluster.router
+        recorder = recorder_of(self._tables, replicas)
+        picks = router.build(RouterSetting(num_replicas=len(replicas), seed=self._seed))
+        tokens: dict[str, list[int]] = {}
+        horizon_s = self._cluster.horizon_s
+        said = serve(
+            workload,
+            self._tables,
+            [self._spec(name, policy, replica, make_world) for policy, replica in zip(policies, replicas, strict=True)],
+            dispatch=lambda served: Dispatcher(picks, router.label, served, to_ps(self._cluster.stale_s)),
+            recorder=recorder,
+            horizon_ps=None if horizon_s is None else to_ps(horizon_s),
+            seed=self._seed,
+            outputs=tokens,
+        )
+        about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
+        return ServedRun(log=recorder.log(about), tokens=tokens, served=said, left=frozenset(left))
+
+    def _spec(self, name: str, policy: Policy, replica: Replica, make_world: MakeWorld | None) -> ReplicaSpec:
+        return ReplicaSpec(
+            policy=policy,
+            policy_name=name,
+            cost=self._cost,
+            limits=replica.limits,
+            # With models, what passes between operations counts, and deciding is a part of it.
+            decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else 0.0,
+            make_world=make_world,
+        )
+
+
+def _clock(models: ModelPool) -> Clock:
+    return Clock(member.model.device for member in models.members if member.model is not None)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    if sampling.mode != "greedy":
+        raise ArgumentError(
+            "`recording` must be greedy: a request that is served twice would be sampled by its id, got "
+            f"{sampling.mode}"
+        )
+
+
+def _check_cluster(cluster: Cluster) -> None:
+    """Raise ValueError, which names the replica, for what models at hand do not do."""
+    for replica in cluster.replicas:
+        where = f"cluster {cluster.name}, replica {replica.name}"
+        if replica.policy is not None:
+            raise ValueError(
+                f"{where}: policy must be left out, since every replica runs the policies that are validated, got "
+                f"{replica.policy!r}"
+            )
+        if replica.role != Role.both:
+            raise ValueError(f"{where}: role must be both, since models at hand hand over nothing, got {replica.role}")
+        for member, limits in replica.limits.kv.items():
+            if limits.prefix_cache:
+                raise ValueError(
+                    f"{where}: prefix_cache must be false, since models at hand keep no prefix cache, got true for "
+                    f"{member}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadValidation(Printed):
+    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does.
+
+    Attributes:
+        meta: what was compared: pool, recording, workload, cluster, cost and so on.
+        cells: every rate and policy.
+    """
+
+    meta: Mapping[str, Any]
+    cells: tuple[LoadCell, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/validation.md)."""
+        return {
+            **self.meta,
+            "errors": worst_and_median(self.cells),
+            "cells": [asdict(cell) | {"errors": cell.errors()} for cell in self.cells],
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each cell."""
+        return flat_rows([asdict(cell) | {"errors": cell.errors()} for cell in self.cells])
+
+    def tables(self) -> Sequence[Grid]:
+        """Throughput and work, then each latency."""
+        meta = self.meta
+        title = (
+            f"pool {meta['pool']} in the loop against recording {meta['trace']}; workload {meta['workload']}, cluster "
+            f"{meta['cluster']}, cost {meta['cost']}, medians of {counted(meta['runs'], 'run')}"
+        )
+        first = load_cells_table(self.cells, title=title)
+        return [first, *(validation_latency_table(self.cells, latency) for latency in VALIDATED_LATENCIES)]
+
+    def lines(self) -> Sequence[str]:
+        """What a reader of the seconds must know, and the errors of all cells together."""
+        found = worst_and_median(self.cells)
+        means = ", ".join(
+            f"{HEADINGS[latency]} {errors['median']:.1%} ({errors['worst']:.1%})"
+            for latency in VALIDATED_LATENCIES
+            if (errors := found.get(f"{latency}_mean")) is not None
+        )
+        equal = sum(cell.equal for cell in self.cells)
+        left = sum(cell.left for cell in self.cells)
+        near = [f"{counted(left, 'request')} left the record by a near tie of two tokens"] if left else []
+        counts = [(cell.emitted, cell.cycled, cell.modelled) for cell in self.cells]
+        return [
+            *self.meta["notes"],
+            *shares_of(*map(sum, zip(*counts, strict=True))),
+            *near,
+            f"means are off in the median (at worst) by: {means or 'nothing finished'}",
+            f"equal work in {equal} of {counted(len(self.cells), 'cell')}",
+        ]
+
+
+def validate_under_load(
+    pool: ModelPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str],
+    recording: Path | str,
+    policies: PoliciesGiven | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    rates: Sequence[float] | None = None,
+    cost: str = "here",
+    limit: int | None = None,
+    runs: int = 3,
+    seed: int = 0,
+    allow_foreign_profile: bool = False,
+    threads: int = 1,
+    debug: bool = False,
+    chat: bool = False,
+) -> LoadValidation:
+    """Serve a workload on the models and in the simulator, and compare latencies and throughput.
+
+    Arrivals, router, batches, chunks of prefills and blocks are those of the simulated engine in both worlds, on its
+    clock; with the models, an operation takes as long as they do.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool.
+        prompts: of the recording.
+        recording: of the pool and these prompts, greedy. Requests of the workload get its prompts, and answers as long
+            as it has.
+        policies: to compare, lossless; a representative set if None.
+        workload: a file of requests, or a generator's text, for times of arrival.
+        cluster: a TOML file, or a device of the sheet; without prefix caches.
+        rates: mean arrivals per second, each > 0; None: the workload's own.
+        cost: of all replicas, as `compare` takes it; "here" is the newest profile of this machine.
+        limit: of arrivals.
+        runs: of the models in each cell, all cells in turn; medians count.
+        seed: of all that is drawn.
+        allow_foreign_profile: take a profile of another machine.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
+        chat: put prompts as questions of a dialogue, as the recording did.
+
+    Raises:
+        ValueError: a recording, workload, cluster, policy or cost that cannot be used, or a request that failed.
+        MemoryError: a device has no room for what the blocks of the cluster hold.
+    """
+    check_least("`runs`", runs, 1)
+    asked = rising_rates(rates)
+    models = _loaded(pool, threads=threads, debug=debug, chat=chat)
+    trace = DecodedRuns(models, prompts_of(prompts), Path(recording)).recording
+    opened = [with_options(workload, WorkloadOptions(rate=rate, limit=limit, seed=seed), trace) for rate in asked]
+    served_on = open_cluster(cluster, trace)
+    named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
+    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
+    worlds = ServedWorlds(models, trace, served_on, priced.cost, seed=seed)
+    for policy in named:
+        worlds.build(policy)
+    attached = [(rate, worlds.attached(arrivals)) for rate, arrivals in zip(asked, opened, strict=True)]
+    jobs = [_Job(worlds, policy, rate, arrivals) for rate, arrivals in attached for policy in named]
+    cells = _run(jobs, runs)
+    meta: dict[str, Any] = {
+        "pool": models.name,
+        "trace": trace.meta.name,
+        "workload": str(workload),
+        "cluster": served_on.name,
+    }
+    meta |= {"rates": None if rates is None else list(rates), "runs": runs, "seed": seed, "threads": threads}
+    return LoadValidation(meta=meta | _about(priced, jobs[0].workload), cells=cells)
+
+
+def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, chat: bool) -> ModelPool:
+    """The models of a pool; raises ArgumentError for a forced one."""
+    if isinstance(pool, ForcedPool) or is_forced(pool):
+        raise ArgumentError("`workload` goes with a pool of trained models, whose text is their own, not a forced one")
+    return load_pool(pool, threads=threads, debug=debug, chat=chat)
+
+
+def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
+    """What is to be said of a cost and a workload once everything was asked of them."""
+    freshness = priced.freshness
+    return {
+        "cost": priced.cost.name,
+        "freshness": None if freshness is None else freshness.to_json(),
+        "notes": [
+            *workload.about.notes,
+            *priced.cost.notes(),
+            *([] if freshness is None else [freshness.line]),
+            *priced.remarks,
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One cell to be run in both worlds."""
+
+    worlds: ServedWorlds
+    policy: NamedPolicy
+    rate: float | None
+    workload: AttachedWorkload
+
+    def measured(self) -> ServedRun:
+        """One run of the models."""
+        return self.worlds.measured(self.policy, self.workload)
+
+    def cell(self, runs: Sequence[ServedRun]) -> LoadCell:
+        """The simulated run beside the measured ones."""
+        ours, theirs = self.worlds.simulated(self.policy, self.workload), runs[-1]
+        figures = [figures_of(run.log) for run in runs]
+        both = ours.tokens.keys() & theirs.tokens.keys()
+        return LoadCell(
+            policy=self.policy.name,
+            rate=self.rate,
+            requests=len(ours.log.requests["request_id"]),
+            finished=(len(ours.tokens), len(theirs.tokens)),
+            preemptions=(len(ours.log.preemptions["request"]), len(theirs.log.preemptions["request"])),
+            simulated=figures_of(ours.log),
+            measured=medians(figures),
+            spread=half_range([run["e2e_s_mean"] for run in figures if "e2e_s_mean" in run]),
+            other_answers=sum(ours.tokens[request_id] != theirs.tokens[request_id] for request_id in both),
+            left=len(frozenset().union(*(run.left for run in runs))),
+            emitted=ours.served.num_emitted,
+            cycled=ours.served.num_cycled,
+            modelled=ours.served.num_modelled,
+            equal=ours.log.meta.levels == theirs.log.meta.levels,
+        )
+
+
+def _run(jobs: Sequence[_Job], runs: int) -> tuple[LoadCell, ...]:
+    """All cells in turn, so that a slow spell of the machine falls on all alike."""
+    measured: list[list[ServedRun]] = [[] for _ in jobs]
+    with Progress("serving", runs * len(jobs), unit="runs") as progress, quiet():
+        for _ in range(runs):
+            for found, job in zip(measured, jobs, strict=True):
+                found.append(job.measured())
+                progress.advance()
+    return tuple(job.cell(found) for job, found in zip(jobs, measured, strict=True))

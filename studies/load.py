@@ -1,0 +1,539 @@
+"""Policies under load side by side: a run for each rate, policy and seed, all of which meet the same requests.
+
+What a cluster is: its replicas, their limits, and where their memory goes.
+
+What a workload holds, before anything is simulated: what `paceline workload` does.
+"""
+
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from pydantic import with_config
+
+from ..base.errors import ArgumentError, check_within, counted, repeated
+from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
+from ..reports.grid import Grid, Printed, flat_rows, table
+from ..reports.load import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
+from ..runs.log import new_folder
+from ..runs.serving import ServingLog, write_serving
+from ..sim.cost.base import CostRangeError
+from ..sim.replay_tables import ReplayTables
+from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.cluster_file import DeviceMemory, MemberMemory
+from ..sim.serving.limits import Admission, Preemption
+from ..sim.serving.routers import RoundRobin
+from ..sim.serving.serve import INTERRUPTED, Served
+from ..traces.recording import Recording
+from ..traces.workloads import Workload, WorkloadOptions, with_options
+from ..traces.workloads.generated import is_spec, parse_spec
+from ..traces.workloads.summary import WorkloadSummary, summary_of
+from .serving import (
+    BrokenWorkloadError,
+    LoadOptions,
+    ServingSetting,
+    Watched,
+    check_policy,
+    measured_run,
+    notes_on,
+    serving_run,
+    serving_setting,
+    shares_of,
+)
+from .setting import STRICT, NamedPolicy, PoliciesGiven, check_kinds, named_policies, open_recording
+
+REMARKS = (
+    "usable: memory x share; free for keys and values: usable less weights and reserve",
+    "blocks hold the same number of tokens for every member of a device, unless the file gives them",
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClusterShown(Printed):
+    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each.
+
+    Attributes:
+        cluster: that is shown.
+    """
+
+    cluster: Cluster
+
+    def tables(self) -> Sequence[Grid]:
+        """Replicas, then memory."""
+        cluster = self.cluster
+        groups = table(
+            (_group_cells(name, replicas) for name, replicas in cluster.groups.items()),
+            texts=("policy", "cost"),
+            title=f"Cluster {cluster.name}: {counted(len(cluster.replicas), 'replica')}",
+        )
+        return (groups, *(_memory_table(name, replicas[0]) for name, replicas in cluster.groups.items()))
+
+    def lines(self) -> Sequence[str]:
+        """Who routes, and when a run ends."""
+        cluster = self.cluster
+        signals = f"signals every {cluster.stale_s:g} s" if cluster.stale_s else "signals never stale"
+        horizon = "no horizon" if cluster.horizon_s is None else f"runs end at {cluster.horizon_s:g} s"
+        return (f"router {cluster.router.label}, {signals}; {horizon}", *_unusual(cluster))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, by group."""
+        cluster = self.cluster
+        return {
+            "name": cluster.name,
+            "router": cluster.router.label,
+            "stale_s": cluster.stale_s,
+            "horizon_s": cluster.horizon_s,
+            "transfer": None if cluster.transfer is None else asdict(cluster.transfer),
+            "replicas": [_group_json(name, replicas) for name, replicas in cluster.groups.items()],
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each group and member."""
+        return [
+            {"replicas": name, "count": len(replicas), "device": device.device} | _member_json(member)
+            for name, replicas in self.cluster.groups.items()
+            for device in replicas[0].memory
+            for member in device.members
+        ]
+
+
+def cluster(
+    asked: str | Path, recording: Recording | str | Path | None = None, *, models: Sequence[str] | None = None
+) -> ClusterShown:
+    """What a cluster file, or one replica on a device of the sheet, comes to for the members of a recording.
+
+    Args:
+        asked: a TOML file (docs/cluster.md), or a device of the sheet, as "h100".
+        recording: whose members are served; None: the shipped one.
+        models: shapes of members, as `paceline compare --models` takes them.
+
+    Raises:
+        ValueError: a file that breaks a rule or does not go with the recording; one line.
+    """
+    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    return ClusterShown(open_cluster(asked, opened.with_shapes(models) if models else opened))
+
+
+def _unusual(cluster: Cluster) -> list[str]:
+    """What few clusters say of themselves, a line each."""
+    found = []
+    for name, replicas in cluster.groups.items():
+        limits = replicas[0].limits
+        if limits.preemption != Preemption.latest:
+            found.append(f"{name}: where blocks are short, preemption {limits.preemption}")
+        if limits.admission != Admission.first_chunk:
+            found.append(f"{name}: requests enter by {limits.admission}")
+        if limits.max_model_len:
+            parts = ", ".join(f"{member} {most:,}" for member, most in limits.max_model_len.items())
+            found.append(f"{name}: max_model_len of {parts}")
+        if limits.offload is not None:
+            host, members = limits.offload.host_bytes, limits.offload.members
+            parts = ", ".join(f"{member} {own.block_ps / 1e6:,g} us" for member, own in members.items())
+            found.append(f"{name}: evicted blocks go to {host / 1e9:,g} GB of host memory; one back: {parts}")
+    if cluster.transfer is not None:
+        roles = [f"{name} {replicas[0].role}" for name, replicas in cluster.groups.items()]
+        link = cluster.transfer
+        found.append(
+            f"roles: {', '.join(roles)}; between them {link.bytes_per_s / 1e9:g} GB/s and {link.latency_s:g} s, "
+            f"{link.token_bytes:,} bytes a token"
+        )
+    return found
+
+
+def _group_cells(name: str, replicas: Sequence[Replica]) -> Mapping[str, str]:
+    one = replicas[0]
+    return {
+        "replicas": name,
+        "count": f"{len(replicas):,}",
+        "policy": one.policy or "the run's",
+        "cost": one.cost_name,
+        "tensor parallel": str(one.tensor_parallel),
+        "max_num_seqs": f"{one.limits.max_num_seqs:,}",
+        "token_budget": f"{one.limits.token_budget:,}",
+    }
+
+
+def _memory_table(name: str, replica: Replica) -> Grid:
+    rows: list[dict[str, str]] = []
+    lines = []
+    for device in replica.memory:
+        rows += _device_rows(device)
+        lines.append(len(rows) - 1)
+    return table(
+        rows,
+        texts=("device", "prefix cache"),
+        title=f"Memory of replica: {name}",
+        remarks=(*REMARKS, *_unknown(replica)),
+        lines=lines,
+    )
+
+
+def _device_rows(device: DeviceMemory) -> list[dict[str, str]]:
+    many = f" x{device.num_devices}" if device.num_devices > 1 else ""
+    where = {"device": f"{device.device}{many}"}
+    usable = {"what": f"usable, {device.memory_share:g} of {device.memory_bytes / 1e9:,.2f} GB"}
+    rows = [usable | where | {"GB": _gigabytes(device.usable_bytes)}]
+    rows += [
+        {"what": f"weights of {member.name}"} | where | {"GB": _gigabytes(-member.weights_bytes)}
+        for member in device.members
+        if member.weights_bytes
+    ]
+    rows.append({"what": "activation reserve"} | where | {"GB": _gigabytes(-device.reserve_bytes)})
+    rows += [_member_cells(member) | where for member in device.members]
+    rows.append({"what": "left over"} | where | {"GB": _gigabytes(device.spare_bytes)})
+    return rows
+
+
+def _member_cells(member: MemberMemory) -> dict[str, str]:
+    kv = member.kv
+    token_bytes = "" if member.shape is None else f"{member.shape.kv_bytes_per_token:,}"
+    kept = f"yes, drops {counted(kv.drop_units, 'block')}" if kv.drop_units else "yes"
+    return {
+        "what": f"KV of {member.name}{', given' if member.given else ''}",
+        "GB": _gigabytes(-member.kv_bytes),
+        "bytes a token": token_bytes,
+        "tokens a block": f"{kv.block_tokens:,}",
+        "blocks": f"{kv.num_blocks:,}",
+        "tokens": f"{kv.num_tokens:,}",
+        "prefix cache": kept if kv.prefix_cache else "no",
+    }
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.3f}"
+
+
+def _unknown(replica: Replica) -> list[str]:
+    names = [member.name for device in replica.memory for member in device.members if member.shape is None]
+    return [f"shapes not known, counted as no bytes: {', '.join(names)}"] if names else []
+
+
+def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
+    one = replicas[0]
+    return {
+        "name": name,
+        "count": len(replicas),
+        "role": str(one.role),
+        "policy": one.policy,
+        "cost": one.cost_name,
+        "tensor_parallel": one.tensor_parallel,
+        "max_num_seqs": one.limits.max_num_seqs,
+        "token_budget": one.limits.token_budget,
+        "preemption": str(one.limits.preemption),
+        "admission": str(one.limits.admission),
+        "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
+        "max_model_len": dict(one.limits.max_model_len),
+        "offload": None if one.limits.offload is None else asdict(one.limits.offload),
+        "memory": [_device_json(device) for device in one.memory],
+    }
+
+
+def _device_json(device: DeviceMemory) -> dict[str, Any]:
+    return {
+        "device": device.device,
+        "num_devices": device.num_devices,
+        "memory_bytes": device.memory_bytes,
+        "memory_share": device.memory_share,
+        "usable_bytes": device.usable_bytes,
+        "reserve_bytes": device.reserve_bytes,
+        "spare_bytes": device.spare_bytes,
+        "members": [_member_json(member) for member in device.members],
+    }
+
+
+def _member_json(member: MemberMemory) -> dict[str, Any]:
+    shape = member.shape
+    return {
+        "member": member.name,
+        "weights_bytes": None if shape is None else member.weights_bytes,
+        "kv_bytes_per_token": None if shape is None else shape.kv_bytes_per_token,
+        "kv_bytes": None if shape is None else member.kv_bytes,
+        "given": member.given,
+        **asdict(member.kv),
+    }
+
+
+@with_config(STRICT)
+class Asked(LoadOptions):
+    """Further keywords of `compare_under_load`."""
+
+    rates: Sequence[float] | None
+    workload: str | Path
+    cluster: str | Path
+    log: str | Path | None
+
+
+def compare_under_load(
+    recording: Recording | str | Path | None = None,
+    policies: PoliciesGiven | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    rates: Sequence[float] | None = None,
+    log: str | Path | None = None,
+    **options: Unpack[LoadOptions],
+) -> LoadComparison:
+    """Compare policies that serve a workload, at one rate of arrivals after another.
+
+    At one rate and seed all policies meet the same requests at the same times, and the same recorded request stands for
+    each of them. Ctrl-C ends the comparison; rates and policies that were done are kept.
+
+    Args:
+        recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
+        policies: as `compare` takes them; None: a representative set.
+        workload: a file of requests, or a generator's text.
+        cluster: a TOML file, or a device of the sheet.
+        rates: mean arrivals per second, each > 0, that the workload is scaled to; None: its own.
+        log: new folder for the folders of all runs.
+        options: those of `simulate`; `seed` is the first of `seeds` that a policy is run at where chance has a part;
+            `start` may be "prefill" only.
+
+    Raises:
+        ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line.
+        CostRangeError: seconds that the cost does not know.
+        PolicyError: a policy that broke the contract.
+        KeyboardInterrupt: before a first row was done.
+    """
+    given = list(rates) if isinstance(rates, Iterable) else rates
+    check_kinds({**options, "rates": given, "workload": workload, "cluster": cluster, "log": log}, Asked)
+    asked_rates = rising_rates(given)
+    setting = serving_setting(recording, workload, cluster, options)
+    tables = setting.tables(setting.replay.seed)
+    named = named_policies(tables.default_policies if policies is None else policies)
+    _check(setting, named, tables)
+    setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
+    folder = nullcontext() if log is None else new_folder(Path(log))
+    cells = len(asked_rates) * len(named)
+    with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
+        runs = _Runs(setting, tables, interrupts, progress, folder=written, partial=policies is None)
+        found = _without(runs.refused, list(runs.at_rates(asked_rates, named)))
+        if not found:
+            raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
+    left_out = [f"{name} is left out: {error}" for name, error in runs.refused.items()]
+    return LoadComparison(
+        rates=found,
+        promised=setting.promised,
+        meta={
+            "workload": setting.workload,
+            "cluster": setting.cluster.name,
+            "setting": setting.asked(),
+            "trace": setting.recording.about.name,
+            "seed": setting.replay.seed,
+            "seeds": setting.replay.seeds,
+        },
+        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *left_out))),
+        num_missing=len(asked_rates) * (len(named) - len(runs.refused)) - sum(len(one.rows) for one in found),
+    )
+
+
+def _check(setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables) -> None:
+    """Refuse, before anything is run, what cannot be compared; raises ValueError."""
+    if all(replica.policy is not None for replica in setting.cluster.replicas):
+        raise ArgumentError(
+            "`cluster` must leave the policy of some replica open, for policies to be compared there; simulate serves "
+            f"one whose replicas all have their own, got {setting.cluster.name}"
+        )
+    for policy in policies:
+        check_policy(setting, policy, tables)
+
+
+def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
+    """Rows of the policies that were refused at no rate."""
+    kept = [
+        AtRate(rate=one.rate, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates
+    ]
+    return tuple(one for one in kept if one.rows)
+
+
+def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
+    """The rates in order; raises ArgumentError for one out of range or given twice."""
+    if rates is None:
+        return [None]
+    if not rates:
+        raise ArgumentError("`rates` must hold at least one, got none")
+    for rate in rates:
+        check_within("`rates`", rate, "[1e-9, 1e9]")
+    twice = repeated(rates)
+    if twice:
+        raise ArgumentError(f"`rates` must differ, got {twice[0]:g} twice")
+    return sorted(rates)
+
+
+@dataclass(slots=True)
+class _Runs:
+    """Runs by rate, policy and seed.
+
+    Attributes:
+        setting: of all.
+        first: the recording for replay at the first seed.
+        interrupts: end them.
+        progress: advances with every row.
+        folder: takes the folder of each run; None: none is written.
+        partial: whether policies may be refused.
+        refused: policies whose seconds the cost does not know, and why.
+        served: what each run says besides its log, with its policy.
+    """
+
+    setting: ServingSetting
+    first: ReplayTables
+    interrupts: Interrupts
+    progress: Progress
+    folder: Path | None = field(kw_only=True)
+    partial: bool = field(kw_only=True)
+    refused: dict[str, CostRangeError] = field(default_factory=dict)
+    served: list[tuple[str, Served]] = field(default_factory=list)
+    _notes: list[tuple[str, ...]] = field(default_factory=list)
+    _shifted: dict[int, ReplayTables] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the workload at every rate and seed, and of what the recording does not hold."""
+        common = [note for note in self._notes[0] if all(note in notes for notes in self._notes)] if self._notes else []
+        kept = [served for policy, served in self.served if policy not in self.refused]
+        emitted, cycled = sum(one.num_emitted for one in kept), sum(one.num_cycled for one in kept)
+        return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
+
+    def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
+        """The rows of each rate, as far as they are done."""
+        for rate in rates:
+            rows = []
+            workloads: dict[int, Workload] = {}
+            for policy in policies:
+                if policy.name in self.refused or self.interrupts.heard():
+                    continue
+                with self._refusals(policy):
+                    row = self._row(rate, policy, workloads)
+                    if row is not None:
+                        rows.append(row)
+                self.progress.advance()
+            if rows:
+                yield AtRate(rate=rate, rows=tuple(rows))
+
+    @contextmanager
+    def _refusals(self, policy: NamedPolicy) -> Iterator[None]:
+        try:
+            yield
+        except CostRangeError as error:
+            if not self.partial:
+                raise
+            self.refused[policy.name] = error
+
+    def _row(self, rate: float | None, policy: NamedPolicy, workloads: dict[int, Workload]) -> SeedRow | None:
+        """A policy at a rate, at all seeds that say something new; None: it was interrupted."""
+        setting = self.setting
+        runs: list[MeasuredRun] = []
+        for seed in range(setting.replay.seed, setting.replay.seed + setting.replay.seeds):
+            at = "" if rate is None else f" at {rate:g}/s"
+            self.progress.note(f"{policy.name}{at}, seed {seed}")
+            if seed not in workloads:
+                workloads[seed] = setting.opened(rate, seed)
+            log = self._run(policy, workloads[seed], self._tables(seed), rate, seed)
+            if log.meta.stopped == INTERRUPTED:
+                return None
+            runs.append(measured_run(log, f"{policy.name}{at}, seed {seed}", setting.promised))
+            if not _chance_in(setting, workloads[seed], log):
+                break
+        return SeedRow(runs=tuple(runs))
+
+    def _run(
+        self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int
+    ) -> ServingLog:
+        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        try:
+            log, served = serving_run(self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched)
+        except BrokenWorkloadError as broken:  # at which every other run would end as well
+            raise broken.error from None
+        self._notes.append(workload.about.notes)
+        self.served.append((policy.name, served))
+        if self.folder is not None and log.meta.stopped != INTERRUPTED:
+            at = "" if rate is None else f"-{rate:g}"
+            name = "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy.name)
+            write_serving(log, self.folder / f"{name}{at}-seed{seed}")
+        return log
+
+    def _tables(self, seed: int) -> ReplayTables:
+        """Only where acceptance is shifted does a seed have its own."""
+        replay = self.setting.replay
+        if seed == replay.seed or not replay.shift_acceptance:
+            return self.first
+        if seed not in self._shifted:
+            self._shifted[seed] = self.setting.tables(seed)
+        return self._shifted[seed]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> bool:
+    """Whether another seed may give another run: requests, drafts and, among several replicas, routes are drawn."""
+    drafted = any(level.judged for level in log.meta.levels)
+    routed = len(setting.cluster.replicas) > 1 and setting.cluster.router.router_class is not RoundRobin
+    return workload.about.drawn or drafted or routed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WorkloadDescription(Printed):
+    """What a workload holds; prints as `paceline workload` does.
+
+    Attributes:
+        summary: what was counted.
+    """
+
+    summary: WorkloadSummary
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/workloads.md)."""
+        return asdict(self.summary) | {"shared_share": self.summary.shared_share}
+
+    def tables(self) -> Sequence[Grid]:
+        """At a glance, and lengths."""
+        return workload_tables(self.summary)
+
+    def lines(self) -> Sequence[str]:
+        """None: notes stand below the tables."""
+        return ()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return flat_rows([self.to_json()])
+
+
+def describe_workload(
+    workload: str | os.PathLike[str],
+    options: WorkloadOptions | None = None,
+    *,
+    lengths_from: str | Path | None = None,
+) -> WorkloadDescription:
+    """Read or draw all of a workload, as its options scale and cut it, and count what it holds.
+
+    Args:
+        workload: a path or a generator's text; see `open_workload`.
+        options: None: as it is.
+        lengths_from: a .trace folder that a generator draws lengths from where its text gives none; None: the recording
+            that comes with the package.
+
+    Raises:
+        TraceFormatError: a file that cannot be read, or breaks its format.
+        ValueError: an option out of its range, or one that does not go with the workload.
+    """
+    asked = options or WorkloadOptions()
+    recording = None
+    if _draws_lengths(str(workload), asked):
+        recording = open_recording(lengths_from)
+    elif lengths_from is not None:
+        raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
+    opened = with_options(workload, asked, recording)
+    watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_arrivals)
+    return WorkloadDescription(summary=summary_of(opened, watch=watch))
+
+
+def _draws_lengths(text: str, options: WorkloadOptions) -> bool:
+    if not is_spec(text):
+        return False
+    spec = parse_spec(text, options.rate)
+    return spec.prompt is None or spec.output is None

@@ -1,0 +1,327 @@
+"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
+
+Which prompt each request of a workload gets: all of its tag in turn, in an order that the seed draws.
+
+An observed run with its figures: what `paceline observe` prints, and `paceline metrics` of its folder.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from threading import Lock
+from typing import Any, Literal
+
+from ..base.errors import ArgumentError, check_least, check_within, counted
+from ..base.terminal import Interrupts, Progress, held_interrupts
+from ..observing.load import Load, ServerTokenizer, acceptance_between, counters
+from ..observing.server import Clock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
+from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.observed import ObservedFigures, observed_figures, observed_lines, observed_tables
+from ..runs.observed import (
+    BY_TOKENIZER,
+    BY_USAGE,
+    UNCOUNTED,
+    ObservedMeta,
+    ObservedRequest,
+    ObservedRun,
+    read_observed,
+    write_observed,
+)
+from ..runtime.prompts import Prompt, prompts_of
+from ..traces.workloads import WorkloadOptions, with_options
+from ..traces.workloads.arrival import Arrival, WorkloadAbout, requests_of
+from .setting import open_recording
+
+
+class PromptsInTurn:
+    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads. Final.
+
+    Args:
+        prompts: at least one.
+        seed: of their order.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
+        self._of_tag: dict[str, list[Prompt]] = {}
+        for prompt in prompts:
+            self._of_tag.setdefault(prompt.tag, []).append(prompt)
+        self._of_tag[""] = list(prompts)
+        for tag, listed in self._of_tag.items():
+            Random(f"{seed}/{tag}").shuffle(listed)
+        self._given = dict.fromkeys(self._of_tag, 0)
+
+    def next_for(self, arrival: Arrival) -> Prompt:
+        """The next one of its tag; raises ArgumentError where no prompt has it."""
+        listed = self._of_tag.get(arrival.tag)
+        if listed is None:
+            known = ", ".join(sorted(filter(None, self._of_tag)))
+            raise ArgumentError(
+                f"`prompts` must have one of each tag of the workload, has {known}, got {arrival.tag!r}; `tag` gives "
+                "all requests one"
+            )
+        number = self._given[arrival.tag]
+        self._given[arrival.tag] = number + 1
+        return listed[number % len(listed)]
+
+    @property
+    def num_repeated(self) -> int:
+        """Requests that got a prompt which another one had got before."""
+        return sum(max(0, given - len(self._of_tag[tag])) for tag, given in self._given.items())
+
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Observed(Printed):
+    """A run of a server as its client saw it; prints as `paceline observe` does.
+
+    Attributes:
+        run: all that was seen.
+        figures: of it.
+    """
+
+    run: ObservedRun
+    figures: ObservedFigures
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped by Ctrl-C, or an order to end."""
+        return self.run.meta.stopped == INTERRUPTED
+
+    def write(self, path: str | Path) -> None:
+        """Write the folder of the run; raises ValueError if it exists."""
+        write_observed(self.run, Path(path))
+
+    def tables(self) -> Sequence[Grid]:
+        """What was served, and latencies."""
+        return observed_tables(self.run, self.figures)
+
+    def lines(self) -> Sequence[str]:
+        """What a reader of the figures must know."""
+        return observed_lines(self.run, self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/observing.md)."""
+        return {"meta": self.run.meta.model_dump(mode="json"), **self.figures.to_json()}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return flat_rows([self.figures.to_json()])
+
+
+def shown_run(run: ObservedRun | str | Path) -> Observed:
+    """A run with its figures, or the folder of one; raises TraceFormatError for a folder that holds no sound one."""
+    read = run if isinstance(run, ObservedRun) else read_observed(Path(run))
+    return Observed(run=read, figures=observed_figures(read))
+
+
+_MOST_CONCURRENCY = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How a server is asked.
+
+    Attributes:
+        model: by name; None: the only one that it lists.
+        chat: whether by `/v1/chat/completions`, each prompt as a user's message; else by `/v1/completions`.
+        api_key: sent as a bearer token, and written nowhere; None: none is sent.
+        timeout_s: that a request may take from its sending to its end, seconds, > 0.
+        temperature: >= 0.
+        ignore_eos: ask it to go on after an end of sequence, as vLLM, SGLang and llama.cpp's server do.
+        usage: ask for `usage` at the end of each stream.
+        count_tokens: where an answer has no usage, let the server's tokenizer count, after the run.
+        warmup: requests that are sent one by one before, and not measured.
+    """
+
+    model: str | None = None
+    chat: bool = False
+    api_key: str | None = None
+    timeout_s: float = 600.0
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    usage: bool = True
+    count_tokens: bool = False
+    warmup: int = 1
+
+    def __post_init__(self) -> None:
+        check_within("`timeout_seconds`", self.timeout_s, "(0, 1e6]")
+        check_within("`temperature`", self.temperature, "[0, 100]")
+        check_least("`warmup`", self.warmup, 0)
+
+    @property
+    def path(self) -> str:
+        """Below the server's address."""
+        return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    def body(self, model: str, text: str, max_tokens: int, seed: int) -> dict[str, Any]:
+        """What is posted for a prompt."""
+        asked = {"messages": [{"role": "user", "content": text}]} if self.chat else {"prompt": text}
+        body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": self.temperature, "seed": seed}
+        body |= {"stream": True}
+        body |= {"stream_options": {"include_usage": True}} if self.usage else {}
+        return body | ({"ignore_eos": True} if self.ignore_eos else {})
+
+
+def observe(
+    url: str,
+    workload: str | Path,
+    prompts: str | Path | Sequence[Prompt | str],
+    *,
+    asking: Asking | None = None,
+    options: WorkloadOptions | None = None,
+    concurrency: int | None = None,
+    out: str | Path | None = None,
+) -> Observed:
+    """Drive a server that speaks OpenAI's HTTP with a workload: TTFT, TPOT, gaps of chunks, E2E, tokens, acceptance.
+
+    Ctrl-C stops the run: nothing more is sent, what is under way is cut and counts as unfinished, and what was measured
+    is returned, and written, marked partial.
+
+    Args:
+        url: of the server, `http://HOST:PORT`, with or without `/v1`.
+        workload: a file of requests, or a generator's text, for times, tags, sessions and lengths of answers.
+        prompts: whose texts are sent, those of a request's tag in turn. Lengths of prompts are theirs.
+        asking: how the server is asked; None: by default.
+        options: what is done to the workload; their seed is also that of the prompts' order, and sent along.
+        concurrency: of a closed loop, 1 to 4096: so many at a time, whatever the workload's times. None: an open loop.
+        out: new folder for the run.
+
+    Raises:
+        ValueError: an argument that will not do, a server that cannot be reached, or has no such model, or fails a
+            warm-up request; one line. Nothing is written then.
+    """
+    asked, changes = asking or Asking(), options or WorkloadOptions()
+    if concurrency is not None:
+        check_within("`concurrency`", concurrency, f"[1, {_MOST_CONCURRENCY}]")
+    texts = prompts_of(prompts)
+    opened = with_options(workload, changes, open_recording(None))
+    arrivals = list(opened)
+    if not arrivals:
+        raise ArgumentError(f"`workload` must hold a request, {workload} has none")
+    for arrival in arrivals:
+        PromptsInTurn(texts, 0).next_for(arrival)
+    endpoint = Endpoint(url, api_key=asked.api_key, timeout_s=asked.timeout_s)
+    run = _Run(endpoint, asked, model_of(endpoint, asked.model), texts, changes.seed)
+    named = prompts if isinstance(prompts, str | Path) else counted(len(texts), "text")
+    about = {"workload": str(workload), "prompts": str(named), "concurrency": concurrency}
+    found = run.measured(opened.about, arrivals, about)
+    if out is not None:
+        write_observed(found, Path(out))
+    return shown_run(found)
+
+
+class _Run:
+    """One run of a server."""
+
+    def __init__(self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int) -> None:
+        self._endpoint, self._asked, self._model, self._seed = endpoint, asked, model, seed
+        self._texts = PromptsInTurn(texts, seed)
+        self._lock = Lock()
+
+    def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
+        """Warm up, serve, and gather; `named` are fields of the meta."""
+        asked = dict[str, Any](
+            url=self._endpoint.url,
+            model=self._model,
+            endpoint=self._asked.path,
+            loop="open" if named["concurrency"] is None else "closed",
+            warmup=self._asked.warmup,
+            seed=self._seed,
+            temperature=self._asked.temperature,
+            ignore_eos=self._asked.ignore_eos,
+            **named,
+        )
+        # What cannot be written is told before load is sent.
+        ObservedMeta(**asked, notes=tuple(about.notes), ended_at_ps=0)
+        self._warm_up(arrivals[0])
+        tokenizer = ServerTokenizer(self._endpoint, self._model) if self._asked.count_tokens else None
+        before = counters(self._endpoint)
+        with held_interrupts() as interrupts:
+            found, ended_at_ps = self._served(arrivals, named["concurrency"], interrupts)
+            stopped = INTERRUPTED if interrupts.heard() else ""
+        after = before if stopped else counters(self._endpoint)
+        seen = _counted([*found], tokenizer if not stopped else None)
+        acceptance, why = acceptance_between(before, after, seen, self._model)
+        if stopped:
+            acceptance, why = None, "the run was interrupted"
+        meta = ObservedMeta(
+            **asked,
+            counted_by=_who_counted(found, seen),
+            acceptance=acceptance,
+            acceptance_unknown=why,
+            notes=(*about.notes, *self._notes(found)),
+            ended_at_ps=ended_at_ps,
+            stopped=stopped,
+        )
+        return ObservedRun(meta, tuple(seen))
+
+    def _served(
+        self, arrivals: Sequence[Arrival], concurrency: int | None, interrupts: Interrupts
+    ) -> tuple[list[Exchange], int]:
+        """(requests, when the last of them ended)."""
+        total = sum(1 for one in arrivals for _ in requests_of(one))
+        with Progress("observing", total, unit="requests") as progress:
+            clock = Clock()
+            send: Callable[[Arrival, int], Exchange] = partial(self._send, clock=clock)
+            load = Load(arrivals, send, clock, interrupts, progress.advance)
+            if concurrency is None:
+                load.open_loop()
+            else:
+                load.closed_loop(concurrency)
+            if interrupts.heard():
+                self._endpoint.cut()
+            found = load.ended()
+        return found, clock.now_ps()
+
+    def _send(self, arrival: Arrival, due_at_ps: int, *, clock: Clock) -> Exchange:
+        return exchange(self._endpoint, self._asked.path, self._sent(arrival), due_at_ps, clock)
+
+    def _sent(self, arrival: Arrival) -> Sent:
+        with self._lock:
+            prompt = self._texts.next_for(arrival)
+        body = self._asked.body(self._model, prompt.text, arrival.output_tokens, self._seed)
+        return Sent(arrival=arrival, prompt_id=prompt.request_id, text=prompt.text, body=body)
+
+    def _warm_up(self, first: Arrival) -> None:
+        """Requests as the first one; raises ServerError for one that fails."""
+        for number in range(1, self._asked.warmup + 1):
+            found = exchange(self._endpoint, self._asked.path, self._sent(first), 0, Clock()).seen
+            if found.failed:
+                raise ServerError(f"{self._endpoint.url}{self._asked.path}: warm-up request {number}: {found.failed}")
+
+    def _notes(self, found: Sequence[Exchange]) -> list[str]:
+        notes = ["prompts are those of the file, of the lengths that they have; the workload's are not used"]
+        if repeated := self._texts.num_repeated:
+            notes.append(
+                f"{counted(repeated, 'request')} had a prompt that was sent before, whose keys and values the server "
+                "may have kept"
+            )
+        if undone := sum(one.seen.finished and not one.done for one in found):
+            notes.append(f"{counted(undone, 'answer')} ended with a finish_reason, and without [DONE]")
+        for name in sorted({name for one in found for name in one.odd}):
+            answers = counted(sum(name in one.odd for one in found), "answer")
+            notes.append(
+                f"{answers} told {name} that cannot be a count of tokens, such as a negative one, or drafted ones "
+                "without accepted ones: it counts as unknown"
+            )
+        return notes
+
+
+def _counted(found: Sequence[Exchange], tokenizer: ServerTokenizer | None) -> list[ObservedRequest]:
+    if tokenizer is None:
+        return [one.seen for one in found]
+    return [tokenizer.counted(one) if _uncounted(one.seen) else one.seen for one in found]
+
+
+def _uncounted(one: ObservedRequest) -> bool:
+    return one.finished and (one.prompt_tokens is None or one.output_tokens is None)
+
+
+def _who_counted(found: Sequence[Exchange], seen: Sequence[ObservedRequest]) -> Literal["usage", "tokenizer", "nobody"]:
+    if not any(_uncounted(one.seen) for one in found):
+        return BY_USAGE
+    return UNCOUNTED if any(map(_uncounted, seen)) else BY_TOKENIZER

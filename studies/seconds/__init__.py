@@ -1,1 +1,0 @@
-"""What operations take on this machine, and how true the simulator's seconds are."""

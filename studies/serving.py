@@ -1,0 +1,653 @@
+"""What a workload is served under, as it was asked for: recording, cluster, seconds, scaling, what is promised.
+
+A workload of which a row ended the run: what was served until then is kept.
+
+The figures of serving runs: what `paceline metrics` does.
+
+One run of a policy under a workload: what `simulate` does once, and `compare_under_load` for each row and seed.
+
+The main job under load: one workload served under one policy.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from pydantic import with_config
+
+from ..base.errors import ArgumentError, check_within
+from ..base.terminal import Interrupts, Progress, held_interrupts
+from ..decoding.seen import Start, start_of
+from ..policies.about import about_of
+from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.load import MeasuredRun, SeedRow, ServingReport, seed_rows
+from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
+from ..runs.recorder import RepeatedIdError, ServingRecorder
+from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
+from ..sim.cost.base import CostRangeError
+from ..sim.cost.make import scaled_by_name
+from ..sim.cost.roofline import device_sheet
+from ..sim.replay_tables import ReplayTables, tables_of
+from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.replica import ReplicaSpec, Role
+from ..sim.serving.requests import Deadline
+from ..sim.serving.routers import Dispatcher, RouterSetting
+from ..sim.serving.running import ServedReplica, to_ps
+from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
+from ..sim.simulate import seconds_to_decide
+from ..traces.recording import Recording
+from ..traces.workloads import Workload, WorkloadOptions, with_options
+from ..traces.workloads.arrival import MOST_PS, PS_PER_S
+from ..traces.workloads.formats import repeated_id_error
+from .compare import built
+from .setting import (
+    STRICT,
+    NamedPolicy,
+    PolicyGiven,
+    ReplayOptions,
+    Setting,
+    SettingOptions,
+    check_kinds,
+    named_policy,
+    setting_of,
+)
+
+
+class BrokenWorkloadError(ValueError):
+    """A row of a workload cannot be read or served; the message is that of the error.
+
+    Attributes:
+        log: of the run until that row would have come, marked partial; the error is among its notes.
+        error: what is wrong with the row.
+        run: the same with its figures, a `Simulated`, where `simulate` raises it; else None.
+    """
+
+    def __init__(self, log: ServingLog, error: ValueError) -> None:
+        super().__init__(str(error))
+        self.log = log
+        self.error = error
+        self.run: Printed | None = None
+
+
+Run = ServingLog | str | Path
+# Seconds by name of what is promised to all, and such seconds by class.
+Promised = Mapping[str, float | Mapping[str, float]]
+
+
+def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> ServingReport:
+    """Latencies, throughput, goodput, memory and acceptance of serving runs (docs/serving-metrics.md defines them).
+
+    Args:
+        runs: one or several: folders that `paceline simulate --out` wrote, or logs. Those that differ in their seed
+            alone become one row with 95% intervals.
+        slo: the longest times that meet a promise, in seconds, by name: `ttft`, `tpot`, `e2e`, `queue`. By the name of
+            a class of requests, those of that class: `{"chat": {"ttft": 0.5}, "e2e": 60}`.
+
+    Raises:
+        ArgumentError: no run, a promise that is none, or one to a class that no request of the runs has.
+        TraceFormatError: a folder that holds no sound run; one line.
+        ValueError: one setting twice at the same seed.
+    """
+    given = [runs] if isinstance(runs, ServingLog | str | Path) else list(runs)
+    if not given:
+        raise ArgumentError("`runs` must hold one, got none")
+    promised = promises(slo or {})
+    logs = [
+        (f"run {number + 1}", run) if isinstance(run, ServingLog) else (str(run), read_serving(Path(run)))
+        for number, run in enumerate(given)
+    ]
+    refuse_unknown_classes(promised, {name for _, log in logs for name in by_class(log)})
+    measured = [measured_run(log, name, promised) for name, log in logs]
+    return ServingReport(rows=seed_rows(measured), promised=promised)
+
+
+def measured_run(log: ServingLog, name: str, promised: Promises) -> MeasuredRun:
+    """The figures of a run, and what it is called in remarks."""
+    found = metrics_of(log, promised)
+    (flat,) = flat_rows([found.to_json()])
+    return MeasuredRun(folder=name, meta=log.meta, metrics=found, flat=flat)
+
+
+def promises(slo: Promised) -> Promises:
+    """Service levels, those of all and those by class; raises ArgumentError for a name or a time that is none."""
+    of_all = {name: seconds for name, seconds in slo.items() if not isinstance(seconds, Mapping)}
+    of_classes = {name: levels for name, levels in slo.items() if isinstance(levels, Mapping)}
+    return Promises(
+        others=_levels(of_all, ""), classes={name: _levels(levels, f"{name}:") for name, levels in of_classes.items()}
+    )
+
+
+def refuse_unknown_classes(promised: Promises, known: Collection[str]) -> None:
+    """Raises ArgumentError for a promise to a class that is not among `known`; "" among them is no class."""
+    for name in promised.classes:
+        if name not in known or not name:
+            classes = ", ".join(sorted(filter(None, known))) or "none"
+            raise ArgumentError(f"`slo` must name a class of the requests ({classes}), got {name!r}")
+
+
+def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
+    known = [field.name for field in fields(ServiceLevels)]
+    for name, seconds in slo.items():
+        if name not in known:
+            raise ArgumentError(f"`slo` must name one of {', '.join(known)}, got {before + name!r}")
+        check_within(f"`slo` {before}{name}", seconds, "(0, inf)")
+    return ServiceLevels(**slo)
+
+
+# Options of seconds that are said of one cost; a cluster has one for each replica.
+OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
+
+
+@with_config(STRICT)
+class ServingOptions(ReplayOptions, total=False):
+    """The keywords that `simulate` and `compare_under_load` share: those of any replay, and of the workload."""
+
+    time_scale: float | None
+    limit: int | None
+    max_prompt_tokens: int | None
+    max_output_tokens: int | None
+    zero_tokens: str
+    tag: str | None
+    horizon_s: float | None
+    slo: Promised | None
+
+
+@with_config(STRICT)
+class LoadOptions(ServingOptions, total=False):
+    """Further keywords of `compare_under_load`."""
+
+    seeds: int
+    start: Start | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSetting:
+    """What a workload is served under.
+
+    Attributes:
+        replay: the recording, and what is asked of any replay.
+        cluster: that serves, at the seconds asked for.
+        workload: a path, or a generator's text.
+        changes: what is done to it, but for rate and seed.
+        horizon_s: simulated seconds after which a run is stopped; None: it runs to its end.
+        promised: service levels by class of request.
+
+    Raises:
+        ArgumentError: a horizon out of range.
+    """
+
+    replay: Setting
+    cluster: Cluster
+    workload: str
+    changes: WorkloadOptions
+    horizon_s: float | None
+    promised: Promises
+
+    def __post_init__(self) -> None:
+        if self.horizon_s is not None:
+            check_within("`horizon_s`", self.horizon_s, f"(0, {MOST_PS // PS_PER_S}]")
+
+    @property
+    def recording(self) -> Recording:
+        """That acceptance is drawn from."""
+        return self.replay.recording
+
+    @property
+    def deadlines(self) -> dict[str, Deadline | None]:
+        """When policies are told that tokens are due, by class; "" is for all others.
+
+        None where a class is not promised times both to the first token and for each further one.
+        """
+        found: dict[str, Deadline | None] = {}
+        for name, levels in {"": self.promised.others, **self.promised.classes}.items():
+            ttft, tpot = levels.ttft, levels.tpot
+            found[name] = None if ttft is None or tpot is None else Deadline(ttft, tpot)
+        return found
+
+    def check_classes(self, workload: Workload) -> None:
+        """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
+
+        Raises:
+            ArgumentError: such a class, by name.
+        """
+        missing, known = set(self.promised.classes), {""}
+        arrivals = iter(workload) if missing else iter(())
+        for arrival in arrivals:
+            known.add(arrival.slo)
+            missing.discard(arrival.slo)
+            if not missing:
+                return
+        refuse_unknown_classes(self.promised, known)
+
+    def opened(self, rate: float | None, seed: int) -> Workload:
+        """The workload at a rate; the same rate and seed give the same requests, whoever serves them."""
+        return with_options(self.workload, replace(self.changes, rate=rate, seed=seed), self.recording)
+
+    def tables(self, seed: int) -> ReplayTables:
+        """The recording for replay; where acceptance is shifted, each seed has its own."""
+        shifts = self.replay.shift_acceptance
+        return tables_of(self.recording.shifted(shifts, seed=seed) if shifts else self.recording)
+
+    def asked(self) -> dict[str, Any]:
+        """All of it that runs have in common, for their logs; what is as by default is left out."""
+        told: dict[str, Any] = {"trace": self.recording.about.name, "router": self.cluster.router.label}
+        defaults = Setting(recording=self.recording)
+        for name in ReplayOptions.__annotations__:
+            value = getattr(self.replay, name)
+            if name == "models" and value:
+                told[name] = dict(value) if isinstance(value, Mapping) else list(value)
+            elif name not in {"models", "seed"} and value not in (getattr(defaults, name), {}):
+                told[name] = dict(value) if isinstance(value, Mapping) else str(value) if name == "cost" else value
+        told |= {name: value for name, value in self.changes.given().items() if name not in {"rate", "seed"}}
+        if self.horizon_s is not None:
+            told["horizon_s"] = self.horizon_s
+        deadlines = {name: list(due) for name, due in self.deadlines.items() if due is not None}
+        if deadlines:
+            told["deadlines"] = deadlines
+        if self.cluster.stale_s:
+            told["stale_s"] = self.cluster.stale_s
+        if self.cluster.transfer is not None:
+            told["transfer"] = asdict(self.cluster.transfer)
+        # A file that was changed between two runs keeps its name: what is in it tells them apart.
+        told["replicas"] = {name: _told_of(alike) for name, alike in self.cluster.groups.items()}
+        return told
+
+
+def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
+    """What replicas of a group are, for the log of a run."""
+    first = alike[0]
+    return {
+        "count": len(alike),
+        "role": str(first.role),
+        "policy": first.policy,
+        "cost": first.cost_name,
+        "max_num_seqs": first.limits.max_num_seqs,
+        "token_budget": first.limits.token_budget,
+        "preemption": str(first.limits.preemption),
+        "admission": str(first.limits.admission),
+        "shared_prefix": None if first.limits.shared_prefix is None else asdict(first.limits.shared_prefix),
+        "max_model_len": dict(first.limits.max_model_len),
+        "offload": None if first.limits.offload is None else asdict(first.limits.offload),
+        "kv": {name: asdict(kv) for name, kv in first.limits.kv.items()},
+    }
+
+
+def serving_setting(
+    recording: Recording | str | Path | None,
+    workload: str | Path,
+    cluster: str | Path,
+    options: ServingOptions | LoadOptions,
+) -> ServingSetting:
+    """What is asked for.
+
+    Args:
+        recording: that acceptance is drawn from, or where it lies; None: the one that comes with the package.
+        workload: a path, or a generator's text.
+        cluster: a TOML file, or a device of the sheet.
+        options: of both.
+
+    Raises:
+        ValueError: an option out of its range, or one that does not go with the others; one line.
+    """
+    of_workload = {field.name for field in fields(WorkloadOptions)} - {"rate", "seed", "horizon_s"}
+    of_replay: Any = {name: value for name, value in options.items() if name in SettingOptions.__annotations__}
+    replay = setting_of(recording, 1, of_replay)
+    if replay.start is not None and start_of(replay.start) != Start.prefill:
+        raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
+    if replay.decide_s is not None:
+        check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
+    given: Any = {name: value for name, value in options.items() if name in of_workload}
+    changes = WorkloadOptions(seed=replay.seed, **given)
+    horizon_s = options.get("horizon_s")
+    priced = _priced(open_cluster(cluster, replay.recording), replay)
+    return ServingSetting(
+        replay=replay,
+        cluster=priced,
+        workload=str(workload),
+        changes=changes,
+        horizon_s=priced.horizon_s if horizon_s is None else horizon_s,
+        promised=promises(options.get("slo") or {}),
+    )
+
+
+def _check_device(cluster: Cluster, cost: object) -> None:
+    """Refuse the seconds of one device of the sheet beside the memory of another; raises ArgumentError."""
+    sheet = device_sheet()
+    if not isinstance(cost, str) or cost not in sheet:
+        return
+    others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - {cost})
+    if others:
+        rule = f"must be left out, or the device of `cluster`, {others[0]}: its memory and its seconds go together"
+        raise ArgumentError(f"`cost` {rule}, got {cost}")
+
+
+def _priced(cluster: Cluster, replay: Setting) -> Cluster:
+    """The cluster at the seconds asked for: one cost for all replicas, or each at its own; scaled in both cases."""
+    if replay.cost is not None:
+        _check_device(cluster, replay.cost)
+        cost = replace(replay, models=None).priced()  # a cluster has another use for shapes: its memory
+        priced = [replace(replica, cost=cost, cost_name=cost.name) for replica in cluster.replicas]
+        return replace(cluster, replicas=tuple(priced))
+    defaults = Setting(recording=replay.recording)
+    unused = [name for name in OF_ONE_COST if getattr(replay, name) != getattr(defaults, name)]
+    if unused:
+        raise ArgumentError(
+            f"`{unused[0]}` goes with `cost`: without it a cluster has seconds of its own, got {unused[0]} "
+            f"{getattr(replay, unused[0])} alone"
+        )
+    if not replay.scale:
+        return cluster
+    scaled = {
+        id(replica.cost): scaled_by_name(replica.cost, replay.scale, replay.recording) for replica in cluster.replicas
+    }
+    return replace(
+        cluster,
+        replicas=tuple(
+            replace(replica, cost=scaled[id(replica.cost)], cost_name=scaled[id(replica.cost)].name)
+            for replica in cluster.replicas
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`.
+
+    Attributes:
+        interrupts: that came.
+        on_ended: called for each request that finished or was rejected.
+    """
+
+    interrupts: Interrupts
+    on_ended: Callable[[], None]
+
+    def ended(self) -> None:
+        """See `Watcher`."""
+        self.on_ended()
+
+    def interrupted(self) -> bool:
+        """See `Watcher`."""
+        return self.interrupts.heard()
+
+
+def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
+    """The policy of each replica: its own, else the run's. One that prefills for others asks none, and has any.
+
+    Raises:
+        ArgumentError: a replica has none, or none is left for the run's.
+    """
+    replicas = setting.cluster.replicas
+    own = {
+        text: named_policy(text) for text in dict.fromkeys(replica.policy for replica in replicas) if text is not None
+    }
+    without = [replica for replica in replicas if replica.policy is None and replica.role != Role.prefill]
+    if policy is None and without:
+        raise ArgumentError(f"`policy` must be given: replica {without[0].name} of {setting.cluster.name} has none")
+    if policy is not None and not without:
+        raise ArgumentError(
+            f"`policy` must be left out: every replica of {setting.cluster.name} has its own, got {policy.name}"
+        )
+    run = next(iter(own.values())) if policy is None else policy
+    return [run if replica.policy is None else own[replica.policy] for replica in replicas]
+
+
+def check_policy(setting: ServingSetting, policy: NamedPolicy | None, tables: ReplayTables) -> None:
+    """Refuse, before anything is run, a policy that may not run; raises ValueError."""
+    for named in {id(one): one for one in policies_of(setting, policy)}.values():
+        about = about_of(built(tables, named, lossless=setting.replay.lossless))
+        if about is not None and about.oracle:
+            raise ArgumentError(
+                f"`policies` must not see ahead under load, which only a lone replay grants, got {named.name}"
+            )
+
+
+def serving_run(
+    setting: ServingSetting,
+    policy: NamedPolicy | None,
+    workload: Workload,
+    tables: ReplayTables,
+    *,
+    rate: float | None,
+    seed: int,
+    watched: Watched,
+) -> tuple[ServingLog, Served]:
+    """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
+
+    Args:
+        setting: what it is served under.
+        policy: of the replicas that have none of their own; built anew.
+        workload: opened at the rate and the seed.
+        tables: of the recording, at the seed.
+        rate: for the log; None: the workload's own.
+        seed: of all that is drawn.
+        watched: hears interrupts.
+
+    Raises:
+        BrokenWorkloadError: a row of the workload ended the run.
+        ValueError: as `sim.serving.simulate.serve`.
+        CostRangeError: seconds that a cost does not know, with what can be done under load.
+        PolicyError: a policy broke the contract.
+        KeyboardInterrupt: a second interrupt came before the first was heard.
+    """
+    policies = policies_of(setting, policy)
+    replicas = setting.cluster.replicas
+    recorder = recorder_of(tables, replicas)
+    try:
+        served = serve(
+            workload,
+            tables,
+            [_spec(setting, tables, *pair) for pair in zip(replicas, policies, strict=True)],
+            dispatch=_dispatch(setting, seed),
+            recorder=recorder,
+            transfer=setting.cluster.transfer,
+            horizon_ps=None if setting.horizon_s is None else to_ps(setting.horizon_s),
+            seed=seed,
+            strict=setting.replay.strict,
+            deadlines=setting.deadlines,
+            watcher=watched,
+        )
+    except CostRangeError as error:
+        raise error.loaded() from None
+    except ValueError as error:
+        if recorder.stopped_by != BROKEN:
+            raise
+        told = repeated_id_error(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
+        about = _about(setting, policies, workload, [str(told)], rate=rate, seed=seed)
+        log = recorder.log(about)
+        if not len(log.requests["request_id"]):  # nothing came before it
+            raise
+        raise BrokenWorkloadError(log, told) from error
+    shares = shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
+    return recorder.log(_about(setting, policies, workload, shares, rate=rate, seed=seed)), served
+
+
+def recorder_of(tables: ReplayTables, replicas: Sequence[Replica]) -> ServingRecorder:
+    """A recorder for a run of replicas, each with the blocks of the members that have limits."""
+    names = tables.pool.names
+    blocks = {
+        replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]
+        for replica in replicas
+    }
+    return ServingRecorder(names, blocks)
+
+
+def _spec(setting: ServingSetting, tables: ReplayTables, replica: Replica, policy: NamedPolicy) -> ReplicaSpec:
+    made = built(tables, policy, lossless=setting.replay.lossless)
+    return ReplicaSpec(
+        policy=made,
+        policy_name=policy.name,
+        cost=replica.cost,
+        limits=replica.limits,
+        decide_s=seconds_to_decide(made, replica.cost, setting.replay.decide_s),
+        role=replica.role,
+    )
+
+
+def _dispatch(setting: ServingSetting, seed: int) -> Dispatch:
+    router, stale_ps = setting.cluster.router, to_ps(setting.cluster.stale_s)
+
+    def dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
+        built = router.build(RouterSetting(num_replicas=len(replicas), seed=seed))
+        return Dispatcher(built, router.label, replicas, stale_ps)
+
+    return dispatch
+
+
+def _about(
+    setting: ServingSetting,
+    policies: list[NamedPolicy],
+    workload: Workload,
+    said: Sequence[str],
+    *,
+    rate: float | None,
+    seed: int,
+) -> ServingAbout:
+    told = setting.asked() if rate is None else setting.asked() | {"rate": rate}
+    return ServingAbout(
+        policy=_by_replica(setting, policies),
+        workload=setting.workload if rate is None else f"{setting.workload} at {rate:g}/s",
+        cluster=setting.cluster.name,
+        seed=seed,
+        notes=tuple(dict.fromkeys((*notes_on(setting), *workload.about.notes, *said))),
+        setting=told,
+    )
+
+
+def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
+    """The one name of all, or each with its replicas, of those that ask a policy."""
+    by_policy: dict[str, list[str]] = {}
+    for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
+        if replica.role != Role.prefill:
+            by_policy.setdefault(policy.name, []).append(replica.group)
+    if len(by_policy) == 1:
+        return next(iter(by_policy))
+    return "; ".join(f"{name} on {', '.join(dict.fromkeys(groups))}" for name, groups in by_policy.items())
+
+
+def notes_on(setting: ServingSetting) -> list[str]:
+    """What is to be said of the recording and its seconds."""
+    costs = {id(replica.cost): replica.cost for replica in setting.cluster.replicas}.values()
+    return [*setting.recording.about.remarks, *(note for cost in costs for note in cost.notes())]
+
+
+def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]:
+    """What the recording does not hold as it was served; arguments as the attributes of `Served`."""
+    found = []
+    if num_cycled:
+        found.append(
+            f"{num_cycled / num_emitted:.1%} of the tokens came after the first pass of a recorded answer, which then "
+            "starts anew"
+        )
+    if num_modelled:
+        found.append(f"{num_modelled:,} decisions were modelled rather than replayed")
+    return found
+
+
+@with_config(STRICT)
+class Asked(ServingOptions):
+    """Further keywords of `simulate`."""
+
+    rate: float | None
+    workload: str | Path
+    cluster: str | Path
+    out: str | Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Simulated(Printed):
+    """One served run; prints as `paceline metrics` prints its folder.
+
+    Attributes:
+        log: all that happened.
+        report: its figures.
+    """
+
+    log: ServingLog
+    report: ServingReport
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped by Ctrl-C, or an order to end."""
+        return self.log.meta.stopped == INTERRUPTED
+
+    def write(self, path: str | Path) -> None:
+        """Write the folder of the run, which `metrics` reads; raises ValueError if it exists."""
+        write_serving(self.log, Path(path))
+
+    def tables(self) -> Sequence[Grid]:
+        """Those of the report."""
+        return self.report.tables()
+
+    def lines(self) -> Sequence[str]:
+        """Those of the report."""
+        return self.report.lines()
+
+    def to_json(self) -> dict[str, Any]:
+        """See `ServingReport`."""
+        return self.report.to_json()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """See `ServingReport`."""
+        return self.report.to_dicts()
+
+
+def simulate(
+    workload: str | Path,
+    policy: PolicyGiven | None = None,
+    recording: Recording | str | Path | None = None,
+    *,
+    cluster: str | Path,
+    rate: float | None = None,
+    out: str | Path | None = None,
+    **options: Unpack[ServingOptions],
+) -> Simulated:
+    """Serve a workload under a policy: latencies, throughput, goodput, memory, acceptance.
+
+    Ctrl-C stops the run; what was simulated until then is returned, and written, marked partial. A row of the workload
+    that cannot be read or served ends the run as well: what came before it is written, and is the error's `run`.
+
+    Args:
+        workload: a file of requests, or a generator's text; see `paceline.traces.workloads.open_workload`.
+        policy: of the replicas that have none of their own, as `compare` takes it.
+        recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
+        cluster: a TOML file (docs/cluster.md), or a device of the sheet, as "h100": one replica on it.
+        rate: mean arrivals per second that the workload is scaled to, > 0; None: its own.
+        out: new folder for the run.
+        options: `time_scale`, `limit`, `max_prompt_tokens`, `max_output_tokens`, `zero_tokens` and `tag` change the
+            workload as in `open_workload`. `horizon_s`: the run is stopped then. `slo`: longest times for goodput, by
+            name (`ttft`, `tpot`, `e2e`, `queue`), seconds, or by class of request and name, as of `metrics`.
+            `cost`: of all replicas, in place of the cluster's own.
+            `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`, `shift_acceptance`, `decide_s`,
+            `allow_foreign_profile`, `strict`, `lossless` as of `compare`. `seed`: of all that is drawn.
+
+    Raises:
+        BrokenWorkloadError: a row of the workload ended the run.
+        ValueError: an argument, a cluster or a policy that will not do, in one line.
+        CostRangeError: seconds that the cost does not know.
+        PolicyError: a policy that broke the contract.
+    """
+    check_kinds({**options, "rate": rate, "workload": workload, "cluster": cluster, "out": out}, Asked)
+    setting = serving_setting(recording, workload, cluster, options)
+    named = None if policy is None else named_policy(policy)
+    seed = setting.replay.seed
+    tables = setting.tables(seed)
+    check_policy(setting, named, tables)
+    opened = setting.opened(rate, seed)
+    setting.check_classes(opened)
+    with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
+        watched = Watched(interrupts=interrupts, on_ended=progress.advance)
+        try:
+            log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)
+        except BrokenWorkloadError as broken:
+            broken.run = _simulated(broken.log, setting, out)
+            raise
+        return _simulated(log, setting, out)
+
+
+def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
+    """A run with its figures, written if it is to be."""
+    if out is not None:
+        write_serving(log, Path(out))
+    row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))
+    return Simulated(log=log, report=ServingReport(rows=(row,), promised=setting.promised))

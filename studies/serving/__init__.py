@@ -1,1 +1,0 @@
-"""Studies of serving under load, as functions."""

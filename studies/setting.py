@@ -1,0 +1,464 @@
+"""every option of a study declared once: type, default, words; the command line and the docs follow.
+
+What a comparison runs under at each seed, and the what-if on acceptance that is drawn anew for each.
+
+Policies as they were given, each with the name that tables show, built anew for every run.
+
+Opening a recording, the shipped one unless another is named.
+
+Remarks below a table: what its reader has to know of what was asked, a line each.
+
+What a comparison is run under, as it was asked for: the recording, the seconds, the what-ifs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from ..base.errors import ArgumentError, counted
+from ..base.files import recording_path
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.prefixes import prefix_cache_size
+from ..decoding.seen import Start, start_of
+from ..policies.about import about_of
+from ..policies.combined import OnlyLossless
+from ..policies.spec import PolicySpec, own_policies
+from ..sim.contexts import TrieTables
+from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
+from ..sim.cost.what_if import Reading
+from ..sim.recorded import placement_of
+from ..sim.replay_tables import tables_of
+from ..sim.simulate import Scenario
+from ..traces.forms import is_recording
+from ..traces.forms import open_recording as read_recording
+from ..traces.recording import Recording
+
+
+class Scenarios:
+    """The same scenario at every seed; with a shift of acceptance each seed has a recording of its own.
+
+    Args:
+        recording: as it is, without what-ifs.
+        first: at the first seed; its tables are those of `recording`.
+        shifts: by drafter, change of its rate of acceptance.
+        num_seeds: >= 1.
+
+    Attributes:
+        shifted: whether decisions of drafters are turned over by chance.
+    """
+
+    def __init__(self, recording: Recording, first: Scenario, shifts: Mapping[str, float], num_seeds: int) -> None:
+        self.first = first
+        self.shifts = dict(shifts)
+        self.num_seeds = num_seeds
+        self.shifted = bool(shifts)
+        self._recording = recording
+        self._made: dict[int, Scenario] = {}
+
+    def at(self, index: int) -> Scenario:
+        """At the seed `index` after the first, 0 to `num_seeds` - 1; raises ValueError for a shift out of range."""
+        if index not in self._made:
+            seed = self.first.seed + index
+            tables = self.first.tables
+            if self.shifted:
+                tables = tables_of(self._recording.shifted(self.shifts, seed=seed))
+            self._made[index] = replace(self.first, tables=tables, seed=seed)
+        return self._made[index]
+
+    def with_batch(self, batch: int) -> "Scenarios":
+        """With so many requests running at a time."""
+        return Scenarios(self._recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
+
+    def with_cost(self, cost: CostModel) -> "Scenarios":
+        """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
+        other = Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
+        other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
+        return other
+
+
+PolicyGiven = str | PolicySpec | Callable[[Pool], Policy]
+PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
+
+
+@dataclass(slots=True, kw_only=True)
+class NamedPolicy:
+    """A policy to be built anew for every run. `build` mutates it: it knows again what it made and somebody still has.
+
+    Attributes:
+        name: that tables show.
+        make: makes it for a pool.
+        made_by: its class, or a function; None of a text that names a pool's target.
+    """
+
+    name: str
+    make: Callable[[Pool], Policy]
+    made_by: object
+    _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def build(self, pool: Pool) -> Policy:
+        """A new policy; raises ValueError if it cannot be made, or is one made before."""
+        policy = self.make(pool)
+        self._made = [one for one in self._made if one() is not None]
+        if any(one() is policy for one in self._made):
+            raise ArgumentError(
+                f"`policies` {self.name} must make a new policy for every run, or what one learnt goes into the next; "
+                "it returned the same one twice"
+            )
+        self._made.append(_reference(policy))
+        return policy
+
+    def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
+        """The policy for a run, if it may run.
+
+        One of ours is known by what it says of itself; any other is looked at step by step as well.
+
+        Args:
+            pool: it is built for.
+            lossless: whether only policies were asked for that commit what the target alone would write.
+
+        Raises:
+            ArgumentError: they were, and it is not.
+            ValueError: it cannot be built.
+        """
+        policy = self.build(pool)
+        if not lossless:
+            return policy
+        about = about_of(policy)
+        if about is not None and not about.lossless:
+            raise ArgumentError(f"policy {self.name} is lossy, and `lossless` was asked for")
+        if about is not None and type(policy) in own_policies().values():
+            return policy
+        return OnlyLossless(policy, about)
+
+
+def _reference(policy: Policy) -> Callable[[], Policy | None]:
+    """What returns the policy as long as there is one: who can return it again has kept it."""
+    try:
+        return ref(policy)
+    except TypeError:  # of a class with slots, which nothing but itself refers to
+        return lambda: policy
+
+
+def named_policy(given: PolicyGiven) -> NamedPolicy:
+    """A text or what was read from one, or a class or function that makes the policy for a pool.
+
+    Raises:
+        PolicySpecError: a text that names no policy.
+        ArgumentError: anything else, such as a policy that is built already and so would learn from run to run.
+    """
+    spec = PolicySpec.parse(given) if isinstance(given, str) else given
+    if isinstance(spec, PolicySpec):
+        return NamedPolicy(name=spec.label, make=spec.build, made_by=spec.policy_class)
+    if not callable(spec):
+        raise ArgumentError(f"`policies` must be texts, or classes and functions that take a pool, got {spec!r}")
+    return NamedPolicy(name=getattr(spec, "__name__", repr(spec)), make=spec, made_by=spec)
+
+
+def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
+    """One or several policies in their order, a mapping's by the names it gives them.
+
+    Raises:
+        ArgumentError: none at all, a name given twice, or the name of one of ours for another policy.
+    """
+    if isinstance(given, str | PolicySpec) or callable(given):
+        found = [named_policy(given)]
+    elif isinstance(given, Mapping):
+        found = [replace(named_policy(one), name=_checked_name(name)) for name, one in given.items()]
+    elif isinstance(given, Sequence):
+        found = [named_policy(one) for one in given]
+    else:
+        raise ArgumentError(f"`policies` must be a policy, a list of them or a mapping by name, got {given!r}")
+    if not found:
+        raise ArgumentError("`policies` must hold at least one, got none")
+    for policy in found:
+        ours = own_policies().get(policy.name)
+        if ours is not None and policy.made_by is not ours:  # the baseline and oracles are known by their names
+            raise ArgumentError(f"`policies` must leave the name {policy.name} to paceline's own policy of that name")
+    twice = [name for name, count in Counter(policy.name for policy in found).items() if count > 1]
+    if twice:
+        raise ArgumentError(f"`policies` {twice[0]} is given twice")
+    return found
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"`policies` must have names that are texts, got {name!r}")
+    return name
+
+
+def open_recording(path: str | Path | None = None) -> Recording:
+    """Read a recording, of contexts or of an imported log.
+
+    Args:
+        path: a .trace folder, or the name of a recording that comes with the package; None for the default one.
+
+    Raises:
+        TraceFormatError: no recording, or one that breaks the format; names the path and what is wrong.
+    """
+    return read_recording(recording_path(path))
+
+
+def remarks_on(recording: Recording, *, batch: int) -> list[str]:
+    """What the reader of a comparison has to know of its recording and of how it was replayed."""
+    return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
+
+
+def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
+    """That fewer requests than asked for run together, where there are not as many.
+
+    Args:
+        batch: as asked for.
+        num_requests: that there are.
+        of: what they are requests of.
+    """
+    if batch <= num_requests:
+        return []
+    return [
+        f"`batch` {batch:,}: the {of} has {counted(num_requests, 'request')}, so at most {num_requests:,} run together"
+    ]
+
+
+def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
+    """How members of a run worked at the same time, `overlap` of its log's meta; nothing where none did."""
+    if overlap is None or not overlap["used"]:
+        return []
+    threads_s, turns_s = overlap["threads_s"], overlap["turns_s"]
+    if overlap["why"]:
+        return [f"members worked in turns, not in threads: {overlap['why']}"]
+    if threads_s is None or turns_s is None:
+        return [f"members worked in {overlap['used']}, as asked"]
+    quicker = "threads pay" if threads_s < turns_s else "threads do not pay"
+    return [
+        f"members worked in {overlap['used']}: {quicker} here, {threads_s * 1e3:.2f} ms a step in threads and "
+        f"{turns_s * 1e3:.2f} ms in turns (medians of the first ones)"
+    ]
+
+
+LEAST_SEEDS, MOST_SEEDS = 2, 1000
+# Of keywords: there are no others, and each is of its kind; 1 is no bool and True no number.
+STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+@with_config(STRICT)
+class ReplayOptions(TypedDict, total=False):
+    """The keywords of every replay of a recording; `Setting` says what they mean and what they are by default."""
+
+    cost: str | Path | None
+    scale: Mapping[str, float] | None
+    tensor_parallel: int
+    extrapolate: bool
+    models: Sequence[str] | Mapping[str, str] | None
+    on: str | None
+    measured_on: str | None
+    shift_acceptance: Mapping[str, float] | None
+    seed: int
+    decide_s: float | None
+    allow_foreign_profile: bool
+    strict: bool
+    lossless: bool
+
+
+@with_config(STRICT)
+class SettingOptions(ReplayOptions, total=False):
+    """The keywords that `compare` and `sweep` share."""
+
+    seeds: int
+    start: Start | str | None
+
+
+@with_config(STRICT)
+class SharingOptions(SettingOptions, total=False):
+    """Further keywords of `compare`, which replays texts."""
+
+    prefix_cache: int | None
+    block_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What policies are compared under.
+
+    Attributes:
+        recording: that is replayed.
+        batch: requests running at a time, 1 to 1,000,000.
+        cost: what a forward costs: what was measured with the recording ("cpu", "timed"), a device ("h100") or a
+            FILE.json; None: what was measured, else a device.
+        scale: what if these models' seconds were multiplied: factors by name.
+        tensor_parallel: devices every model is split over, of a device of the sheet.
+        extrapolate: answer beyond what a measured cost was measured for, and say so.
+        models: shapes of members: by name a preset or a config.json, or texts as `--models` takes them. None: as
+            recorded, or as names say. Where a recording holds those of its models, what if they had these.
+        on: device that measured seconds are taken to.
+        measured_on: device that they were measured on, if the recording does not say.
+        shift_acceptance: what if these drafters were accepted more often: change of the rate by name.
+        seed: the first, of decisions that have to be modelled.
+        seeds: that a policy is run at where chance has a part, 2 to 1,000.
+        start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
+        devices: where members run that a policy lets work at the same time: "one", "each" on its own, or devices by
+            name, also as text (`placement_of`); None: one.
+        decide_s: seconds that a policy costs per step; None: what a profile knows of it, else 0.
+        allow_foreign_profile: take a profile of another machine as `cost`.
+        strict: refuse what is not recorded instead of modelling it.
+        lossless: refuse policies that may commit other text than the target's.
+        prefix_cache: blocks of each member's prefix cache, >= 1; None for none.
+        block_tokens: of one of these blocks, >= 1; 16 if None.
+
+    Raises:
+        ArgumentError: an argument out of range, or without the one that it goes with.
+    """
+
+    recording: Recording
+    batch: int = 1
+    cost: str | Path | None = None
+    scale: Mapping[str, float] | None = None
+    tensor_parallel: int = 1
+    extrapolate: bool = False
+    models: Sequence[str] | Mapping[str, str] | None = None
+    on: str | None = None
+    measured_on: str | None = None
+    shift_acceptance: Mapping[str, float] | None = None
+    seed: int = 0
+    seeds: int = 5
+    start: Start | str | None = None
+    devices: str | Mapping[str, str] | None = None
+    decide_s: float | None = None
+    allow_foreign_profile: bool = False
+    strict: bool = False
+    lossless: bool = False
+    prefix_cache: int | None = None
+    block_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        prefix_cache_size(self.prefix_cache, self.block_tokens)
+        if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
+            raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
+        if self.start is not None:
+            start_of(self.start)
+        if self.measured_on is not None and self.on is None:
+            raise ArgumentError(f"`measured_on` goes with `on` DEVICE, got `measured_on` {self.measured_on}")
+
+    @property
+    def device(self) -> OnDevice | None:
+        """Where measured seconds are taken to; None: nowhere."""
+        return None if self.on is None else OnDevice(device=self.on, measured_on=self.measured_on)
+
+    @property
+    def device_measured_on(self) -> str:
+        """The device that measured seconds are of; empty if nothing says it."""
+        assert self.device is not None
+        return measured_on_device(self.recording, self.device) or ""
+
+    @property
+    def cost_name(self) -> str:
+        """As it was asked for, or what there is."""
+        return default_cost(self.recording) if self.cost is None else str(self.cost)
+
+    def priced(self, reading: Reading = Reading.device) -> CostModel:
+        """The cost model; `reading` of a measurement that is taken to another device."""
+        source = self.recording
+        return make_cost(
+            self.cost_name,
+            source,
+            tensor_parallel=self.tensor_parallel,
+            scale=self.scale,
+            extrapolate=self.extrapolate,
+            on=None if self.device is None else replace(self.device, reading=reading),
+            shapes_given=bool(self.models),
+            allow_foreign_profile=self.allow_foreign_profile,
+        )
+
+    def _profiled_deciding(self, first: Scenario) -> bool:
+        """Whether each policy is charged what a profile knows of it."""
+        return self.decide_s is None and isinstance(first.cost, OperationCost)
+
+    def scenarios(self) -> Scenarios:
+        """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
+        tables = tables_of(self.recording)
+        if self.devices is not None and not isinstance(tables, TrieTables):
+            name = self.recording.about.name
+            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
+        first = Scenario(
+            tables=tables,
+            cost=self.priced(),
+            batch=self.batch,
+            seed=self.seed,
+            strict=self.strict,
+            decide_s=self.decide_s,
+            start=None if self.start is None else start_of(self.start),
+            placement=placement_of(self.devices, tables.pool),
+            prefixes=prefix_cache_size(self.prefix_cache, self.block_tokens),
+        )
+        return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
+
+    def meta(self, first: Scenario) -> dict[str, Any]:
+        """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
+        recording = self.recording
+        about = recording.about
+        return {
+            "trace": about.name,
+            "kind": about.kind,
+            "source": about.source,
+            "trust": about.trust,
+            "notes": list(about.notes),
+            "remarks": remarks_on(recording, batch=self.batch),
+            "sampling": about.sampling,
+            "cost": first.cost.name,
+            "hardware": "" if about.kind == "synthetic" or self.cost_name not in about.costs else about.hardware,
+            "what_if": {
+                "acceptance": dict(self.shift_acceptance or {}),
+                "scale": dict(self.scale or {}),
+                "tensor_parallel": self.tensor_parallel,
+            },
+            "extrapolate": self.extrapolate,
+            "batch": self.batch,
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
+            "start": first.begins.value,
+            "devices": first.placement.name,
+            "prefix_cache": None if first.prefixes is None else asdict(first.prefixes),
+        }
+
+
+def setting_of(
+    recording: Recording | str | Path | None, batch: int, options: ReplayOptions | SettingOptions | SharingOptions
+) -> Setting:
+    """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
+
+    None is the recording that comes with the package. Raises ArgumentError for what is neither a path nor a recording.
+    """
+    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    if not is_recording(opened):
+        raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
+    models = options.get("models")
+    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
+    return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)
+
+
+def check_kinds(given: Mapping[str, object], keywords: type) -> None:
+    """Refuse keywords that are none, and values of another kind.
+
+    Args:
+        given: what a function was called with.
+        keywords: a `STRICT` TypedDict that says which there are, and their types.
+
+    Raises:
+        ArgumentError: the first breach, by the keyword's name.
+    """
+    try:
+        TypeAdapter(keywords).validate_python(dict(given))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = first["loc"][0]
+        rule = "several texts" if first["type"] == "sequence_str" else first["msg"].removeprefix("Input should be ")
+        if first["type"] == "extra_forbidden":
+            raise ArgumentError(f"no keyword `{name}`; there are {', '.join(keywords.__annotations__)}") from None
+        raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None

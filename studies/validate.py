@@ -1,0 +1,557 @@
+"""How true simulated seconds are on this machine: what `paceline validate` does.
+
+Which cells may be asked of a validation: each once, or a policy would be its own rival.
+
+The cost of seconds that are held against models at hand, and whether its profile still fits them.
+
+What a validation measures: prompts decoded by models, or a recording's decisions forced on models of random weights.
+
+Either way there is a recording that says what the simulator replays, of which the models must be.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..base.errors import ArgumentError, counted, repeated
+from ..base.terminal import Progress, quiet, tell, tracked
+from ..decoding.legal_steps import Policy
+from ..decoding.results import DRAFT, TREE, VERIFY
+from ..decoding.seen import Start
+from ..policies.chains import default_policies
+from ..reports.grid import Grid, Printed
+from ..reports.seconds import (
+    Cell,
+    Choice,
+    Verdict,
+    cells_table,
+    choices,
+    choices_table,
+    repeatability,
+    total_s,
+    tpot_error_of,
+    verdict,
+)
+from ..runs.log import RunLog
+from ..runs.same_steps import compare_runs
+from ..runtime.decode import decode, whole
+from ..runtime.forced import ForcedPool, forced_recording, forced_run
+from ..runtime.pools.members import LoadedMembers, loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt, prompts_of
+from ..sim.contexts import TrieTables
+from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.make import make_cost
+from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
+from ..sim.simulate import Scenario, simulate
+from ..traces.contexts.recording import TrieRecording
+from ..traces.contexts.store import read_trace
+from .agree import made_up_cost, matching_trace
+from .decode import is_forced, load_models
+from .freshness import Freshness, check_runnable, device_name, measure_freshness, mismatches, remarks_on_profile
+from .setting import NamedPolicy, PoliciesGiven, named_policies
+
+
+def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
+    """Raise ArgumentError for counts below 1, and for batches or tags of which there are none or one twice."""
+    for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
+        if least < 1:
+            raise ArgumentError(f"`{name}` must be >= 1, got {least}")
+    _check_each_once("batches", batches)
+    if tags is not None:
+        _check_each_once("tags", tags)
+
+
+def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
+    if not values:
+        raise ArgumentError(f"`{name}` must hold one, got none")
+    twice = repeated(values)
+    if twice:
+        raise ArgumentError(f"`{name}` {twice[0]} is given twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedCost:
+    """A cost, and what is known of it before anything is run.
+
+    Attributes:
+        cost: model of seconds.
+        freshness: of its profile; None of a cost that is no profile's.
+        remarks: what a reader of its seconds has to know, a line each.
+    """
+
+    cost: CostModel
+    freshness: Freshness | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def checked_cost(
+    name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
+) -> CheckedCost:
+    """The cost called `name`; says whether its profile fits, of which some is measured again, and what changed since.
+
+    Args:
+        name: as `make_cost` takes it.
+        recording: of the models.
+        models: that are to be run.
+        threads: that they are to be run with.
+        allow_foreign: take a profile that cannot be right here, and label it.
+
+    Raises:
+        ValueError: no such cost, or a profile that cannot be right here.
+    """
+    if not names_profile(name):
+        return CheckedCost(cost=make_cost(name, recording, allow_foreign_profile=allow_foreign))
+    device = device_name(models)
+    cost = profiled_cost(name, recording, allow_foreign=allow_foreign, threads=threads, device=device)
+    if not allow_foreign:
+        _refuse_foreign(cost, models, threads)
+    foreign = [f"FOREIGN profile: {words}" for words in mismatches(cost.profile, models)]
+    remarks = [*foreign, *remarks_on_profile(cost.profile.meta, models, recording.meta.sampling.mode)]
+    freshness = measure_freshness(cost.profile, models)
+    for line in (freshness.line, *remarks):
+        tell(line)
+    return CheckedCost(cost=cost, freshness=freshness, remarks=tuple(remarks))
+
+
+def _refuse_foreign(cost: ProfiledCost, models: LoadedMembers, threads: int) -> None:
+    """Raise ArgumentError where the seconds of a profile cannot be right here."""
+    measured = cost.profile.meta.threads
+    advice = "profile anew, or `allow_foreign_profile` takes it"
+    if measured != threads:
+        raise ArgumentError(f"`threads` must be {measured}, as {cost.name} was measured with, got {threads}: {advice}")
+    for words in mismatches(cost.profile, models):
+        raise ArgumentError(f"`cost` {cost.name} does not fit these models: {words}; {advice}")
+
+
+Tokens = Mapping[str, Sequence[int]]
+
+
+class MeasuredRuns(Protocol):
+    """Runs of models whose decisions a recording knows.
+
+    Attributes:
+        name: of the pool.
+        models: of the pool.
+        recording: of them, for the simulator.
+        forced: whether the decisions are the recording's and not the models'.
+    """
+
+    name: str
+    models: LoadedMembers
+    recording: TrieRecording
+    forced: bool
+
+    def build(self, policy: NamedPolicy) -> Policy:
+        """A policy for a run; raises ValueError for one that cannot be run."""
+        ...
+
+    def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
+        """The committed tokens by request, and the log, of the requests of a part of the recording."""
+        ...
+
+
+class DecodedRuns:
+    """Prompts decoded by models; see `MeasuredRuns`.
+
+    Args:
+        models: of the recording.
+        prompts: of the recording, others among them.
+        path: of the recording.
+
+    Raises:
+        ValueError: a recording that is not of the models and prompts.
+    """
+
+    forced = False
+
+    def __init__(self, models: ModelPool, prompts: Sequence[Prompt], path: Path) -> None:
+        stored = read_trace(path)
+        known = {request.request_id for request in stored.requests}
+        self.name = models.name
+        self.models: LoadedMembers = models
+        self._pool = models
+        self._prompts = {prompt.request_id: prompt for prompt in prompts}
+        self.recording = matching_trace(
+            path,
+            models,
+            [prompt for prompt in prompts if prompt.request_id in known],
+            sampling=stored.meta.sampling,
+            max_new_tokens=stored.requests[0].max_new_tokens,
+        )
+
+    def build(self, policy: NamedPolicy) -> Policy:
+        """See `MeasuredRuns`."""
+        return _built(self, policy)
+
+    def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
+        """See `MeasuredRuns`."""
+        ran = decode(
+            self._pool,
+            self.build(policy),
+            [self._prompts[request.request_id] for request in part.requests],
+            sampling=part.meta.sampling,
+            max_new_tokens=part.requests[0].max_new_tokens,
+            name=policy.name,
+            batch=batch,
+        )
+        outputs, log = whole(ran)
+        return {output.request_id: output.tokens for output in outputs}, log
+
+
+class ForcedRuns:
+    """A recording's decisions on models of random weights; see `MeasuredRuns`.
+
+    Args:
+        models: as many as the recording is of.
+        recording: as it was stored.
+
+    Raises:
+        ArgumentError: a recording that cannot be forced on these models.
+    """
+
+    forced = True
+
+    def __init__(self, models: ForcedPool, recording: TrieRecording) -> None:
+        self.name = models.name
+        self.models: LoadedMembers = models
+        self._pool = models
+        self.recording = forced_recording(recording, models)
+        self._tables: dict[tuple[str, ...], TrieTables] = {}
+
+    def build(self, policy: NamedPolicy) -> Policy:
+        """See `MeasuredRuns`; refuses policies that say that they are lossy, whose texts were not recorded."""
+        return _built(self, policy)
+
+    def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
+        """See `MeasuredRuns`."""
+        asked = tuple(request.request_id for request in part.requests)
+        if asked not in self._tables:
+            self._tables[asked] = TrieTables(part)
+        tables = self._tables[asked]
+        # What the decisions would cost is nobody's business here.
+        decisions = tables.world(made_up_cost(part.meta.model_names), seed=0, strict=False)
+        sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
+        log = forced_run(
+            self._pool,
+            self.build(policy),
+            sessions,
+            decisions,
+            sampling=part.meta.sampling,
+            trace=part.meta.name,
+            name=policy.name,
+            batch=batch,
+        )
+        return {session.request_id: session.emitted for session in sessions}, log
+
+
+def _built(runs: MeasuredRuns, policy: NamedPolicy) -> Policy:
+    """The policy, made for the models; raises ValueError for one that cannot be made or run."""
+    built = policy.build(loaded_pool(runs.models))
+    meta = runs.recording.meta
+    tags = (request.tag for request in runs.recording.requests)
+    check_runnable(built, policy.name, forced=runs.forced, tags=tags, where=f"recording {meta.name}")
+    return built
+
+
+def measured_runs(
+    pool: ModelPool | ForcedPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str] | None,
+    recording: Path | str,
+    *,
+    threads: int = 1,
+    debug: bool = False,
+    chat: bool = False,
+) -> MeasuredRuns:
+    """Runs of the models of a pool, forced ones if the pool is.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool.
+        prompts: of the recording; None with a forced pool, which needs no text.
+        recording: of the pool and the prompts, or to be forced on the pool.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: say how the models will run.
+        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
+
+    Raises:
+        ValueError: a pool, prompts or a recording that cannot be used together.
+    """
+    forced = is_forced(pool)
+    if forced and prompts is not None:
+        raise ArgumentError("`prompts` must be left out with a forced pool, whose requests are those of the recording")
+    if not forced and prompts is None:
+        raise ArgumentError("`prompts` must be given, those of the recording: only a forced pool needs none")
+    models = load_models(pool, threads=threads, debug=debug, chat=chat)
+    if isinstance(models, ForcedPool):
+        return ForcedRuns(models, read_trace(Path(recording)))
+    assert prompts is not None
+    return DecodedRuns(models, prompts_of(prompts), Path(recording))
+
+
+BATCHES = (1, 4, 16)
+
+# Committed tokens by request, and the log.
+_Ran = tuple[Tokens, RunLog]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Validation(Printed):
+    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does.
+
+    Attributes:
+        meta: what was compared: pool, recording, cost, sampling and so on.
+        cells: every policy, batch and tag.
+    """
+
+    meta: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What all cells come to."""
+        return verdict(self.cells)
+
+    @property
+    def repeatability(self) -> Verdict | None:
+        """How well the machine repeats itself: what measured runs say of each other; None if there was one."""
+        return repeatability(self.cells)
+
+    def choices(self) -> list[Choice]:
+        """The best policy of each batch and tag in both worlds."""
+        return choices(self.cells)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/validation.md)."""
+        repeated = self.repeatability
+        return {
+            **self.meta,
+            "verdict": asdict(self.verdict),
+            "repeatability": None if repeated is None else asdict(repeated),
+            "cells": self.to_dicts(),
+            "choices": [asdict(choice) for choice in self.choices()],
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each cell."""
+        return [
+            asdict(cell) | {"measured_s": cell.measured_s, "spread": cell.spread, "error": cell.error}
+            for cell in self.cells
+        ]
+
+    def tables(self) -> Sequence[Grid]:
+        """Cells, then the best policies."""
+        meta = self.meta
+        pool = f"{'FORCED ' if meta['forced'] else ''}pool {meta['pool']}"
+        title = (
+            f"{pool} against recording {meta['trace']}, {counted(meta['requests'], 'request')} a tag; "
+            f"cost {meta['cost']}, medians of {counted(meta['runs'], 'run')}"
+        )
+        return [cells_table(self.cells, title=title), choices_table(self.choices())]
+
+    def lines(self) -> Sequence[str]:
+        """The verdict, and what a reader of the seconds must know."""
+        found = self.verdict
+        forced = [f"forced: what is accepted comes from recording {self.meta['trace']}, not from the models"]
+        return [
+            *(forced if self.meta["forced"] else []),
+            *self.meta["notes"],
+            f"total seconds are off by {found.median_error:.1%} in the median, {found.worst_error:.1%} at worst",
+            f"the same policy is best in {found.same_choice:.0%} of batches and tags; following the simulator costs "
+            f"{found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst",
+            f"equal steps in {found.equal:.0%} of cells",
+            self._repeatability_line(),
+        ]
+
+    def _repeatability_line(self) -> str:
+        """What nothing can foretell better."""
+        found = self.repeatability
+        if found is None:
+            return "how well the machine repeats its own seconds is not known from one run"
+        return (
+            f"measured runs are off from each other by {found.median_error:.1%} in the median, "
+            f"{found.worst_error:.1%} at worst; the same policy is best in {found.same_choice:.0%}, "
+            f"following one costs {found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst; "
+            f"equal steps in {found.equal:.0%}"
+        )
+
+
+def validate(
+    pool: ModelPool | ForcedPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str] | None,
+    recording: Path | str,
+    policies: PoliciesGiven | None = None,
+    *,
+    cost: str = "here",
+    batches: Sequence[int] = BATCHES,
+    tags: Sequence[str] | None = None,
+    requests: int = 8,
+    runs: int = 3,
+    allow_foreign_profile: bool = False,
+    threads: int = 1,
+    debug: bool = False,
+    chat: bool = False,
+) -> Validation:
+    """Run policies on the models and in the simulator, and compare their seconds.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_models`). On a forced pool the decisions of
+            the recording are forced.
+        prompts: of the recording; None with a forced pool.
+        recording: of the pool and these prompts; of as many models as a forced pool has.
+        policies: to compare; a representative set if None.
+        cost: as `compare` takes it; "here" is the newest profile of this machine.
+        batches: requests at a time.
+        tags: that are run, each on its own; those of the recording if None.
+        requests: of each tag, at most.
+        runs: of the models in each cell, all cells in turn; the median counts.
+        allow_foreign_profile: take a profile of another machine.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
+        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
+
+    Raises:
+        ValueError: an unknown tag, a batch or count below 1, a tag or batch given twice, none of them, or a recording,
+            policy or cost that cannot be used.
+    """
+    check_cells(batches, tags, requests, runs)
+    measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug, chat=chat)
+    models, trace = measured.models, measured.recording
+    named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
+    for policy in named:
+        measured.build(policy)
+    parts = _parts(trace, tags, requests)
+    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
+    jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
+    cells = _cells(jobs, runs)
+    meta = {
+        "pool": measured.name,
+        "forced": measured.forced,
+        "trace": trace.meta.name,
+        "sampling": trace.meta.sampling.model_dump(),
+        "batches": list(batches),
+        "requests": max(len(part.requests) for part in parts),
+        "runs": runs,
+        "threads": threads,
+    }
+    return Validation(meta=meta | _about(priced), cells=cells)
+
+
+def _about(priced: CheckedCost) -> dict[str, Any]:
+    """What is to be said of a cost once everything was asked of it."""
+    freshness = priced.freshness
+    return {
+        "cost": priced.cost.name,
+        "freshness": None if freshness is None else freshness.to_json(),
+        "notes": [*priced.cost.notes(), *([] if freshness is None else [freshness.line]), *priced.remarks],
+    }
+
+
+def _cells(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
+    """All cells; replays come first, which are quick and may refuse, as a cost does beyond what it knows."""
+    replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
+    measured = _measured(jobs, runs)
+    return tuple(job.cell(replay, ran) for job, replay, ran in zip(jobs, replays, measured, strict=True))
+
+
+def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
+    """The runs of each cell; all cells in turn, so that a slow spell of the machine falls on all alike."""
+    ran: list[list[_Ran]] = [[] for _ in jobs]
+    with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
+        for _ in range(runs):
+            for place, job in enumerate(jobs):
+                ran[place].append(job.measured.run(job.policy, job.part, job.batch))
+                progress.advance()
+    return ran
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One cell to be run in both worlds."""
+
+    measured: MeasuredRuns
+    part: TrieRecording
+    cost: CostModel
+    policy: NamedPolicy
+    batch: int
+
+    def replay(self) -> _Ran:
+        """The simulated run."""
+        tables = TrieTables(self.part)
+        outputs: dict[str, list[int]] = {}
+        scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
+        log = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=outputs)
+        return outputs, log
+
+    def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
+        """The simulated run beside the measured ones."""
+        _, simulated = replay
+        logs = [log for _, log in ran]
+        middle = sorted(logs, key=total_s)[len(logs) // 2]
+        seconds = tuple(total_s(log) for log in logs)
+        measured_s = median(seconds)
+        forwards_s = float(simulated.ops["duration_s"].sum()) - _beside_s(simulated, self.cost)
+        forwards_error = (forwards_s - middle.meta["phases"]["forward_s"]) / measured_s
+        error = total_s(simulated) / measured_s - 1
+        return Cell(
+            policy=self.policy.name,
+            batch=self.batch,
+            tag=self.part.requests[0].tag,
+            simulated_s=total_s(simulated),
+            runs_s=seconds,
+            tpot_error=tpot_error_of(simulated, middle),
+            forwards_error=forwards_error,
+            beside_error=error - forwards_error,
+            equal=_same_steps(replay, ran[-1]),
+            runs_equal=all(_same_steps(one, ran[-1]) for one in ran[:-1]),
+            forced=self.measured.forced,
+        )
+
+
+def _same_steps(one: _Ran, other: _Ran) -> bool:
+    """Whether two runs are the same from beginning to end."""
+    (our_tokens, ours), (their_tokens, theirs) = one, other
+    found = compare_runs(ours, theirs, replayed_tokens=our_tokens, ran_tokens=their_tokens)
+    return found.difference is None and found.left is None
+
+
+def _beside_s(log: RunLog, cost: CostModel) -> float:
+    """Seconds that a replay charged beside forwards."""
+    if not isinstance(cost, OperationCost):
+        return 0.0
+    names = log.meta["members"]
+    total = 0.0
+    judged = {DRAFT: log.steps["drafted"], TREE: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
+    tokens = np.zeros(len(log.ops["kind"]))
+    for kind, counts in judged.items():
+        chosen = log.steps["kind"] == kind
+        np.add.at(tokens, log.steps["op"][chosen], counts[chosen])
+    for place, kind in enumerate(log.ops["kind"]):
+        num_rows, num_forwards = int(log.ops["num_rows"][place]), int(log.ops["num_forwards"][place])
+        name = names[log.ops["level"][place]]
+        if name not in cost.shares:  # a lookup, which has no model
+            total += cost.lookups_s(num_rows)
+            continue
+        total += cost.beside_s(
+            "verify" if kind == VERIFY else "draft",
+            name,
+            num_forwards=num_forwards,
+            num_rows=num_rows,
+            num_tokens=int(tokens[place]),
+        )
+    return total
+
+
+def _parts(trace: TrieRecording, tags: Sequence[str] | None, requests: int) -> list[TrieRecording]:
+    """The recording by tag, the first requests of each."""
+    known = list(dict.fromkeys(request.tag for request in trace.requests))
+    for tag in tags or ():
+        if tag not in known:
+            raise ArgumentError(f"`tags` must be among {', '.join(known)}, got {tag!r}")
+    return [
+        replace(trace, requests=tuple(one for one in trace.requests if one.tag == tag)[:requests])
+        for tag in (known if tags is None else tags)
+    ]

@@ -1,0 +1,110 @@
+"""A recording of contexts: a token trie of each request."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...base.errors import ArgumentError, counted
+from ..meta import ModelInfo
+from ..recording import AboutRecording
+from ..shapes import Named, derived_submodels
+from ..shapes_given import given_decoders, given_shapes
+from ..shifted import shifted_name, shifted_tries
+from .check import TrieSummary, summary_of
+from .meta import TrieMeta
+from .trie import TrieRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrieRecording:
+    """A recording of contexts; see `Recording`.
+
+    Attributes:
+        meta: what it says of itself.
+        requests: in file order; those of a stored recording are read as they are asked for.
+        shapes: of other models, whose seconds and memory some members are to have; see `with_shapes`.
+        shapes_asked: those of them that were asked for, as they were.
+        shapes_derived: how those of submodels follow from them, in words.
+    """
+
+    meta: TrieMeta
+    requests: Sequence[TrieRequest]
+    shapes: tuple[ModelInfo, ...] = ()
+    shapes_asked: tuple[str, ...] = ()
+    shapes_derived: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.about.name}: {self.about.holds}"
+
+    @property
+    def about(self) -> AboutRecording:
+        """See `Recording`."""
+        meta = self.meta
+        kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
+        nodes = sum(request.num_nodes for request in self.requests)
+        return AboutRecording(
+            name=meta.name,
+            kind=meta.kind,
+            holds=f"{kind}, {counted(len(self.requests), 'request')}, {counted(nodes, 'context')}",
+            models=meta.model_names,
+            lookups=(meta.ngram.name,) if meta.ngram else (),
+            drafts_only=False,
+            from_features="" if meta.features is None else meta.features.model,
+            costs=tuple(sorted(meta.costs)),
+            all_defaults=True,
+            hardware=meta.hardware,
+            tokenizer_sha256=meta.tokenizer_sha256,
+            sampling=meta.sampling.words,
+            remarks=(*meta.remarks, *self._what_if()),
+        )
+
+    def known_shapes(self) -> Mapping[str, Named]:
+        """See `Recording`: every model's."""
+        asked = {shape.name: shape for shape in self.shapes}
+        return {model.name: Named(asked.get(model.name, model), "") for model in self.meta.models}
+
+    def with_shapes(self, texts: Sequence[str]) -> "TrieRecording":
+        """See `Recording`: what if members had these shapes; its tokens stay those of its own models.
+
+        Raises, too, for a submodel that is larger than its model, or whose shape does not follow from its model's.
+        """
+        shapes = given_shapes(texts, self.meta.model_names[-1])
+        unknown = [shape.name for shape in shapes if shape.name not in self.meta.model_names]
+        if unknown:
+            known = ", ".join(self.meta.model_names)
+            raise ArgumentError(f"`models` must name members of the recording ({known}), got {unknown[0]!r}")
+        derived = derived_submodels(self.meta.models, shapes, given_decoders(texts, self.meta.model_names[-1]))
+        return replace(
+            self,
+            shapes=(*shapes, *(each.shape for each in derived)),
+            shapes_asked=tuple(texts),
+            shapes_derived=tuple(each.words for each in derived),
+        )
+
+    def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
+        """See `Recording`; raises ArgumentError beside a drafter from the target's states."""
+        if self.meta.features is not None:
+            name = self.meta.features.model
+            raise ArgumentError(f"`shift_acceptance` does not go with {name}, which reads the target's states")
+        requests = shifted_tries(self.meta, self.requests, shifts, seed)
+        # Turned over, a model's next token is none of the branches that were recorded.
+        closure = self.meta.closure.model_copy(update={"trees": ()})
+        update = {"name": shifted_name(self.meta.name, shifts), "closure": closure}
+        meta = self.meta.model_copy(update=update)
+        return replace(self, meta=meta, requests=requests)
+
+    def _what_if(self) -> tuple[str, ...]:
+        """What its reader has to know of shapes that are not its models'."""
+        if not self.shapes:
+            return ()
+        asked = {shape.name for shape in self.shapes}
+        kept = ", ".join(name for name in self.meta.model_names if name not in asked)
+        words = (
+            f"WHAT IF: shapes of {', '.join(self.shapes_asked)}; drafts and verdicts are those of the "
+            f"recorded models{f', and so are the shapes of {kept}' if kept else ''}"
+        )
+        return ("; ".join([words, *self.shapes_derived]),)
+
+    def summary(self, path: Path | None = None) -> TrieSummary:
+        """See `Recording`."""
+        return summary_of(self.meta, self.requests, path)

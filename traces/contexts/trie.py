@@ -1,0 +1,352 @@
+"""The token trie of one request: contexts, and every model's view of each.
+
+What a drafter that reads the target's states says of a context, by how much of it the target has judged.
+
+The *depth* of a draft is the number of tokens of its context that the target has not judged: 1 where all but the last
+one are. What the drafter says at depth 1 stands among the views of all models (`Trie`); here are the further depths.
+
+Letters: N nodes, D depths recorded (`FeatureDepths.depths`), E = D - 1 further ones, O other models (smallest first).
+
+Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TrieMeta.pairs`).
+Node 0 is the prompt; a node is its parent's context and one token more; parents come before their children.
+
+The monotone closure: which contexts off the trunk a recording holds, grown one token at a time.
+
+Order the members below the target by size. A path off the trunk starts with a run of one member's own next tokens, of
+any length up to `reach`; runs of strictly smaller members follow, each at most `run` tokens; all in all a path leaves
+the trunk by at most `reach` tokens. A chain of exact verifiers visits no other context.
+
+Letters: S members below the target (smallest first), F contexts of one level (equal number of tokens off the trunk),
+C their children.
+
+A request that makes its trie when it is asked for: read from a file, or worked out of another one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+from typing import Any, Self, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureViews:
+    """Views at depths 2 to D; row 0 is depth 2. All probabilities are on the grids of `stored_resolution`.
+
+    Where a node lies fewer tokens after the prompt than the depth says, which the target has read in any case, there is
+    no such view: the token is -1, and all else 0.
+
+    Attributes:
+        next_token: `[E, N]` the token the drafter writes here.
+        next_log_prob: `[E, N]` its log-probability, nats, <= 0.
+        top_log_prob: `[E, N]` log of the largest probability.
+        gap: `[E, N]` largest probability less the second largest, 0 to 1.
+        entropy: `[E, N]` nats, >= 0.
+        own_log_prob: `[E, N]` log-probability that the drafter gave at the parent, at this depth of the parent, to this
+            node's token; 0 where the parent has no such view.
+        tvd: `[E O, N]` total variation distance to each other model here, all of one depth side by side, 0 to 1.
+    """
+
+    next_token: Ints
+    next_log_prob: Floats
+    top_log_prob: Floats
+    gap: Floats
+    entropy: Floats
+    own_log_prob: Floats
+    tvd: Floats
+
+    def children(self, parent: Ints, token: Ints) -> Ints:
+        """`[E, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said."""
+        return children_of(self.next_token, parent, token)
+
+
+def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
+    """`[W, N]` the child that each of W next tokens `[W, N]` leads to in a trie, -1 where there is none."""
+    found = np.full(next_token.shape, -1, dtype=np.int32)
+    nodes = np.arange(1, len(parent), dtype=np.int32)
+    above, leading = parent[1:], token[1:]
+    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
+    for child, written in zip(found, next_token, strict=True):
+        follows = written[above] == leading
+        child[above[follows]] = nodes[follows]
+    return found
+
+
+def feature_fields() -> tuple[str, ...]:
+    """Names of the arrays of `FeatureViews`."""
+    return tuple(field.name for field in fields(FeatureViews))
+
+
+def arrays_of(views: FeatureViews) -> dict[str, Any]:
+    """Its arrays by name."""
+    return {name: getattr(views, name) for name in feature_fields()}
+
+
+def cut(views: FeatureViews, nodes: slice) -> FeatureViews:
+    """Those of some nodes."""
+    return FeatureViews(**{name: array[:, nodes] for name, array in arrays_of(views).items()})
+
+
+def joined(parts: list[FeatureViews]) -> FeatureViews:
+    """Those of requests whose nodes lie one after another; at least one."""
+    names = feature_fields()
+    return FeatureViews(**{name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRanks:
+    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`).
+
+    Attributes:
+        rank: `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
+            recorded.
+        ranked: `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for
+            tokens that sampling leaves out.
+        branch_log_prob: `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the
+            softmax of the scores that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
+    """
+
+    rank: Ints
+    ranked: Ints
+    branch_log_prob: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trie:
+    """Contexts reached from one prompt. All probabilities are on the grids of `stored_resolution`.
+
+    Attributes:
+        parent: `[N]` node index, -1 at the root.
+        token: `[N]` the token that leads from the parent here, -1 at the root.
+        depth: `[N]` tokens after the prompt, 0 at the root.
+        on_trunk: `[N]` whether the target itself would write this context.
+        next_token: `[M, N]` the token each model writes here (argmax, or the coupled sample).
+        next_log_prob: `[M, N]` its log-probability, nats, <= 0.
+        top_log_prob: `[M, N]` log of the largest probability (equals `next_log_prob` under greedy sampling).
+        gap: `[M, N]` largest probability less the second largest, 0 to 1.
+        entropy: `[M, N]` nats, >= 0.
+        own_log_prob: `[M, N]` log-probability each model gave, at the parent, to this node's token (0 at the root).
+        tvd: `[P, N]` total variation distance of each pair of models here, 0 to 1.
+        ranks: branches of token trees; None where none are recorded.
+        features: views of the drafter that reads the target's states, at depths beyond 1; None where there is none. The
+            row of that model holds depth 1: what it says where the target has judged all but the last token.
+    """
+
+    parent: Ints
+    token: Ints
+    depth: Ints
+    on_trunk: NDArray[np.bool_]
+    next_token: Ints
+    next_log_prob: Floats
+    top_log_prob: Floats
+    gap: Floats
+    entropy: Floats
+    own_log_prob: Floats
+    tvd: Floats
+    ranks: TreeRanks | None = None
+    features: FeatureViews | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of contexts."""
+        return len(self.parent)
+
+    @property
+    def trunk(self) -> Ints:
+        """Nodes of the trunk from the root down: entry i is the context after i emitted tokens."""
+        nodes = np.flatnonzero(self.on_trunk).astype(np.int32)
+        return nodes[np.argsort(self.depth[nodes], kind="stable")]
+
+    @property
+    def agreement(self) -> NDArray[np.bool_]:
+        """`[M, T]` whether each model writes the target's token at the T trunk contexts that wrote one, in order."""
+        written = self.next_token[:, self.trunk[:-1]]
+        agrees: NDArray[np.bool_] = written == written[-1]
+        return agrees
+
+    def children(self) -> Ints:
+        """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
+        return children_of(self.next_token, self.parent, self.token)
+
+
+def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
+    """The tries of requests whose nodes lie one after another, `num_nodes` each; views, nothing is copied."""
+    ends = accumulate(num_nodes, initial=0)
+    return tuple(_part(joined, slice(start, end)) for start, end in pairwise(ends))
+
+
+def _part(trie: Trie, nodes: slice) -> Trie:
+    columns = {name: column[..., nodes] for name, column in columns_of(trie).items()}
+    ranks = trie.ranks
+    features = None if trie.features is None else cut(trie.features, nodes)
+    if ranks is None:
+        return Trie(**columns, features=features)
+    parts = {field.name: getattr(ranks, field.name)[:, nodes] for field in fields(TreeRanks)}
+    return Trie(**columns, ranks=TreeRanks(**parts), features=features)
+
+
+def columns_of(trie: Trie) -> dict[str, Any]:
+    """Its arrays by name, but for those of `ranks` and `features`."""
+    return {name: getattr(trie, name) for name in plain_columns()}
+
+
+def plain_columns() -> tuple[str, ...]:
+    """Names of the arrays of a trie, but for those of `ranks` and `features`."""
+    return tuple(field.name for field in fields(Trie) if field.name not in ("ranks", "features"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrieRequest:
+    """One recorded request.
+
+    That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
+
+    Attributes:
+        request_id: unique in the recording.
+        tag: task or domain.
+        prompt: token ids, at least one.
+        max_new_tokens: the budget the trunk was recorded with, >= 1.
+        trie: its contexts.
+    """
+
+    request_id: str
+    tag: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    trie: Trie
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of contexts."""
+        return self.trie.num_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branches:
+    """The next level of the closure.
+
+    Attributes:
+        parent: `[C]` index among the F contexts, ascending.
+        token: `[C]` the token that leads from the parent here, ascending within a parent.
+        allowance: `[S, C]` how many more tokens each member may write from here.
+    """
+
+    parent: Ints
+    token: Ints
+    allowance: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writers:
+    """Who may write off the trunk. A drafter from the target's states is a writer for each depth, of one level.
+
+    Letter: W writers.
+
+    Attributes:
+        level: `[W]` ascending; a larger one's run may be followed by runs of those of lower levels.
+        next: `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none.
+        depth: `[W]` of a drafter from the target's states, >= 1; 0 of others.
+    """
+
+    level: Ints
+    next: Ints
+    depth: Ints
+
+    @classmethod
+    def of(cls, num_models: int, *, reader: int | None = None, depths: int = 1) -> "Writers":
+        """One for each model, but for `depths` of them for the model at the index `reader`."""
+        rows = [depths if model == reader else 1 for model in range(num_models)]
+        level = np.repeat(np.arange(num_models, dtype=np.int32), rows)
+        following, depth = np.arange(len(level), dtype=np.int32), np.zeros(len(level), dtype=np.int32)
+        if reader is not None:
+            at = np.flatnonzero(level == reader)
+            depth[at] = np.arange(1, depths + 1)
+            following[at] = [*at[1:], -1]
+        return cls(level=level, next=following, depth=depth)
+
+    def __len__(self) -> int:
+        return len(self.level)
+
+
+def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Writers | None = None) -> Branches:
+    """Children of one level: each member that may write here does, and equal tokens meet in one child.
+
+    A child written by a member leaves that member one token less; every smaller member may start a run there. Where
+    several members write the same token the child keeps the most that any of them allows.
+
+    Args:
+        next_token: `[S, F]` what each member writes; set the allowance to 0 where that stays on the trunk.
+        allowance: `[S, F]` how many more tokens each member may write.
+        run: most tokens of a member after a larger one's.
+        writers: what the S rows are; None: a member each, by size.
+    """
+    known = writers or Writers.of(len(next_token))
+    member, context = np.nonzero(allowance > 0)
+    tokens = next_token[member, context].astype(np.int64)
+    keys = (context.astype(np.int64) << 32) | tokens
+    children, child = np.unique(keys, return_inverse=True)
+    grown = np.zeros((len(next_token), len(children)), dtype=np.int32)
+    going = known.next[member] >= 0
+    np.maximum.at(grown, (known.next[member[going]], child[going]), allowance[member, context][going] - 1)
+    for larger in range(1, len(next_token)):
+        written = child[member == larger]
+        smaller = int(np.searchsorted(known.level, known.level[larger]))
+        grown[:smaller, written] = np.maximum(grown[:smaller, written], run)
+    return Branches(
+        parent=(children >> 32).astype(np.int32),
+        token=(children & 0xFFFFFFFF).astype(np.int32),
+        allowance=grown,
+    )
+
+
+@final
+class LazyRequest(TrieRequest):
+    """A request whose trie is made anew for each who asks, and not kept: to hold many of them takes little memory.
+
+    What `dataclasses.replace` makes of it is a `TrieRequest` like any other.
+    """
+
+    __slots__ = ("_make", "_num_nodes")
+
+    _make: Callable[[], Trie]
+    _num_nodes: int
+
+    def __new__(cls, **fields: object) -> Self:
+        """Asked for by its fields, the trie among them, it is a request that holds it."""
+        whole = TrieRequest(**cast(dict[str, Any], fields)) if fields else super().__new__(cls)
+        return cast(Self, whole)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        request_id: str,
+        tag: str,
+        prompt: tuple[int, ...],
+        max_new_tokens: int,
+        num_nodes: int,
+        make: Callable[[], Trie],
+    ) -> Self:
+        """A request whose trie of `num_nodes` contexts is what `make` gives; else as in `TrieRequest`."""
+        request = cls.__new__(cls)
+        values = {"request_id": request_id, "tag": tag, "prompt": prompt, "max_new_tokens": max_new_tokens}
+        for name, value in {**values, "_num_nodes": num_nodes, "_make": make}.items():
+            object.__setattr__(request, name, value)  # it is frozen
+        return request
+
+    def __getattr__(self, name: str) -> Trie:
+        """Asked for what is not set, which is the trie."""
+        if name != "trie":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        return self._make()
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of contexts, known without them."""
+        return self._num_nodes

@@ -1,0 +1,361 @@
+"""Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and the blocks that they print.
+
+The block of lines that `vllm bench serve` and SGLang's `bench_serving` print at their end, as their result files.
+
+It begins with a line `==== Serving Benchmark Result ====`. Each line is a name and a number; what names it has that
+say something of speculation are read, or refused if they are unknown. Rates are per cent.
+
+Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
+
+One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`; or the
+block of lines that it prints. The window is `--speculative-num-steps` of the server: the file does not say it.
+
+Results of `vllm bench serve --save-result`, with `--save-detailed` or without: rates per position, lengths.
+
+One object: `spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
+`spec_decode_accepted_tokens`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`. Or the
+block of lines that it prints.
+
+vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`).
+
+One response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and
+no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. A response whose
+`speculative_decoding` is null is one of the target alone.
+
+What AIPerf and GuideLLM keep of vLLM's per-request speculative metrics, beside what they measured themselves.
+
+AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: an object a request, `metadata`, `metrics` and
+`spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one report:
+`benchmarks`, each with `requests.successful`, each with `response_metrics`, vLLM's `metrics` as they came. Both hold
+steps where the server ran with `--per-request-spec-decode-metrics detailed`, else a histogram. Neither says of a
+request without them whether it ran without speculation: it is left out, and counted.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..rounds.rounds import RoundsRequest
+from .agreement import check_mean
+from .format import Format, described, having
+from .reading import JSON_BEGINS, Fields, lines_of, read_objects, text_lines
+from .responses import (
+    ACCEPTED,
+    HISTOGRAM,
+    Responses,
+    alone,
+    alone_of,
+    by_response,
+    check_totals,
+    is_plain,
+    metrics_of,
+    request_of_steps,
+    usage_of,
+    within,
+)
+from .rounds import Ongoing
+from .totals import (
+    StatedLog,
+    counted_request,
+    drafting_share,
+    hazards_of_mean,
+    hazards_of_rates,
+    lengths_of_benchmark,
+    note_short_drafts,
+    of_histogram,
+)
+
+_TITLE = re.compile(r"\s*=+ *Serving Benchmark Result *=+\s*")
+_LINE = re.compile(r"\s*([A-Z][^:]{0,80}): +(\S+)\s*")
+_HEADING = re.compile(r"\s*(?:-+[A-Z][^:]*-+|=+|[A-Z][^:]{0,80}:)\s*")
+_POSITION = re.compile(r"Position (\d{1,4})")
+_SPECULATION = re.compile(r"accept|draft|spec|position", re.IGNORECASE)
+_RATES = "spec_decode_per_position_acceptance_rates"
+_KEYS = {
+    "Successful requests": "completed",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Accept length": "accept_length",
+    "Accept rate": "accept_rate",
+    "Acceptance length": "spec_decode_acceptance_length",
+    "Acceptance rate (%)": "spec_decode_acceptance_rate",
+    "Drafts": "spec_decode_num_drafts",
+    "Draft tokens": "spec_decode_draft_tokens",
+    "Accepted tokens": "spec_decode_accepted_tokens",
+}
+
+
+def prints(label: str, line: str) -> bool:
+    """Whether a line of text is the one with that name."""
+    return line.lstrip().startswith(f"{label}:")
+
+
+def result_of(ongoing: Ongoing, path: Path) -> Fields:
+    """The result of a file, or of its block of lines; of several the one that the user names."""
+    for _, line in lines_of(path):
+        if JSON_BEGINS.match(line.lstrip()):
+            break
+        return ongoing.the_one(path, printed_results(path))
+    return ongoing.one_object(path)
+
+
+def printed_results(path: Path) -> Iterator[Fields]:
+    """The blocks of a text, each under the keys of a result file; raises TraceFormatError."""
+    values: dict[str, object] = {}
+    place = ""
+    for number, line in text_lines(path):
+        here = f"{path}: line {number}"
+        if _TITLE.fullmatch(line):
+            if values:
+                yield Fields(place, values)
+            values, place = {}, here
+            continue
+        if values and not line.strip().strip("="):
+            yield Fields(place, values)
+            values, place = {}, ""
+        found = _LINE.fullmatch(line)
+        if found is None:
+            if place and not _HEADING.fullmatch(line) and _SPECULATION.search(line):
+                raise Fields(here, {}).error(
+                    "line", "must be a name and a number, as in a block of results", line.strip()
+                )
+            continue
+        if place or found[1] in _KEYS:
+            place = place or here
+            _take(values, here, found[1], found[2])
+    if values:
+        yield Fields(place, values)
+
+
+def _take(values: dict[str, object], place: str, label: str, text: str) -> None:
+    """Add what a line says."""
+    fields = Fields(place, {})
+    position = _POSITION.fullmatch(label)
+    key = _RATES if position else _KEYS.get(label)
+    if key is None:
+        if _SPECULATION.search(label):
+            raise fields.error(label, f"must be one of {', '.join(_KEYS)}, Position N", text)
+        return
+    try:
+        value: float | int = int(text) if text.isascii() and text.isdigit() else float(text)
+    except ValueError:
+        raise fields.error(label, "must be a number", text) from None
+    if position:
+        rates = values.setdefault(key, [])
+        assert isinstance(rates, list)
+        if int(position[1]) != len(rates):
+            raise fields.error(label, f"must follow in order, as Position {len(rates)}", text)
+        rates.append(value / 100)
+    elif key in values:
+        raise fields.error(label, "must stand once in a block", text)
+    else:
+        values[key] = value
+
+
+_MEAN = "accept_length"
+
+
+def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of one run."""
+    log = StatedLog(files, ongoing)
+    run = result_of(ongoing, log.path)
+    window = ongoing.drafters.window_of(log.name, run)
+    hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
+    yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)
+
+
+SGLANG_BENCH = Format(
+    **described("sglang-bench"),
+    read=_read_sglang_bench,
+    sees=having(_MEAN, "total_output_tokens"),
+    sees_line=partial(prints, "Accept length"),
+)
+
+
+_CUT_SHARE = 0.01  # of tokens: counters are read while the server counts
+
+
+def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of one run."""
+    log = StatedLog(files, ongoing)
+    run = result_of(ongoing, log.path)
+    hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
+    lengths = lengths_of_benchmark(run)
+    drafts, accepted = (
+        run.known_count(key, least=0) for key in ("spec_decode_num_drafts", "spec_decode_accepted_tokens")
+    )
+    if drafts and accepted is not None:
+        _check(run, drafts, accepted)
+    if drafts and "spec_decode_draft_tokens" in run:
+        drafted = run.count("spec_decode_draft_tokens", least=0)
+        note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
+    drafting = drafting_share(ongoing, lengths, drafts, accepted)
+    yield from log.requests(run, lengths, hazards, window=len(hazards), drafting=drafting)
+
+
+def _check(run: Fields, drafts: int, accepted: int) -> None:
+    """Refuse counts that do not give the rates, or the length and the rate beside them."""
+    rates = run.rates(_RATES, most=1.0)
+    kept = float(rates.sum()) * drafts
+    if abs(kept - accepted) > _CUT_SHARE * max(kept, accepted) + 1:
+        rule = f"must be about {kept:.0f}, the sum of the {len(rates)} rates per position of {drafts} drafts"
+        raise run.error("spec_decode_accepted_tokens", rule, accepted)
+    check_mean(
+        run, "spec_decode_acceptance_length", 1 + accepted / drafts, f"1 and {accepted} accepted, {drafts} drafts"
+    )
+    if drafted := run.known_count("spec_decode_draft_tokens", least=0):
+        if not accepted <= drafted <= drafts * len(rates):
+            rule = f"must lie between the {accepted} accepted and {drafts} drafts of {len(rates)} tokens"
+            raise run.error("spec_decode_draft_tokens", rule, drafted)
+        why = f"{accepted} accepted of {drafted} drafted tokens, in per cent"
+        check_mean(run, "spec_decode_acceptance_rate", 100 * accepted / drafted, why)
+
+
+VLLM_BENCH = Format(
+    **described("vllm-bench"),
+    read=_read_vllm_bench,
+    sees=having(_RATES),
+    sees_line=partial(prints, "Acceptance length"),
+)
+
+
+def _sees(found: Fields) -> bool:
+    metrics = metrics_of(found)
+    return metrics is not None and HISTOGRAM in metrics and ACCEPTED not in metrics
+
+
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
+    request_id = file.name_of(line)
+    metrics = metrics_of(line)
+    if metrics is None:
+        return alone(line, request_id)
+    return request_of_histogram(file, metrics, usage_of(line), request_id)
+
+
+def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response with a histogram of its steps; as `steps.vllm_detailed.request_of_steps`."""
+    counted = of_histogram(
+        metrics.counts(HISTOGRAM, least=0),
+        num_tokens=usage.known_count("completion_tokens", least=0),
+        num_drafted=metrics.known_count("num_draft_tokens", least=0),
+        window=metrics.known_count("num_spec_tokens", least=1),
+    )
+    check_totals(metrics, {counted.num_steps}, counted.num_accepted, None, HISTOGRAM)
+    return counted_request(file, usage, metrics, request_id, counted)
+
+
+VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=is_plain)
+
+
+_MOST_WINDOW = 2**16  # a drafted token has a place in a histogram: more is none
+_ACCEPTANCE, _RECORD = "spec_decode_acceptance", ("metadata", "metrics")
+_REPORT = ("metadata", "benchmarks")
+_PLACE = ("response_metrics", "speculative_decoding")
+_WITHOUT = "requests without acceptance were left out: the file does not say whether they ran without speculation"
+_FAILED = "requests that failed or were cancelled were left out"
+_WARMUP = "requests of the warm-up were left out"
+_NEEDED = "must stand in some request (run the server with --per-request-spec-decode-metrics)"
+
+
+def _sees_record(found: Fields) -> bool:
+    return within(found, "metadata") is not None and "benchmark_phase" in found.nested("metadata")
+
+
+def _sees_report(found: Fields) -> bool:
+    return all(key in found for key in _REPORT) and "guidellm_version" in found.nested("metadata")
+
+
+def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of AIPerf's profiling phase."""
+    for path in files:
+        file, some = Responses(path, ongoing), False
+        for request in ongoing.each(path, partial(_record, file)):
+            some = True
+            yield request
+        if not some:
+            raise Fields(str(path), {}).error(_ACCEPTANCE, _NEEDED, "none")
+
+
+def _record(file: Responses, line: Fields) -> list[RoundsRequest]:
+    """One request; none where nothing of it counts, which is noted."""
+    about, note = line.nested("metadata"), file.ongoing.findings.note
+    if about.text("benchmark_phase", "profiling") != "profiling":
+        note(_WARMUP)
+        return []
+    if "error" in line or about.values.get("was_cancelled"):
+        note(_FAILED)
+        return []
+    if _ACCEPTANCE not in line:
+        note(_WITHOUT)
+        return []
+    found = line.nested(_ACCEPTANCE)
+    metrics = line.nested("metrics") if "metrics" in line else Fields(line.place, {})
+    counts: dict[str, Any] = {"completion_tokens": found.values.get("completion_tokens")}
+    for key in ("usage_prompt_tokens", "input_sequence_length"):  # the server's count, else the client's
+        if (metric := within(metrics, key)) is not None:
+            counts["prompt_tokens"] = metric.values.get("value")
+            break
+    name = "x_request_id" if "x_request_id" in about else "session_num"
+    request_id = about.text(name)
+    file.ongoing.request(about, name, request_id)
+    usage = Fields(line.place, counts, found.prefix)
+    return file.answered(_request(file, _dense(found), usage, request_id))
+
+
+def _dense(found: Fields) -> Fields:
+    """The same with a histogram that has a place for each number of accepted tokens."""
+    sparse = found.nested(HISTOGRAM)
+    for key in sparse.values:
+        if not (key.isascii() and key.isdigit() and len(key) < 6 and int(key) < _MOST_WINDOW):
+            raise sparse.error(key, f"must be a number of accepted tokens in [0, {_MOST_WINDOW - 1}]", key)
+    histogram = [0] * (max(map(int, sparse.values), default=0) + 1)
+    for key in sparse.values:
+        histogram[int(key)] += sparse.count(key, least=0)
+    return Fields(found.place, {**found.values, HISTOGRAM: histogram}, found.prefix)
+
+
+def _read_reports(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The successful requests of all benchmarks of GuideLLM's reports."""
+    for path in files:
+        file, some = Responses(path, ongoing), False
+        for report in read_objects(path):
+            for benchmark in report.each("benchmarks"):
+                requests = benchmark.nested("requests")
+                for status in ("incomplete", "errored"):
+                    ongoing.findings.note(_FAILED, len(requests.sequence(status)) if status in requests else 0)
+                for request in ongoing.each_of(path, requests.each("successful"), partial(_reported, file)):
+                    some = True
+                    yield request
+        if not some:
+            raise Fields(str(path), {}).error(".".join(_PLACE), _NEEDED, "none")
+
+
+def _reported(file: Responses, line: Fields) -> list[RoundsRequest]:
+    found, told = within(line, *_PLACE), within(line, _PLACE[0])
+    if found is None and (told is None or _PLACE[1] not in told.values):
+        file.ongoing.findings.note(_WITHOUT)
+        return []
+    request_id = line.text("request_id")
+    file.ongoing.request(line, "request_id", request_id)
+    counts = {}
+    for key, of in (("prompt_tokens", "input_metrics"), ("completion_tokens", "output_metrics")):
+        counted = within(line, of)
+        counts[key] = None if counted is None else counted.values.get("text_tokens")
+    usage = Fields(line.place, counts, line.prefix)
+    if found is None:  # null, which vLLM says of a request that ran without speculation
+        return file.answered(alone_of(usage, request_id))
+    return file.answered(_request(file, found, usage, request_id))
+
+
+def _request(file: Responses, found: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
+    """Of its steps, where they are listed, else of its histogram."""
+    detailed = ACCEPTED in found
+    file.ongoing.findings.forms.add("rounds" if detailed else "histograms")
+    read = request_of_steps if detailed else request_of_histogram
+    return read(file, found, usage, request_id)
+
+
+AIPERF = Format(**described("aiperf"), read=_read_records, sees=_sees_record)
+GUIDELLM = Format(**described("guidellm"), read=_read_reports, sees=_sees_report)

@@ -1,0 +1,319 @@
+"""What llama.cpp counts of each request, in its responses or in the log of its server: tokens, drafts and seconds.
+
+What llama.cpp counts of each request in its responses: tokens, drafts and seconds.
+
+Its totals do not say how many steps there were, but every step emits what it accepted and one token of the target's
+own, and the prefill emits the first: steps = tokens - 1 - accepted. Where drafts of a window would not fit into so few
+steps, there were more of them and the last one was cut by the end of the answer. The window is `--spec-draft-n-max` of
+the server: responses do not say it.
+
+A response has `timings`: `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`. A request without a field of drafts or acceptance is one of the target
+alone; with fields of other names it is refused: they may be those of another version. The server's log says the same
+in lines: `server_logs.py`.
+
+SGLang's counts of each request (`meta_info` of its responses): a histogram of accepted tokens, or only their mean.
+
+One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
+`spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
+`spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
+every step. For chains the window is that by the step, at most in any response of the file: servers may draft less now
+and then. A tree proposes more tokens than its
+deepest path has: where every histogram of the file ends before the tokens proposed in a step, it may be one (or a chain
+that no step kept whole), and a stated window has to say how deep drafts were. Without a histogram nothing shows a tree:
+drafts are chains unless the window is less than what was proposed. A response without `spec_verify_ct` is one of the
+target alone.
+
+TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
+
+One response an object: each choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
+`total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
+the prefill, and then a window must be given. `usage` counts tokens.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import TraceFormatError
+from ..rounds.rounds import TARGET_ALONE, RoundsRequest
+from .agreement import check_equal, check_mean
+from .format import Format, described
+from .reading import Fields, read_objects, refuse_pipe
+from .responses import (
+    Responses,
+    answers_of,
+    by_response,
+    completion_tokens,
+    first_choice,
+    read_responses,
+    usage_of,
+    within,
+)
+from .rounds import Ongoing
+from .totals import Counted, Ints, counted_request, draw_rounds, of_histogram
+
+_LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
+_OF_DRAFTS = re.compile("draft|accept|spec", re.IGNORECASE)
+
+
+def _sees_llamacpp(found: Fields) -> bool:
+    timings = within(found, "timings")
+    return timings is not None and "predicted_n" in timings
+
+
+def _parse_llamacpp(file: Responses, line: Fields) -> RoundsRequest | None:
+    request_id = file.name_of(line)
+    timings = line.nested("timings")
+    tokens = (timings.count("predicted_n", least=0),)
+    for place, key in ((usage_of(line), "completion_tokens"), (line, "tokens_predicted")):
+        check_equal(place, key, tokens, "by timings.predicted_n")
+    return request_of(file, timings, request_id)
+
+
+def request_of(
+    file: Responses, timings: Fields, request_id: str, *, window: int | None = None, drafts: int | None = None
+) -> RoundsRequest | None:
+    """The request that timings tell of, of the target alone if nothing was drafted; None for an answer of no token.
+
+    Args:
+        file: of the request.
+        timings: under the names that they have in responses.
+        request_id: of the request.
+        window: most tokens drafted in a step, None if nothing says it.
+        drafts: steps that drafted, None if nothing says it, so that all are taken to.
+
+    Raises:
+        TraceFormatError: counts that cannot be.
+    """
+    tokens = timings.count("predicted_n", least=0)
+    if not tokens:
+        return None
+    prompt_tokens = sum(timings.count(key, least=0, default=0) for key in ("prompt_n", "cache_n"))
+    drafted = timings.known_count("draft_n", least=0)
+    accepted = 0 if drafted is None else timings.count("draft_n_accepted", least=0)
+    prompt_ms, answer_ms = (
+        timings.rate(key, most=_LONGEST_MS) if key in timings else 0.0 for key in ("prompt_ms", "predicted_ms")
+    )
+    method, rounds = TARGET_ALONE, {}
+    if drafted is None:
+        _refuse_other_words(timings)
+    else:
+        method = file.drafter()
+        if accepted > drafted:
+            raise timings.error("draft_n_accepted", f"must be at most draft_n, {drafted}", accepted)
+        window = file.ongoing.drafters.window_of(method, timings, window)
+        steps = max(tokens - 1 - accepted, -(-drafted // window)) if drafts is None else drafts
+        counted = Counted(num_tokens=tokens, num_steps=steps, num_accepted=accepted, num_drafted=drafted, window=window)
+        rounds = {method: draw_rounds(file.ongoing, method, timings, request_id, counted)}
+    measured = prompt_ms > 0 and answer_ms > 0
+    return RoundsRequest(
+        request_id=request_id,
+        prompt_tokens=prompt_tokens,
+        num_tokens={method: tokens},
+        rounds=rounds,
+        wall_s={method: (prompt_ms + answer_ms) / 1e3} if measured else {},
+        prefill_s={method: prompt_ms / 1e3} if measured else {},
+    )
+
+
+def _refuse_other_words(timings: Fields) -> None:
+    for key in timings.values:
+        if key in timings and _OF_DRAFTS.search(key):
+            raise timings.error(
+                key, "must stand beside draft_n and draft_n_accepted, which say what was drafted", "alone"
+            )
+
+
+LLAMACPP_TIMINGS = Format(**described("llamacpp-timings"), read=by_response(_parse_llamacpp), sees=_sees_llamacpp)
+
+
+_STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
+_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
+_UNSTATED = (
+    "must be stated, `windows` {}=K, since no histogram of the file goes beyond {}: a tree was proposed, or a chain "
+    "that no step kept whole"
+)
+_BY_STEP = "spec_proposed_drafts_histogram"
+_DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
+
+
+class _Proposed(NamedTuple):
+    """What all responses of a file show of drafts.
+
+    Attributes:
+        window: most tokens that one proposed by the step, if that is as many in each of its steps; None if not.
+        longest: most tokens that a step can have kept by the length of a histogram; None without any.
+    """
+
+    window: int | None
+    longest: int | None
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request an answer; a file is gone through twice, since only all of it shows the window."""
+    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
+
+
+def _proposed(path: Path) -> _Proposed:
+    """Of a file that will be read again; what breaks a rule is left to whoever does."""
+    refuse_pipe(path)
+    most: tuple[float, int] = 0.0, 0
+    longest = -1
+    for line in read_objects(path, lambda _: None):
+        try:
+            metas = [meta for answer in answers_of(line) if (meta := _meta(answer)) is not None]
+            for meta in metas:
+                steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
+                longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
+                by_step = _by_step(meta)
+                if by_step is not None:
+                    most = max(most, (len(by_step) - 1, len(by_step) - 1))
+                elif steps and drafted:
+                    most = max(most, (drafted / steps, drafted // steps))
+        except TraceFormatError:
+            continue
+    per_step, window = most
+    return _Proposed(window if window == per_step and window else None, longest if longest >= 0 else None)
+
+
+def _drafted(meta: Fields) -> int | None:
+    return next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
+
+
+def _by_step(meta: Fields) -> Ints | None:
+    """`[W + 1]` steps that were proposed 0, 1, ... tokens, None if the response does not say."""
+    found = meta.counts(_BY_STEP, least=0) if _BY_STEP in meta else np.zeros(0, np.int64)
+    some = np.flatnonzero(found)
+    return found[: some[-1] + 1] if len(some) and some[-1] else None
+
+
+def _histogram_key(meta: Fields) -> str | None:
+    return next((key for key in _HISTOGRAMS if key in meta), None)
+
+
+def _sees_sglang(found: Fields) -> bool:
+    meta = _meta(found)
+    return meta is not None and _STEPS in meta
+
+
+def _meta(line: Fields) -> Fields | None:
+    return within(line, "meta_info") or within(first_choice(line), "meta_info")
+
+
+def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsRequest | None:
+    meta = _meta(line)
+    if meta is None:
+        choice = first_choice(line)
+        place = "meta_info" if choice is None else f"{choice.prefix.removeprefix(line.prefix)}meta_info"
+        raise line.error(place, "must be there, it holds spec_verify_ct and completion_tokens", "nothing")
+    request_id = file.name_of(line, meta)
+    usage = usage_of(line)
+    tokens = (meta if _TOKENS in meta else usage).count(_TOKENS, least=0)
+    if not tokens:
+        return None
+    counting = meta if "prompt_tokens" in meta else usage
+    steps = meta.count(_STEPS, least=0, default=0)
+    if steps:
+        counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, proposed)
+        return counted_request(file, counting, meta, request_id, counted)
+    prompt_tokens = counting.count("prompt_tokens", least=0, default=0)
+    return RoundsRequest(
+        request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
+    )
+
+
+def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
+    """What was counted; the window is that of the file."""
+    drafted, window, by_step = _drafted(meta), proposed.window, _by_step(meta)
+    deepest = None if drafted is None else drafted / steps
+    if by_step is not None:
+        drafted, deepest = int(by_step @ np.arange(len(by_step))), len(by_step) - 1
+        window = len(by_step) - 1 if window is None else window
+    stated = ongoing.options.windows.get(name)
+    if stated is not None and deepest is not None and deepest > stated:
+        ongoing.findings.note(_TREES)
+        drafted = by_step = None
+    key = _histogram_key(meta)
+    if key is None:
+        ongoing.findings.forms.add("request means")
+        if tokens - 1 < steps:
+            raise meta.error(_STEPS, f"must be less than the {tokens} tokens of the answer", steps)
+        return Counted(
+            num_tokens=tokens, num_steps=steps, num_accepted=tokens - 1 - steps, num_drafted=drafted, window=window
+        )
+    ongoing.findings.forms.add("histograms")
+    histogram = meta.counts(key, least=0)
+    counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
+    counted = replace(counted, drafted_histogram=by_step, keys=(key, _BY_STEP))
+    if counted.num_steps != steps:
+        rule = f"must count each of the {steps} steps of {_STEPS} once, by the tokens that it kept"
+        raise meta.error(key, rule, f"{counted.num_steps} steps")
+    if stated is None and window is not None and proposed.longest is not None and window > proposed.longest:
+        raise meta.error("window", _UNSTATED.format(name, proposed.longest), f"{window} tokens proposed in a step")
+    return counted
+
+
+SGLANG_META = Format(**described("sglang-meta"), read=_read, sees=_sees_sglang)
+
+
+_AS_LONG = "answers have no count of tokens of their own: each is taken to be as long as what its steps emit"
+_HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
+
+
+def _sees_trtllm(found: Fields) -> bool:
+    choice = first_choice(found)
+    return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
+
+
+def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
+    file.drafter()
+    request_id, choice = file.name_of(line), first_choice(line)
+    if choice is None or not _sees_trtllm(line):
+        rule = f"must have speculative_decoding or {_MEAN}"
+        field = "choices" if choice is None else choice.prefix.removeprefix(line.prefix).rstrip(".")
+        raise line.error(field, rule, "no choice" if choice is None else "neither")
+    statistics = within(choice, "speculative_decoding")
+    file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
+    counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
+    return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
+
+
+def _of_statistics(line: Fields, statistics: Fields) -> Counted:
+    counted = of_histogram(
+        statistics.counts(_HISTOGRAM, least=0),
+        num_tokens=completion_tokens(line),
+        num_drafted=statistics.known_count("total_draft_tokens", least=0),
+        window=statistics.known_count("num_spec_tokens", least=1),
+    )
+    steps = statistics.count("num_spec_steps", least=0, default=counted.num_steps)
+    if steps != counted.num_steps:
+        raise statistics.error(_HISTOGRAM, f"must add up to num_spec_steps, {steps}", counted.num_steps)
+    accepted = counted.num_accepted
+    check_equal(statistics, "total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
+    if drafted := counted.num_drafted:
+        why = f"{accepted} accepted of {drafted} drafted tokens"
+        check_mean(statistics, "acceptance_rate", accepted / drafted, why)
+    return counted
+
+
+def _of_mean(line: Fields, choice: Fields) -> Counted:
+    tokens, mean = completion_tokens(line), choice.rate(_MEAN, most=1e6)
+    if tokens is None:
+        rule = f"must be there beside {_MEAN}, and of one answer alone (n = 1)"
+        raise line.error("usage.completion_tokens", rule, "nothing")
+    steps = max(round(tokens / mean) - 1, 0) if mean >= 1 else -1
+    if not 0 <= steps <= max(tokens - 1, 0):
+        raise choice.error(_MEAN, f"must lie between 1 and the {tokens} tokens of the answer", mean)
+    return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
+
+
+TRTLLM = Format(**described("trtllm"), read=by_response(_parse_trtllm), sees=_sees_trtllm)

@@ -1,0 +1,605 @@
+"""Metrics pages of engines, scraped once or twice: what they count of drafts, and the recording it makes.
+
+Pages of Prometheus metrics, as servers give them at `/metrics`: counters over several scrapes, and gauges.
+
+Lines are read one by one by the parser of `prometheus_client`, those alone whose metrics are known: what nobody asks
+for may have any form. Series with equal labels are one counter at several times, so that it counted its last value less
+its first; one that is missing at first began at 0.
+
+What the metrics pages of engines say of speculative decoding, by the names that each engine gives its counters.
+
+vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft. TensorRT-LLM
+counts drafted and accepted tokens, newer versions both by position. SGLang counts verifications and tokens of answers,
+and shows what the last interval accepted as a gauge. Names: `vllm/v1/spec_decode/metrics.py` (vLLM 0.33),
+`observability/metrics_collector.py` (SGLang 0.5.23), `tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's
+`tools/server/server-task.cpp`.
+
+Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
+
+Of several pages, in files or one after another in a file, counts are those between the first and the last; of one,
+those since the server started. Rates by position come from vLLM's, llama.cpp's and newer TensorRT-LLM's counters. Older
+TensorRT-LLM counts drafted and accepted tokens only, and SGLang steps and tokens: they give a mean, as their gauges do
+where counters are missing. Requests are those that the page counts; without them the load that is stated does.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
+
+from ..errors import TraceFormatError
+from ..rounds.rounds import RoundsRequest
+from .format import Format, described
+from .reading import MOST_WINDOW, Fields, text_lines
+from .rounds import Ongoing
+from .totals import (
+    Lengths,
+    StatedLog,
+    drafting_share,
+    even_lengths,
+    hazards_of_mean,
+    hazards_of_rates,
+    note_short_drafts,
+)
+
+_NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
+_LONGEST = 10_000  # characters of a line; those of servers have some hundred
+_ANEW = "the server was started anew in between, or the pages are not in the order of time"
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Sample(NamedTuple):
+    """One series at one time.
+
+    Attributes:
+        place: page and line, as errors name them.
+        name: of the metric, without `_total`.
+        labels: by name.
+        value: finite, >= 0.
+    """
+
+    place: str
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def key(self) -> Key:
+        """What is the same of one series at all times."""
+        return self.name, tuple(sorted(self.labels.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a page says of known metrics.
+
+    Attributes:
+        samples: in order.
+        others: names of metrics that are near those known, and are not.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    others: frozenset[str] = field(default_factory=frozenset)
+
+    def of_model(self, model: str) -> "Page":
+        """The page without the series that name another model."""
+        kept = tuple(one for one in self.samples if one.labels.get("model_name", model) == model)
+        return Page(samples=kept, others=self.others)
+
+    @property
+    def models(self) -> list[str]:
+        """The models that its series name."""
+        return sorted({one.labels["model_name"] for one in self.samples if "model_name" in one.labels})
+
+
+def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Sequence[str] = ()) -> Page:
+    """The samples of some metrics.
+
+    Args:
+        lines: of the page, each with its place.
+        names: of metrics, without `_total`; when they began to count (`_created`) is read along.
+        near: what names begin with that are worth telling if they are not known.
+
+    Raises:
+        TraceFormatError: a line of a known metric that is no sample, or whose value is no finite number >= 0.
+    """
+    samples, others = [], set()
+    for place, line in lines:
+        found = _NAME.match(line)
+        if found is None:
+            continue
+        name = found[1].removesuffix("_total")
+        if name.removesuffix("_created") in names:
+            samples.append(_sample(place, name, line))
+        elif name.startswith(tuple(near)) and not name.endswith(("_created", "_bucket", "_sum", "_count")):
+            others.add(found[1])
+    return Page(samples=tuple(samples), others=frozenset(others))
+
+
+class Scrapes:
+    """The pages of one server in the order of time. Final.
+
+    Args:
+        pages: one or more; one in which a series stands twice is several.
+    """
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        self._scrapes: list[dict[Key, Sample]] = []
+        for page in pages:
+            self._scrapes.append({})
+            for sample in page.samples:
+                if sample.key in self._scrapes[-1]:
+                    self._scrapes.append({})
+                self._scrapes[-1][sample.key] = sample
+
+    def __len__(self) -> int:
+        """How many scrapes there are."""
+        return len(self._scrapes)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the last page has the metric."""
+        return any(sample.name == name for sample in self._last.values())
+
+    @property
+    def _last(self) -> dict[Key, Sample]:
+        return self._scrapes[-1] if self._scrapes else {}
+
+    def gauges(self, name: str) -> list[Sample]:
+        """The series of a metric as the last page has them."""
+        return [sample for sample in self._last.values() if sample.name == name]
+
+    def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
+        """What a counter counted between the first page and the last, or with one page since the server started.
+
+        Args:
+            name: of the metric, without `_total`.
+            by: a label to count by; "": none.
+            summed: labels in which series may differ and are added.
+
+        Returns:
+            By value of that label, "" for series without it; nothing if the last page does not have the metric.
+
+        Raises:
+            TraceFormatError: a counter went down or vanished, or series differ in another label.
+        """
+        series = [key for key in self._keys(name) if self._still_there(key)]
+        counts: dict[str, float] = {}
+        for key in series:
+            value = dict(key[1]).get(by, "")
+            counts[value] = counts.get(value, 0.0) + self._increase(key)
+        self._refuse_differing(series, {by, *summed})
+        return counts
+
+    def _keys(self, name: str) -> list[Key]:
+        return list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
+
+    def _still_there(self, key: Key) -> bool:
+        if key not in self._last:
+            before = next(scrape[key] for scrape in reversed(self._scrapes) if key in scrape)
+            rule = f"must be there in the last page as in {before.place}: {_ANEW}"
+            raise TraceFormatError(before.place, _series(key), rule, "nothing")
+        return True
+
+    def _increase(self, key: Key) -> float:
+        seen = [scrape[key] for scrape in self._scrapes if key in scrape]
+        for before, after in pairwise(seen):
+            if after.value < before.value:
+                rule = f"must be at least the {before.value:.15g} of {before.place}: {_ANEW}"
+                raise TraceFormatError(after.place, _series(key), rule, after.value)
+        created = (f"{key[0]}_created", key[1])
+        began = [scrape[created] for scrape in self._scrapes if created in scrape]
+        for before, after in pairwise(began):
+            if after.value != before.value:
+                rule = f"must be the {before.value:.15g} of {before.place}: {_ANEW}"
+                raise TraceFormatError(after.place, _series(created), rule, after.value)
+        first = self._scrapes[0].get(key) if len(self._scrapes) > 1 else None
+        return seen[-1].value - (0.0 if first is None else first.value)
+
+    def _refuse_differing(self, series: list[Key], may_differ: set[str]) -> None:
+        labels = [dict(key[1]) for key in series]
+        for name in sorted({name for one in labels for name in one} - may_differ):
+            values = sorted({one.get(name, "") for one in labels})
+            if len(values) > 1:
+                allowed = ", ".join(sorted(may_differ - {""})) or "no label"
+                rule = f"must be series that differ in {allowed} only; others are not added: take those of one {name}"
+                raise TraceFormatError(self._last[series[0]].place, f"{series[0][0]}.{name}", rule, _listed(values))
+
+
+def _sample(place: str, name: str, line: str) -> Sample:
+    if len(line) > _LONGEST:
+        raise TraceFormatError(place, name, f"must be a line of at most {_LONGEST} characters", len(line))
+    try:
+        (family,) = text_string_to_metric_families(f"{line.strip()}\n")
+        (found,) = family.samples
+        value = float(found.value)
+    except (ValueError, IndexError, OverflowError):
+        raise TraceFormatError(place, name, "must be of the form name{labels} value", line.strip()) from None
+    if not isfinite(value) or value < 0:
+        raise TraceFormatError(place, name, "must be a finite number >= 0", value)
+    return Sample(place, name, found.labels, value)
+
+
+def _series(key: Key) -> str:
+    labels = ",".join(f'{name}="{value}"' for name, value in key[1])
+    return f"{key[0]}{{{labels}}}" if labels else key[0]
+
+
+def _listed(values: Sequence[str]) -> str:
+    shown = [value or "none" for value in values[:4]]
+    return ", ".join([*shown, *(["..."] if len(values) > 4 else [])])
+
+
+_REASON = "finished_reason"
+_NO_ANSWERS = frozenset({"abort", "error", "cancelled", "timeout"})
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Names of an engine's metrics, without `_total`; "" for one that it does not have.
+
+    Attributes:
+        name: as people write it.
+        prefix: what the names of all its metrics begin with.
+        near: what the names of its metrics of speculative decoding begin with.
+        drafts: rounds that drafted.
+        drafted, accepted: tokens.
+        accepted_by_place, drafted_by_place: the same by position of the draft, in the label `place`.
+        verified: steps of the target that verified a draft.
+        length: gauge of tokens a step, the target's own among them.
+        depths: gauges of the tokens drafted in a step, each with how many more it counts.
+        requests, tokens, prompts: answers, and tokens of them and of their prompts.
+        summed: labels whose series are parts of one server's count.
+    """
+
+    name: str
+    prefix: str
+    near: str
+    drafts: str = ""
+    drafted: str = ""
+    accepted: str = ""
+    accepted_by_place: str = ""
+    drafted_by_place: str = ""
+    place: str = "position"
+    verified: str = ""
+    length: str = ""
+    depths: tuple[tuple[str, int], ...] = ()
+    requests: str = ""
+    tokens: str = ""
+    prompts: str = ""
+    summed: frozenset[str] = frozenset({"engine", "model_name"})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
+        others = (self.verified, self.length, self.requests, self.tokens, self.prompts)
+        return frozenset({*named, *others, *(name for name, _ in self.depths)} - {""})
+
+    @property
+    def of_speculation(self) -> frozenset[str]:
+        """Those of speculative decoding."""
+        return self.names - {self.requests, self.tokens, self.prompts}
+
+
+def _like_vllm(name: str, prefix: str) -> Engine:
+    return Engine(
+        name=name,
+        prefix=prefix,
+        near=f"{prefix}spec_decode_",
+        drafts=f"{prefix}spec_decode_num_drafts",
+        drafted=f"{prefix}spec_decode_num_draft_tokens",
+        accepted=f"{prefix}spec_decode_num_accepted_tokens",
+        accepted_by_place=f"{prefix}spec_decode_num_accepted_tokens_per_pos",
+    )
+
+
+VLLM = replace(
+    _like_vllm("vLLM", "vllm:"),
+    requests="vllm:request_success",
+    tokens="vllm:generation_tokens",
+    prompts="vllm:prompt_tokens",
+)
+LLAMACPP = _like_vllm("llama.cpp", "llamacpp:")
+TRTLLM = Engine(
+    name="TensorRT-LLM",
+    prefix="trtllm_",
+    near="trtllm_spec_decode_",
+    drafted="trtllm_spec_decode_num_draft_tokens",
+    accepted="trtllm_spec_decode_num_accepted_tokens",
+    accepted_by_place="trtllm_spec_decode_accepted_tokens",
+    drafted_by_place="trtllm_spec_decode_drafted_tokens",
+    place="token_position",
+    length="trtllm_spec_decode_acceptance_length",
+    requests="trtllm_request_success",
+    tokens="trtllm_generation_tokens",
+    prompts="trtllm_prompt_tokens",
+    summed=frozenset({"engine_type", "model_name"}),
+)
+SGLANG = Engine(
+    name="SGLang",
+    prefix="sglang:",
+    near="sglang:spec_",
+    verified="sglang:spec_verify_calls",
+    length="sglang:spec_accept_length",
+    depths=(("sglang:spec_num_steps", 0), ("sglang:spec_num_draft_tokens", 1)),
+    requests="sglang:num_requests",
+    tokens="sglang:generation_tokens",
+    prompts="sglang:prompt_tokens",
+    summed=frozenset({"engine", "model_name", "is_streaming"}),
+)
+ENGINES = (VLLM, LLAMACPP, TRTLLM, SGLANG)
+
+
+def page_of(lines: Iterable[tuple[str, str]], engines: Sequence[Engine] = ENGINES) -> Page:
+    """What a page says by the names of some engines; raises TraceFormatError as `read_page`."""
+    names = frozenset().union(*(engine.names for engine in engines))
+    return read_page(lines, names, [engine.near for engine in engines])
+
+
+def engine_of(scrapes: Scrapes) -> Engine | None:
+    """The engine whose speculative decoding the last page speaks of, None if it speaks of none."""
+    return next((engine for engine in ENGINES if any(name in scrapes for name in engine.of_speculation)), None)
+
+
+class Speculation:
+    """What the pages of a server say of its speculative decoding. Final.
+
+    Args:
+        scrapes: of the server.
+        engine: whose names are read.
+    """
+
+    def __init__(self, scrapes: Scrapes, engine: Engine) -> None:
+        self._scrapes, self._engine = scrapes, engine
+
+    def total(self, name: str) -> float | None:
+        """What a counter counted, None where the page does not have it; raises as `Scrapes.counted`."""
+        found = self._scrapes.counted(name, summed=self._engine.summed) if name else {}
+        return sum(found.values()) if found else None
+
+    @property
+    def drafts(self) -> float | None:
+        """Rounds that drafted: as counted, or as many as drafted a first token."""
+        by_place = self.by_place(self._engine.drafted_by_place)
+        return float(by_place[0]) if len(by_place) else self.total(self._engine.drafts)
+
+    @property
+    def drafted(self) -> float | None:
+        """Drafted tokens."""
+        by_place = self.by_place(self._engine.drafted_by_place)
+        return float(by_place.sum()) if len(by_place) else self.total(self._engine.drafted)
+
+    @property
+    def accepted(self) -> float | None:
+        """Of those, how many stayed."""
+        if not len(self.by_place(self._engine.drafted_by_place)):
+            return self.total(self._engine.accepted)
+        return float(self.by_place(self._engine.accepted_by_place).sum())
+
+    def by_place(self, name: str) -> Floats:
+        """`[W]` what a counter counted by position of the draft, none where the page does not have it.
+
+        Raises:
+            TraceFormatError: a position that is none, or as `Scrapes.counted`.
+        """
+        if not name:
+            return np.zeros(0)
+        found = self._scrapes.counted(name, by=self._engine.place, summed=self._engine.summed)
+        places = {self._position(name, text): count for text, count in found.items()}
+        return np.array([places.get(place, 0.0) for place in range(max(places, default=-1) + 1)], np.float64)
+
+    def _position(self, name: str, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < MOST_WINDOW):
+            place = next(one.place for one in self._scrapes.gauges(name))
+            rule = f"must be a whole number below {MOST_WINDOW}"
+            raise TraceFormatError(place, f"{name}.{self._engine.place}", rule, text)
+        return int(text)
+
+    @property
+    def tokens(self) -> float | None:
+        """Tokens of answers."""
+        return self.total(self._engine.tokens)
+
+    @property
+    def prompts(self) -> float | None:
+        """Tokens of prompts."""
+        return self.total(self._engine.prompts)
+
+    @property
+    def requests(self) -> float | None:
+        """Requests that were answered: those that were aborted or failed are none."""
+        return None if (found := self._by_reason()) is None else sum(found[0].values())
+
+    @property
+    def unanswered(self) -> float:
+        """Requests that ended without being answered."""
+        return 0.0 if (found := self._by_reason()) is None else sum(found[1].values())
+
+    def _by_reason(self) -> tuple[dict[str, float], dict[str, float]] | None:
+        name = self._engine.requests
+        found = self._scrapes.counted(name, by=_REASON, summed=self._engine.summed) if name else {}
+        if not found:
+            return None
+        ended = {reason: count for reason, count in found.items() if reason in _NO_ANSWERS}
+        return {reason: count for reason, count in found.items() if reason not in ended}, ended
+
+    @property
+    def counted_length(self) -> float | None:
+        """Tokens that a verification gave, its own among them, by counters; None where they do not tell it.
+
+        The prefill gives the first token of each answer.
+        """
+        steps = self.total(self._engine.verified)
+        if not steps or self.tokens is None or self.requests is None:
+            return None
+        return (self.tokens - self.requests) / steps
+
+    @property
+    def shown_length(self) -> float | None:
+        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified.
+
+        Raises:
+            TraceFormatError: gauges that differ.
+        """
+        shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
+        values = sorted({one.value for one in shown})
+        if len(values) > 1:
+            raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", self._gauges(shown))
+        return values[0] if values and values[0] > 0 else None
+
+    def _gauges(self, shown: Sequence[Sample]) -> str:
+        """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
+        values = [f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)]
+        many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
+        listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
+        return f"{many} gauges, {listed}"
+
+    @property
+    def depth(self) -> int | None:
+        """Tokens drafted in a step as gauges show them now, None where none does or they differ.
+
+        Raises:
+            TraceFormatError: a gauge of more than any draft has.
+        """
+        for name, more in self._engine.depths:
+            gauges = self._scrapes.gauges(name)
+            if gauges and gauges[0].value > MOST_WINDOW:
+                raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
+            values = {one.value for one in gauges}
+            if len(values) == 1 and (depth := round(values.pop()) - more) >= 1:
+                return depth
+        return None
+
+
+_PAGES = "counts are those between the first and the last of {} pages of metrics"
+_MODELS = "counts of {} models are added: {}"
+_UNANSWERED = (
+    "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
+)
+_GAUGE = "the mean is a gauge of {}, of the server's last interval only"
+_CUT_SHARE = 0.01  # of accepted tokens that positions may miss: pages are made while servers count
+
+
+def _metrics_format(name: str, engine: Engine) -> Format:
+    line = re.compile(rf"{re.escape(engine.prefix)}[a-zA-Z0-9_:]+(\{{| +[0-9+-])")
+    return Format(**described(name), read=_reader(engine), sees_line=lambda text: line.match(text) is not None)
+
+
+def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
+    def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+        log = StatedLog(files, ongoing, several=True)
+        pages = [_page(path, engine) for path in files]
+        scrapes = Scrapes(pages)
+        found, fields = Speculation(scrapes, engine), Fields(str(log.path), {})
+        _remark(ongoing, scrapes, pages, found)
+        lengths = _lengths(fields, found)
+        near = sorted({name for page in pages for name in page.others})
+        rates = _rates(ongoing, fields, engine, found, near)
+        if rates is not None:
+            hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
+            drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted)
+            yield from log.requests(fields, lengths, hazards, window=len(hazards), drafting=drafting)
+            return
+        window = ongoing.drafters.window_of(log.name, fields, found.depth)
+        key, length = _mean(ongoing, fields, engine, found, near, window)
+        ongoing.findings.forms.add("mean")
+        yield from log.requests(fields, lengths, hazards_of_mean(fields, key, length, window), window=window)
+
+    return read
+
+
+def _page(path: Path, engine: Engine) -> Page:
+    return page_of(((f"{path}: line {number}", line) for number, line in text_lines(path)), [engine])
+
+
+def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], found: Speculation) -> None:
+    if len(scrapes) > 1:
+        ongoing.findings.remark(_PAGES.format(len(scrapes)))
+    models = sorted({model for page in pages for model in page.models})
+    if len(models) > 1:
+        ongoing.findings.remark(_MODELS.format(len(models), ", ".join(models)))
+    if found.unanswered:
+        ongoing.findings.remark(_UNANSWERED.format(round(found.unanswered)))
+
+
+def _lengths(fields: Fields, found: Speculation) -> Lengths | None:
+    """The requests that the pages count, None if they count none."""
+    requests, tokens, prompts = (round(count or 0.0) for count in (found.requests, found.tokens, found.prompts))
+    if not requests or not tokens:
+        return None
+    return even_lengths(fields, requests, tokens, prompts)
+
+
+def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
+    """`[W]` shares of drafts that kept each position; None of an engine whose pages have no positions."""
+    kept, drafted = (found.by_place(name) for name in (engine.accepted_by_place, engine.drafted_by_place))
+    if engine.drafted_by_place:
+        if not drafted.any():
+            return None
+        # Drafts that had no token at a position say nothing of it.
+        had = np.flatnonzero(drafted)
+        padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
+        over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
+        if len(over):
+            place = int(over[0])
+            most = drafted[place] if place < len(drafted) else 0
+            rule = f"must be at most the {most:g} drafted there"
+            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(padded[place]))
+        kept = padded[: had[-1] + 1]
+        return np.divide(kept, drafted[: had[-1] + 1], out=np.zeros(had[-1] + 1), where=drafted[: had[-1] + 1] > 0)
+    if not engine.drafts:
+        return None
+    drafts, accepted = found.drafts or 0.0, found.accepted
+    if drafts <= 0:
+        raise fields.error(f"{engine.drafts}_total", "must count a draft", ", ".join(near) or drafts)
+    most = float(kept.max(initial=0.0))
+    if most > drafts:
+        raise fields.error(f"{engine.accepted_by_place}_total", f"must be at most the {drafts:g} drafts", most)
+    if accepted is not None and abs(float(kept.sum()) - accepted) > _CUT_SHARE * accepted:
+        rule = f"must add up to the {accepted:g} of {engine.accepted}_total: positions are missing"
+        raise fields.error(f"{engine.accepted_by_place}_total", rule, float(kept.sum()))
+    told = found.drafted
+    if told is not None and accepted is not None and accepted > (1 + _CUT_SHARE) * told:
+        raise fields.error(
+            f"{engine.accepted}_total", f"must be at most the {told:g} of {engine.drafted}_total", accepted
+        )
+    note_short_drafts(ongoing, drafted=told or 0.0, drafts=drafts, window=len(kept))
+    return kept / drafts
+
+
+def _mean(
+    ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str], window: int
+) -> tuple[str, float]:
+    """(what tells it, tokens that a step gives on average, the target's own among them).
+
+    Raises:
+        TraceFormatError: nothing tells it, which names what is near.
+    """
+    length = found.counted_length
+    if length is not None:
+        return f"{engine.tokens}_total", length
+    drafted, accepted = found.drafted, found.accepted
+    if drafted and accepted is not None:  # steps drafted the whole window each, as far as totals tell
+        return f"{engine.accepted}_total", 1.0 + window * accepted / drafted
+    length = found.shown_length
+    if length is None:
+        rule = f"must tell of speculative decoding, by {engine.verified or engine.drafted}_total or {engine.length}"
+        raise TraceFormatError(fields.place, "metrics", rule, ", ".join(near) or "nothing that does")
+    ongoing.findings.remark(_GAUGE.format(engine.length))
+    return engine.length, length
+
+
+VLLM_METRICS = _metrics_format("vllm-metrics", VLLM)
+SGLANG_METRICS = _metrics_format("sglang-metrics", SGLANG)
+TRTLLM_METRICS = _metrics_format("trtllm-metrics", TRTLLM)
+LLAMACPP_METRICS = _metrics_format("llamacpp-metrics", LLAMACPP)

@@ -1,0 +1,827 @@
+"""A JSON object with the place it came from: each field is asked for with its rule, and a breach names both.
+
+The lines of a file, plain or gzip, with their numbers: what every reader here starts from.
+
+A line is bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory.
+
+Server-sent events, as completions are streamed: bytes as they come, the data of each event as it was sent.
+
+The format is that of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or both; a
+byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by LF;
+comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
+none.
+
+Where one JSON value of a file ends and the next begins: on one line, or over many (pretty-printed).
+
+A value on one line is one line. One that leaves brackets open goes on until they are closed. A line that was cut off
+leaves brackets open too; it is told by the next line, which is an object of its own and starts where lines start.
+
+What the user says of files that do not say it themselves.
+
+Streamed responses as they came over the wire (server-sent events): the chunks of each, as one object.
+
+The data of an event is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk with another `id` or one
+after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a field that is not empty
+is that of the response: what engines count comes with the last chunk. Choices are kept by their `index`, and answers
+that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are responses of their own.
+
+Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeGuard, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import ArgumentError, check_within, message_of
+from ...base.files import MOST_BYTES, decode_json, kind_of_json
+from ..errors import TraceFormatError
+from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS, NAME_PATTERN, ModelInfo, NgramInfo, check_title
+
+_LONGEST_FIELD = 100
+_NOTHING = object()
+
+
+class Fields:
+    """One JSON object.
+
+    Attributes:
+        place: file and line, as errors name them.
+        values: the object itself.
+        prefix: names of the objects around it, each with a dot after it.
+    """
+
+    __slots__ = ("place", "prefix", "values")
+
+    def __init__(self, place: str, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.place = place
+        self.values = values
+        self.prefix = prefix
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(key) is not None
+
+    def error(self, field: str, rule: str, value: object) -> TraceFormatError:
+        """What to raise of a field that breaks `rule`."""
+        shown = _in_words(value) if isinstance(value, (dict, list)) else value
+        named = self.prefix + field
+        if len(named) > _LONGEST_FIELD:  # keys of a file can be of any length
+            named = f"{named[:_LONGEST_FIELD]}..."
+        return TraceFormatError(self.place, named, rule, shown)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string, or a whole number as one; `default` where the field is missing and there is one."""
+        found = self._value(key, default)
+        text = str(found) if _is_whole(found) else found
+        if not isinstance(text, str):
+            raise self.error(key, "must be text", found)
+        return self.sound(key, text)
+
+    def sound(self, field: str, text: str) -> str:
+        """The text, if it can be written to a file; raises otherwise."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self.error(field, "must be whole Unicode, without half of a surrogate pair", text) from None
+        return text
+
+    def count(self, key: str, *, least: int, default: int | None = None) -> int:
+        """A whole number in [least, 2^31 - 1]."""
+        found = self._value(key, default)
+        if not _is_whole(found) or not least <= found <= MOST:
+            raise self.error(key, f"must be a whole number in [{least}, {MOST}]", found)
+        return found
+
+    def known_count(self, key: str, *, least: int) -> int | None:
+        """A whole number in [least, 2^31 - 1], None where the field is missing or null."""
+        return self.count(key, least=least) if key in self else None
+
+    def rate(self, key: str, *, most: float) -> float:
+        """A number in [0, most]."""
+        return self._number(key, self._value(key, None), 0, most)
+
+    def rates(self, key: str, *, most: float) -> NDArray[np.float64]:
+        """`[N]` numbers in [0, most]."""
+        return self._numbers(key, 0, most)
+
+    def counts(self, key: str, *, least: int) -> NDArray[np.int64]:
+        """`[N]` whole numbers in [least, 2^31 - 1]."""
+        values = self.sequence(key)
+        array = np.array(values, dtype=np.int64) if set(map(type, values)) <= {int} and _fit(values) else None
+        if array is None or (len(array) and array.min() < least):
+            place, wrong = next((i, v) for i, v in enumerate(values) if not _is_whole(v) or not least <= v <= MOST)
+            raise self.error(f"{key}[{place}]", f"must be a whole number in [{least}, {MOST}]", wrong)
+        return array
+
+    def seconds(self, key: str) -> float:
+        """Seconds, 1e-12 to 1e9."""
+        return self._number(key, self._value(key, None), LEAST_SECONDS, MOST_SECONDS, of="seconds")
+
+    def all_seconds(self, key: str) -> NDArray[np.float64]:
+        """`[N]` seconds, 1e-12 to 1e9."""
+        return self._numbers(key, LEAST_SECONDS, MOST_SECONDS, of="seconds")
+
+    def sequence(self, key: str) -> list[Any]:
+        """A list."""
+        found = self._value(key, None)
+        if not isinstance(found, list):
+            raise self.error(key, "must be a list", found)
+        return found
+
+    def nested(self, key: str) -> "Fields":
+        """An object within."""
+        found = self._value(key, None)
+        if not isinstance(found, dict):
+            raise self.error(key, "must be an object", found)
+        return Fields(self.place, found, f"{self.prefix}{key}.")
+
+    def each(self, key: str) -> Iterator["Fields"]:
+        """The objects of a list."""
+        for place, found in enumerate(self.sequence(key)):
+            if not isinstance(found, dict):
+                raise self.error(f"{key}[{place}]", "must be an object", found)
+            yield Fields(self.place, found, f"{self.prefix}{key}[{place}].")
+
+    def by_turn(self, key: str) -> "Fields":
+        """A list as an object with its places as keys, for lists of lists."""
+        values = {str(place): found for place, found in enumerate(self.sequence(key))}
+        return Fields(self.place, values, f"{self.prefix}{key}.")
+
+    def _value(self, key: str, default: object) -> Any:  # noqa: ANN401 - what JSON holds
+        found = self.values.get(key, _NOTHING)
+        if found is not _NOTHING and found is not None:
+            return found
+        if default is not None:
+            return default
+        raise self.error(key, "must be there", "nothing" if found is _NOTHING else None)
+
+    def _numbers(self, key: str, least: float, most: float, of: str = "a number") -> NDArray[np.float64]:
+        values = enumerate(self.sequence(key))
+        return np.array(
+            [self._number(f"{key}[{place}]", found, least, most, of) for place, found in values], np.float64
+        )
+
+    def _number(self, field: str, found: object, least: float, most: float, of: str = "a number") -> float:
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not least <= found <= most:
+            raise self.error(field, f"must be {of} in [{least:g}, {most:g}]", found)
+        return float(found)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _fit(values: list[int]) -> bool:
+    return not values or (min(values) >= -MOST and max(values) <= MOST)
+
+
+def _in_words(value: dict[str, Any] | list[Any]) -> str:
+    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, numbered from 1.
+
+    Raises:
+        TraceFormatError: a file that cannot be read, or a line of more than 128 MiB.
+    """
+    return sound_lines(enumerate(raw_lines(path), start=1))
+
+
+def sound_lines(lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that are not blank, the first one without a byte order mark."""
+    for number, line in lines:
+        text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        if text.strip():
+            yield number, text
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """All lines with their ends; raises as `lines_of`."""
+    try:
+        yield from bounded_lines(path)
+    except (OSError, EOFError, zlib.error) as error:
+        told = getattr(error, "strerror", None) or str(error)
+        raise TraceFormatError(path, "file", "must be a readable file", told) from None
+
+
+def bounded_lines(path: Path) -> Iterator[bytes]:
+    """The same; raises what opening, reading and unpacking a file does, and TraceFormatError for a line too long."""
+    with opened(path) as stream:
+        for number, line in enumerate(iter(partial(stream.readline, MOST_BYTES + 1), b""), start=1):
+            if len(line) > MOST_BYTES:
+                raise too_long(f"{path}: line {number}", "line")
+            yield line
+
+
+def too_long(place: Path | str, what: str) -> TraceFormatError:
+    """What to raise of a line, or of a value over many lines, that goes on and on."""
+    return TraceFormatError(place, what, f"must have at most {MOST_BYTES:,} bytes", "more")
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise TraceFormatError for what can be read only once, since whoever looks ahead reads again."""
+    if path.is_fifo():
+        raise TraceFormatError(path, "file", "must not be a pipe, to be read twice", "a pipe")
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file to be read, unpacked if its name ends in .gz; raises OSError."""
+    return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines as `lines_of` gives them, as text; bytes that are no UTF-8 stand for themselves as question marks."""
+    return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))
+
+
+_LINE_ENDS = b"\r\n"
+_SILENT_FIELDS = frozenset({b"", b"id", b"retry"})
+_MOST_KIND = 100  # bytes
+
+
+class BrokenStreamError(ValueError):
+    """A stream that is none of server-sent events; the message says what was found."""
+
+
+class Event(NamedTuple):
+    """One event.
+
+    Attributes:
+        data: its lines of data.
+        number: of the last of them in the stream, from 1.
+        kind: what its field `event` says; "" without one.
+    """
+
+    data: str
+    number: int
+    kind: str = ""
+
+
+class EventStream:
+    """Turns pieces of a stream into its events. Final.
+
+    Args:
+        most_bytes: of one event, and of any one line.
+        unknown: is handed the number and the text of each line whose field has an unknown name.
+        alone: whether one line of data is an event by itself if another follows without an empty line between: some
+            save streams without them. None: it never is, as the format says.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_bytes: int,
+        unknown: Callable[[int, bytes], None] | None = None,
+        alone: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._most_bytes, self._unknown, self._alone = most_bytes, unknown, alone
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._line_size = self._data_size = 0
+        self._number = self._data_number = 0
+        self._kind = ""
+        self._ended_by_cr = False
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes, which may end anywhere; each event that is whole now, to be read to the end.
+
+        Raises:
+            BrokenStreamError: an event, or a line, of more bytes than it may have.
+        """
+        if not piece:
+            return
+        if self._ended_by_cr:
+            piece = piece.removeprefix(b"\n")
+        self._ended_by_cr = piece.endswith(b"\r")
+        for part in piece.splitlines(keepends=True):  # of bytes: at LF, CR and CR LF, and nowhere else
+            self._line.append(part)
+            self._line_size += len(part)
+            if self._line_size + self._data_size > self._most_bytes:
+                raise BrokenStreamError(f"an event is longer than {self._most_bytes:,} bytes")
+            if part[-1] in _LINE_ENDS:
+                yield from self._take(self._whole_line())
+
+    def end(self) -> Iterator[Event]:
+        """The event that the stream breaks off in, which a browser would throw away; it ends the stream."""
+        if self._line:
+            yield from self._take(self._whole_line())
+        yield from self._event()
+
+    def _whole_line(self) -> bytes:
+        line = b"".join(self._line).rstrip(_LINE_ENDS)
+        self._line.clear()
+        self._line_size = 0
+        self._number += 1
+        return line.removeprefix(BYTE_ORDER_MARK) if self._number == 1 else line
+
+    def _take(self, line: bytes) -> Iterator[Event]:
+        field, _, value = line.partition(b":")
+        if not line:
+            yield from self._event()
+        elif field == b"data":
+            if self._alone is not None and len(self._data) == 1 and self._alone(self._data[0]):
+                yield from self._event()
+            self._data.append(value.removeprefix(b" "))
+            self._data_size += len(line) + 1
+            self._data_number = self._number
+        elif field == b"event":
+            self._kind = value.strip()[:_MOST_KIND].decode("utf-8", errors="replace")
+        elif field not in _SILENT_FIELDS and self._unknown is not None:
+            self._unknown(self._number, line)
+
+    def _event(self) -> Iterator[Event]:
+        data, self._data, self._data_size = b"\n".join(self._data), [], 0
+        kind, self._kind = self._kind, ""
+        if data.strip():
+            yield Event(data.decode("utf-8", errors="replace"), self._data_number, kind)
+
+
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
+_OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonText:
+    """The text of one value.
+
+    Attributes:
+        number: of its first line, from 1.
+        text: all its lines.
+        last: whether it is known to be the last of the file.
+    """
+
+    number: int
+    text: bytes
+    last: bool = False
+
+
+def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+    """The values of numbered lines, sound or not; raises TraceFormatError, with the path, for one of over 128 MiB."""
+    before: JsonText | None = None
+    for found in _joined(path, lines):
+        if before is not None:
+            yield before
+        before = found
+    if before is not None:
+        yield replace(before, last=True)
+
+
+def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
+    gathered: list[bytes] = []
+    first = depth = size = 0
+    for number, line in lines:
+        if len(gathered) == 1 and gathered[0].startswith(b"{") and _is_object(line):
+            yield JsonText(number=first, text=gathered[0])
+            gathered, depth = [], 0
+        if not gathered:
+            first, size = number, 0
+        gathered.append(line)
+        size += len(line)
+        if size > MOST_BYTES:
+            raise too_long(f"{path}: line {first}", "value")
+        depth = 0 if len(gathered) == 1 and _looks_whole(line) else depth + _opened(line)
+        if depth <= 0:
+            yield JsonText(number=first, text=b"".join(gathered))
+            gathered, depth = [], 0
+    if gathered:
+        yield JsonText(number=first, text=b"".join(gathered))
+
+
+def _looks_whole(line: bytes) -> bool:
+    """Whether a first line is no beginning: it ends as objects do, or does not begin as values with brackets do."""
+    text = line.strip()
+    return text[:1] not in _OPENING or (text.startswith(b"{") and text.endswith(b"}"))
+
+
+def _opened(line: bytes) -> int:
+    """Brackets that a line opens, less those that it closes; brackets in texts are none."""
+    tokens = _TOKENS.findall(line)
+    return sum([token in _OPENING for token in tokens]) - sum([token in _CLOSING for token in tokens])
+
+
+def _is_object(line: bytes) -> bool:
+    if not line.startswith(b"{"):
+        return False
+    try:
+        return isinstance(decode_json(line, constants=True), dict)
+    except ValueError:
+        return False
+
+
+MOST_REQUESTS = 1_000_000
+MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests that a log does not name.
+
+    Attributes:
+        requests: how many, 1 to a million.
+        output_tokens: of each answer, >= 1.
+        prompt_tokens: of each prompt, 0 if unknown.
+    """
+
+    requests: int
+    output_tokens: int
+    prompt_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
+        for name, (least, most) in bounds.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be in [{least}, {most}], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Options of an import.
+
+    Attributes:
+        name: of the recording, one line.
+        target: name of the model that verifies.
+        names: a file (its path, or its name alone) or a method, as the files call it -> the drafter's name.
+        token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
+            position it drafted whatever round that is in.
+        windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
+        prefilled: drafter -> whether the target's prefill had emitted a token before its first round, where the format
+            does not settle it; otherwise the first verification doubled as prefill.
+        models: shapes for cost models.
+        skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
+        lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
+        load: the requests of a log that names none; None: the log names them.
+        line: on which the result to import begins, in a file of several, from 1; None: it holds one.
+        seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
+    """
+
+    name: str = "imported"
+    target: str = "target"
+    names: Mapping[str, str] = field(default_factory=dict)
+    token_drafters: frozenset[str] = frozenset()
+    windows: Mapping[str, int] = field(default_factory=dict)
+    prefilled: Mapping[str, bool] = field(default_factory=dict)
+    models: tuple[ModelInfo, ...] = ()
+    skip_bad_lines: bool = False
+    lookup: NgramInfo | None = None
+    load: Load | None = None
+    line: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_title(self.name)
+        for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
+            if not re.fullmatch(NAME_PATTERN, name):
+                raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
+        for name, window in self.windows.items():
+            if not 1 <= window <= MOST:
+                raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
+        if self.line is not None:
+            check_within("`line`", self.line, f"[1, {MOST}]")
+
+    def key_of_file(self, path: Path) -> str | None:
+        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
+        return next((key for key in (str(path), path.name) if key in self.names), None)
+
+    def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
+        """Raise ArgumentError for an option that named nothing, or something that got its name from another one.
+
+        Args:
+            used: keys of `names` that gave some drafter its name.
+            drafters: names they were given.
+        """
+        for key in self.names:
+            if key not in used:
+                rule = "must name a file or a method of the files, and one that no other key names"
+                raise ArgumentError(f"`names` {rule}, got {key!r}")
+        for argument in ("token_drafters", "windows", "prefilled"):
+            unknown = sorted(name for name in getattr(self, argument) if name not in drafters)
+            if unknown:
+                known = ", ".join(drafters) or "none"
+                raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
+
+    def refuse_idle(self, mattered: Set[str]) -> None:
+        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
+        for argument, rule in (
+            ("seed", "nothing of this log is drawn"),
+            ("load", "this log names its requests"),
+            ("line", "files of this format are taken whole"),
+            ("lookup", "this log has no token ids to look up"),
+        ):
+            if getattr(self, argument) is not None and argument not in mattered:
+                raise ArgumentError(f"`{argument}` must be left out: {rule}")
+
+
+Refuse = Callable[[TraceFormatError], None]
+
+_DATA, _SILENT = b"data:", (b"event:", b"id:", b"retry:", b":")
+_MOST_LINES, _MOST_BYTES = 64, 2**20  # that tell an event stream
+_DONE = "[DONE]"
+_ERROR = "error"
+ERROR_RULE, LONGEST_TOLD = "must not be there, the server did not answer to the end: it said this", 120  # characters
+_JSON = (b"{", b"[")
+
+
+def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """The first lines of a file, and whether they are an event stream's: known fields, or unknown ones before data.
+
+    Args:
+        lines: taken from as far as needed.
+    """
+    head: list[bytes] = []
+    seen = size = 0
+    for line in lines:
+        size += len(line)
+        head.append(line)
+        text = line.removeprefix(BYTE_ORDER_MARK) if len(head) == 1 else line
+        for part in text[:_MOST_BYTES].splitlines():  # which CR alone may end
+            if part.startswith(_DATA) or (part.startswith(_SILENT) and not seen):
+                return head, True
+            if part.lstrip().startswith(_JSON) or seen == _MOST_LINES:
+                return head, False
+            seen += bool(part.strip())
+        if size > _MOST_BYTES:
+            break
+    return head, False
+
+
+def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
+    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped.
+
+    Args:
+        path: of the file, for errors.
+        lines: with their ends, whatever they are.
+        bad: see above.
+    """
+
+    def unknown(number: int, line: bytes) -> None:
+        """Fields of any name are passed over, but for JSON without one, and for `data` in another spelling."""
+        name, _, text = line.partition(b":")
+        name = name.strip()
+        if name == _ERROR.encode():  # llama.cpp's, until 2025
+            bad(_told_error(f"{path}: line {number}", text.decode("utf-8", errors="replace")))
+        if name.startswith(_JSON) or name.lower() == b"data":
+            shown = line[:60].decode("utf-8", errors="replace")
+            bad(TraceFormatError(f"{path}: line {number}", "event", "must be data: {...}, as events are", shown))
+
+    stream, responses = EventStream(most_bytes=MOST_BYTES, unknown=unknown, alone=_is_whole_chunk), _Responses()
+    for event in _events(path, stream, lines):
+        place = f"{path}: line {event.number}"
+        if event.data.strip() == _DONE:
+            yield from responses.end()
+        else:
+            yield from responses.take(place, _chunk(place, event, bad))
+    yield from responses.end()
+
+
+def _events(path: Path, stream: EventStream, lines: Iterable[bytes]) -> Iterator[Event]:
+    try:
+        for line in lines:
+            yield from stream.feed(line)
+        yield from stream.end()
+    except BrokenStreamError as error:
+        raise TraceFormatError(path, "event", f"must have at most {MOST_BYTES:,} bytes", "more") from error
+
+
+def _is_whole_chunk(data: bytes) -> bool:
+    """Whether a line of data is a chunk, or the end of a response."""
+    text = data.strip()
+    if text == _DONE.encode():
+        return True
+    try:
+        return text.startswith(b"{") and isinstance(decode_json(text, constants=True), dict)
+    except ValueError:
+        return False
+
+
+def _told_error(place: str, data: str) -> TraceFormatError:
+    """What to raise of an error that the server sent in place of a chunk, with its message."""
+    try:
+        found: object = decode_json(data.encode("utf-8"), constants=True)
+    except ValueError:
+        found = data
+    return TraceFormatError(place, _ERROR, ERROR_RULE, message_of(found, LONGEST_TOLD))
+
+
+def _chunk(place: str, event: Event, bad: Refuse) -> dict[str, Any]:
+    """The object of an event, empty if it is none, or an error, and may be skipped."""
+    if event.kind == _ERROR:
+        bad(_told_error(place, event.data))
+        return {}
+    try:
+        found = decode_json(event.data.encode("utf-8"), constants=True)
+    except ValueError as error:
+        found, told = None, str(error)
+    else:
+        told = kind_of_json(found)
+    if isinstance(found, dict):
+        if not found.get(_ERROR):
+            return found
+        bad(_told_error(place, event.data))
+        return {}
+    bad(TraceFormatError(place, "JSON", "must be one JSON object after data:", told))
+    return {}
+
+
+class _Responses:
+    """The responses of a stream that are under way, by what tells those that come side by side apart."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[tuple[object, object], tuple[str, dict[str, Any]]] = {}
+        self._id: object = None
+
+    def take(self, place: str, chunk: dict[str, Any]) -> Iterator[Fields]:
+        """Add a chunk; the responses that it shows to have ended."""
+        if "id" in chunk:
+            if self._id is not None and self._id != chunk["id"]:
+                yield from self.end()
+            self._id = chunk["id"]
+        key = _key(chunk)
+        _, response = self._under_way.get(key, ("", {}))
+        if response.get("stop") is True:
+            yield _whole(*self._under_way.pop(key))
+            response = {}
+        for name, value in chunk.items():
+            if name == "choices" and _have_places(value):
+                held = response.setdefault(name, {})
+                response[name] = _by_place(held if isinstance(held, dict) else {}, value)
+            elif name not in response or value not in (None, [], {}):
+                response[name] = value
+        self._under_way[key] = place, response
+
+    def end(self) -> Iterator[Fields]:
+        """All of them; others begin."""
+        for place, response in self._under_way.values():
+            yield _whole(place, response)
+        self._under_way.clear()
+        self._id = None
+
+
+def _key(chunk: dict[str, Any]) -> tuple[object, object]:
+    """What tells answers that come side by side; nothing where the response itself has a name, or choices."""
+    if "id" in chunk or "choices" in chunk:
+        return None, None
+    meta = chunk.get("meta_info")
+    index, name = chunk.get("index"), meta.get("id") if isinstance(meta, dict) else None
+    return index if isinstance(index, int) else None, name if isinstance(name, str) else None
+
+
+def _have_places(choices: object) -> bool:
+    """Whether choices say which they are."""
+    return (
+        isinstance(choices, list)
+        and bool(choices)
+        and all(isinstance(one, dict) and type(one.get("index")) is int for one in choices)
+    )
+
+
+def _by_place(held: dict[int, dict[str, Any]], choices: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Choices by their place; the last value of a field that is not empty stays. Changes `held`."""
+    for choice in choices:
+        known = held.setdefault(choice["index"], {})
+        known.update(
+            (name, value) for name, value in choice.items() if name not in known or value not in (None, [], {})
+        )
+    return held
+
+
+def _whole(place: str, response: dict[str, Any]) -> Fields:
+    choices = response.get("choices")
+    if isinstance(choices, dict):
+        response["choices"] = [choices[place] for place in sorted(choices)]
+    return Fields(place, response)
+
+
+JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # and not a line of a log that begins with a time in brackets
+First = TypeVar("First")
+_MOST_TOLD = 8  # lines that an error lists
+
+
+def refuse(error: TraceFormatError) -> None:
+    """What to do with what is no object, unless the user says that it may be skipped."""
+    raise error
+
+
+def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
+    """The JSON objects of a file; blank lines are passed over.
+
+    Args:
+        path: plain, or gzip by its name.
+        bad: is handed what is no JSON object; raises, or returns to have it skipped.
+
+    Raises:
+        TraceFormatError: the file cannot be read, or holds nothing.
+    """
+    any_found = False
+
+    def refused(error: TraceFormatError) -> None:
+        nonlocal any_found
+        bad(error)
+        any_found = True
+
+    lines = raw_lines(path)
+    head, is_stream = stream_head(lines)
+    whole = chain(head, lines)
+    if is_stream:
+        found = read_stream(path, whole, refused)
+    else:
+        texts = json_texts(path, sound_lines(enumerate(whole, start=1)))
+        found = (one for text in texts for one in _objects(path, text, refused))
+    for one in found:
+        any_found = True
+        yield one
+    if not any_found:
+        raise _nothing(path)
+
+
+def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
+    """The one result of a file, or of several the one that is meant.
+
+    Args:
+        path: of the file.
+        results: that it holds, at least one.
+        line: where the one begins that is meant, from 1; None: there is only one.
+
+    Raises:
+        TraceFormatError: several results and no line, or none or several on that line.
+    """
+    only: Fields | None = None
+    lines: list[str] = []
+    for found in results:
+        begins = found.place.removeprefix(f"{path}: line ").partition(",")[0]
+        lines.append(begins)
+        if line is None or begins == str(line):
+            if only is not None and line is not None:
+                raise TraceFormatError(path, "line", "must hold one result", f"several on line {line}")
+            only = found
+    if not lines:
+        raise TraceFormatError(path, "file", "must hold a result", "nothing")
+    told = ", ".join(lines[:_MOST_TOLD]) + (", ..." if len(lines) > _MOST_TOLD else "")
+    if only is None:
+        raise TraceFormatError(path, "line", f"must be one where a result begins ({told})", line)
+    if line is None and len(lines) > 1:
+        rule = f"must be stated, the file holds {len(lines)} results: `line` N, one of {told}"
+        raise TraceFormatError(path, "line", rule, "nothing")
+    return Fields(str(path), only.values)
+
+
+def peek_objects(path: Path) -> Iterator[Fields]:
+    """The objects of a file that will be read again.
+
+    Raises:
+        TraceFormatError: as `read_objects`, and for what can be read only once.
+    """
+    refuse_pipe(path)
+    found = read_objects(path)
+    return chain([_first(path, found)], found)
+
+
+def first_object(path: Path) -> Fields:
+    """The first object of a file that will be read again; raises TraceFormatError as `peek_objects`."""
+    return next(peek_objects(path))
+
+
+def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
+    """The object of a text, or the objects of an array."""
+    place = f"{path}: line {found.number}"
+    try:
+        value = decode_json(found.text, constants=True)
+    except ValueError as error:
+        bad(TraceFormatError(place, "JSON", f"must be one JSON object{_hint(found)}", str(error)))
+        return
+    for entry, one in enumerate(value if isinstance(value, list) else [value]):
+        where = f"{place}, entry {entry}" if isinstance(value, list) else place
+        if isinstance(one, dict):
+            yield Fields(where, one)
+        else:
+            bad(TraceFormatError(where, "JSON", f"must be one JSON object{_hint(found)}", kind_of_json(one)))
+
+
+def _hint(found: JsonText) -> str:
+    """What may have happened to a text that is no object."""
+    if found.last:
+        return " (the file's last line: is it cut?)" if b"\n" not in found.text.rstrip() else " (is the file cut?)"
+    return ""
+
+
+def _first(path: Path, found: Iterator[First]) -> First:
+    """What comes first of a file; raises TraceFormatError where nothing does."""
+    for one in found:
+        return one
+    raise _nothing(path)
+
+
+def _nothing(path: Path) -> TraceFormatError:
+    return TraceFormatError(path, "file", "must hold a JSON object", "nothing")

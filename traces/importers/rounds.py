@@ -1,0 +1,366 @@
+"""An import that is going on: what its reader has found so far, and must tell; skipped lines leave no trace in it.
+
+The drafters of an import: what each is called, how its answers began, its window, and what a log states of it.
+
+Rounds of one request out of the steps that a log tells of.
+
+Letters: R rounds of one drafter in one request.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import ArgumentError, with_options
+from ..errors import TraceFormatError
+from ..meta import MOST
+from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, StatedAcceptance
+from ..shifted import keyed_generator
+from .reading import Fields, ImportOptions, read_objects, the_one
+
+DRAFTER = "drafter"  # of a log that knows one and does not name it
+
+
+class Drafters:
+    """Drafters by name, in the order they were seen in.
+
+    Args:
+        options: what the user says of them.
+    """
+
+    def __init__(self, options: ImportOptions) -> None:
+        self._options = options
+        self._found: dict[str, DrafterInfo] = {}
+        self._used_keys: set[str] = set()
+
+    def copy(self) -> "Drafters":
+        """The same, which later drafters leave alone."""
+        other = Drafters(self._options)
+        other._found, other._used_keys = self._found.copy(), self._used_keys.copy()
+        return other
+
+    def name(
+        self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
+    ) -> str:
+        """The name of a drafter the files call `method`, or that a file stands for; noted where new.
+
+        Args:
+            method: as the files, or the importer, call it.
+            paths: the files that are this drafter's alone.
+            by_start: whether acceptance depends on where the round started, unless the user says that it does not.
+            prefilled: whether a prefill emitted a token before the first round, unless the user says otherwise.
+            settled: whether the format settles `prefilled`.
+
+        Raises:
+            ArgumentError: the user says something else of what is settled.
+        """
+        key = next((key for path in paths if (key := self._options.key_of_file(path)) is not None), method)
+        name = self._options.names.get(key, method)
+        self._used_keys.add(key)
+        told = self._options.prefilled.get(name, prefilled)
+        if settled and told != prefilled:
+            known, other = ("prefill", "draft") if prefilled else ("draft", "prefill")
+            raise ArgumentError(f"`prefilled` {name} must be {known}, as in every log of this format, got {other!r}")
+        by_start = by_start and name not in self._options.token_drafters
+        if name not in self._found:
+            self._found[name] = DrafterInfo(name=name, by_start=by_start, prefilled=told)
+        return name
+
+    def of_server(self, path: Path, method: str = DRAFTER) -> str:
+        """The name of the one drafter of a server's log, which says nothing of it and begins after a prefill."""
+        return self.name(method, path, prefilled=True, settled=True)
+
+    def prefilled(self, name: str) -> bool:
+        """Whether a prefill emitted a token before the first round of a drafter."""
+        return self._found[name].prefilled
+
+    def window_of(self, name: str, fields: Fields, told: int | None = None) -> int:
+        """Tokens that a drafter drafts in a round, as the user or else the log says; noted.
+
+        Raises:
+            TraceFormatError: nobody says.
+        """
+        window = self._options.windows.get(name, told)
+        if window is None:
+            rule = f"must be stated, the log does not say how many tokens a round drafts: `windows` {name}=K"
+            raise fields.error("window", rule, "nothing")
+        self._widen(name, window)
+        return window
+
+    def given_window(self, name: str, fields: Fields, most: int) -> int | None:
+        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted.
+
+        Raises:
+            TraceFormatError: rounds hold more.
+        """
+        window = self._options.windows.get(name)
+        if window is not None and most > window:
+            raise fields.error(name, f"must hold rounds within `windows` {name}={window}", most)
+        self._widen(name, most if window is None else window)
+        return window
+
+    def state(self, name: str, fields: Fields, stated: StatedAcceptance, window: int) -> None:
+        """Note what a log states of a drafter; raises TraceFormatError for another window than the log's own."""
+        wanted = self._options.windows.get(name, window)
+        if wanted != window:
+            raise fields.error("window", f"must be that of `windows` {name}={wanted}", window)
+        self._found[name] = self._found[name].model_copy(update={"window": window, "stated": stated})
+
+    def seen(self) -> tuple[DrafterInfo, ...]:
+        """Every drafter so far."""
+        return tuple(self._found.values())
+
+    def infos(self) -> tuple[DrafterInfo, ...]:
+        """Every drafter for the recording; raises ArgumentError for an option that named nothing."""
+        self._options.refuse_unused(self._used_keys, tuple(self._found))
+        return tuple(self._found.values())
+
+    def _widen(self, name: str, window: int) -> None:
+        """Note that rounds draft so much; a drafter that was never seen to draft anything keeps no window."""
+        if window > (self._found[name].window or 0):
+            self._found[name] = self._found[name].model_copy(update={"window": window})
+
+
+Part = TypeVar("Part")
+Told = TypeVar("Told")
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """Filled along the way.
+
+    Attributes:
+        counts: words of a note -> how often it happened.
+        remarks: notes that are not counted.
+        forms: what the log knows of its requests; the recording is as good as the worst of them.
+        mattered: options of `ImportOptions` that had an effect, of those that may have none.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+    forms: set[Form] = field(default_factory=set)
+    mattered: set[str] = field(default_factory=set)
+
+    def copy(self) -> "Findings":
+        """The same, which later findings leave alone."""
+        return Findings(**{each.name: copy(getattr(self, each.name)) for each in fields(self)})
+
+    def note(self, words: str, times: int = 1) -> None:
+        """Count something that every reader of the recording must know."""
+        if times:
+            self.counts[words] += times
+
+    def remark(self, words: str) -> None:
+        """Note something once."""
+        if words not in self.remarks:
+            self.remarks.append(words)
+
+    def form(self, usual: Form) -> Form:
+        """What the recording knows: as found, or `usual` of its format."""
+        return max(self.forms, key=[*TRUST].index, default=usual)
+
+    def notes(self) -> tuple[str, ...]:
+        """What happened how often, and the remarks."""
+        return (*(f"{times:,} {words}" for words, times in self.counts.items()), *self.remarks)
+
+
+class BadLines:
+    """Refuses, or counts.
+
+    Args:
+        skip: whether to skip them.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self._skip = skip
+        self._first: dict[Path, TraceFormatError] = {}
+        self._count = 0
+
+    def refuse(self, path: Path, error: TraceFormatError) -> None:
+        """Raise the error of a file's line, or count it."""
+        if not self._skip:
+            raise error
+        self._first.setdefault(path, error)
+        self._count += 1
+
+    def check(self, path: Path, *, any_sound: bool) -> None:
+        """Raise TraceFormatError if lines of a file were skipped and none of it was sound."""
+        first = self._first.get(path)
+        if first is not None and not any_sound:
+            raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
+
+    def notes(self) -> tuple[str, ...]:
+        """How many were skipped, and the first; a recording keeps them, and so they name options whoever imports."""
+        if not self._count:
+            return ()
+        counted = "1 bad line was" if self._count == 1 else f"{self._count:,} bad lines were"
+        first = next(iter(self._first.values()))
+        told = TraceFormatError(first.path, first.field, with_options(first.rule, rule=True), first.value)
+        return (f"{counted} skipped (--skip-bad-lines); the first: {told}",)
+
+
+class Ongoing:
+    """Filled by a reader along the way, complete once its last request is out.
+
+    Attributes:
+        options: what the user said.
+        drafters: those seen so far.
+        findings: what else was found.
+    """
+
+    def __init__(self, options: ImportOptions) -> None:
+        self.options = options
+        self.drafters = Drafters(options)
+        self.findings = Findings()
+        self._ids: set[str] = set()
+        self._new_ids: list[str] = []
+        self._bad = BadLines(skip=options.skip_bad_lines)
+
+    def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
+        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so.
+
+        Raises:
+            TraceFormatError: the first breach, or only bad lines.
+        """
+        return self.each_of(path, read_objects(path, partial(self._bad.refuse, path)), parse)
+
+    def each_of(self, path: Path, parts: Iterable[Part], parse: Callable[[Part], Iterable[Told]]) -> Iterator[Told]:
+        """What `parse` makes of every part of a file, for what can be read once the whole file is known; as `each`."""
+        any_sound = False
+        for part in parts:
+            drafters, findings = self.drafters.copy(), self.findings.copy()
+            self._new_ids.clear()
+            try:
+                parsed = list(parse(part))
+            except TraceFormatError as error:
+                self._bad.refuse(path, error)
+                self.drafters, self.findings = drafters, findings
+                self._ids.difference_update(self._new_ids)  # not copied: there are as many as requests
+                continue
+            any_sound = True
+            yield from parsed
+        self._bad.check(path, any_sound=any_sound)
+
+    def one_object(self, path: Path) -> Fields:
+        """The object of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
+        return self.the_one(path, read_objects(path))
+
+    def the_one(self, path: Path, results: Iterable[Fields]) -> Fields:
+        """The same of the results of a file."""
+        if self.options.line is not None:
+            self.findings.mattered.add("line")
+        return the_one(path, results, self.options.line)
+
+    def request(self, fields: Fields, field: str, request_id: str) -> None:
+        """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
+        if not request_id:
+            raise fields.error(field, "must not be empty", request_id)
+        if request_id in self._ids:
+            raise fields.error(field, "must be unique", request_id)
+        self._ids.add(request_id)
+        self._new_ids.append(request_id)
+
+    def begin_file(self) -> None:
+        """Let names of requests come again: another file gives its own, and they are no names of the recording's."""
+        self._ids.clear()
+
+    def generator(self, request_id: str) -> np.random.Generator:
+        """Random numbers for what the log does not say of a request, the same whatever else is imported."""
+        self.findings.mattered.add("seed")
+        return keyed_generator(f"import/{self.options.seed or 0}/{request_id}")
+
+    def notes(self) -> tuple[str, ...]:
+        """What was found, and what was skipped."""
+        return (*self.findings.notes(), *self._bad.notes())
+
+
+_CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
+
+
+def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`[R]` tokens emitted before each round of a log that holds them one after another."""
+    return np.cumsum(emitted) - emitted
+
+
+def after_prefill(emitted: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], int]:
+    """(`[R]` tokens emitted before each round, tokens of the text) of a log that begins after a prefill.
+
+    It counts for each step the token that the step before it has sampled, the prefill for the first one, and not the
+    one that the step samples itself. So a round starts one position after where its step does, and what the last step
+    sampled is no part of the text, unless that is all it gave: then the text has it.
+
+    Args:
+        emitted: `[R]` tokens that the log counts for each step.
+        length: of the text, as the log counts it.
+    """
+    start = starts_of(emitted) + 1
+    return start, max(length, int(start[-1]) + 1) if len(start) else length
+
+
+def rounds_at(
+    ongoing: Ongoing,
+    name: str,
+    fields: Fields,
+    start: NDArray[np.int64],
+    accepted: NDArray[np.int64],
+    *,
+    length: int,
+    drafted: NDArray[np.int64] | None = None,
+    draft_s: NDArray[np.float64] | None = None,
+    verify_s: NDArray[np.float64] | None = None,
+    placed: NDArray[np.bool_] | None = None,
+) -> Rounds:
+    """Rounds of one request, cut where the text ends.
+
+    Args:
+        ongoing: takes note.
+        name: of the drafter.
+        fields: where they stood, for errors.
+        start: `[R]` tokens emitted before the round, all < length.
+        accepted: `[R]` drafted tokens that stayed.
+        length: of the text.
+        drafted: `[R]` tokens drafted, None if the log does not say.
+        draft_s: `[R]` seconds of drafting.
+        verify_s: `[R]` seconds of the target's forward.
+        placed: `[R]` whether the log does not say where the round stood; None if it does of all.
+
+    Raises:
+        TraceFormatError: a text beyond 32 bits, or more drafted or accepted than the window the user gave.
+    """
+    if length > MOST:
+        raise fields.error(name, f"must add up to at most {MOST} tokens", length)
+    most = int((accepted if drafted is None else drafted).max(initial=0))
+    window = ongoing.drafters.given_window(name, fields, most)
+    if drafted is None:
+        drafted = np.full(len(accepted), UNKNOWN_DRAFTED if window is None else window)
+    cut = start + accepted > length
+    if cut.any():
+        ongoing.findings.note(_CUT, int(cut.sum()))
+        accepted = np.where(cut, length - start, accepted)
+        drafted = np.where(cut, accepted, drafted)
+    return Rounds(
+        start=start.astype(np.int32),
+        accepted=accepted.astype(np.int32),
+        drafted=drafted.astype(np.int32),
+        draft_s=draft_s,
+        verify_s=verify_s,
+        placed=placed,
+    )
+
+
+def check_drafted(fields: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
+    """Raise TraceFormatError unless `[R]` counts of accepted and drafted tokens fit each other."""
+    if len(drafted) != len(accepted):
+        raise fields.error("drafted", f"must hold one entry for each of the {len(accepted)} steps", len(drafted))
+    if (accepted > drafted).any():
+        step = int(np.argmax(accepted > drafted))
+        raise fields.error(
+            f"accepted, step {step}", f"must be at most the {drafted[step]} drafted", int(accepted[step])
+        )

@@ -1,0 +1,738 @@
+"""Logs that servers write while they run: llama.cpp, SGLang, TensorRT-LLM and vLLM.
+
+The log of llama.cpp's server: what it counts of each request, in lines that differ between its versions.
+
+A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
+`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with
+`, mean acceptance length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line
+`statistics METHOD: #calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method,
+which counts since the server started. Rates per position are as many as the window. Lines of several slots are told
+apart by `id S | task T |`.
+
+Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in part,
+and some versions count only what was kept whole in the first of the two lines. So where both are there and differ, the
+second holds: what it grew by since the request before, as long as no two requests ran at once.
+
+A line that gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
+
+SGLang's log: its `Decode batch` lines, each of which sums up some forwards of all running requests.
+
+A line has `#running-req: R` and `accept len: L`, the tokens that a step emits with the target's own; since 0.5 also
+`accept rate: A`, which is (L - 1) / K, or in older versions L / (K + 1), for K tokens proposed in a step. Lines do not
+say how many steps they sum up: each is weighed by its running requests. K is what all lines agree on; the line with
+`server_args=` settles how deep a tree is. SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
+
+TensorRT-LLM's statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`).
+
+One object an iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
+`numAcceptedTokens`, `numRequestsWithDraftTokens` and `acceptanceLength`, which is (accepted + requests) / requests.
+Ranks of attention data parallelism beyond the first repeat its statistics (`attentionDpRank`).
+
+vLLM's log: its `SpecDecoding metrics` lines, each of which sums up some seconds of all requests.
+
+A line has `Accepted: A tokens, Drafted: D tokens, Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed,
+each weighed by its drafts: A over the sum of its rates, or D over its positions where nothing was accepted.
+
+Where depth is adapted, a line has `Current speculative depth: K`, and rates of 0 for the positions beyond, which were
+not drafted and so were not refused: these positions are known from the other lines. Drafts of a line may be of several
+depths, if depth changed within its seconds. Then its drafted tokens are not K for each draft, and it tells of the
+positions that drafts of both depths have, that of the line before it and its own.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..rounds.rounds import RoundsRequest
+from .agreement import check_agrees, half_of_last_digit
+from .engine_totals import request_of
+from .format import Format, described
+from .reading import MOST_WINDOW, Fields, read_objects, text_lines
+from .responses import Responses, stem
+from .rounds import Ongoing
+from .totals import (
+    StatedLog,
+    hazard_of_lengths,
+    hazards_of_mean,
+    hazards_of_rates,
+    note_plain,
+    note_short_drafts,
+    settled_window,
+)
+
+_EVAL_TIME = "eval time = ... ms / N tokens"
+_DRAFT_FIELD = "draft acceptance"
+_SECOND = "requests had their drafts counted otherwise in the line of statistics, which holds"
+_ALONE = "answers have no line of drafts among others that do: taken to be the target's alone"
+
+_PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_LLAMACPP_RATES = r"\((?P<rates>[0-9., a-z-]{0,20000})\)"
+_DRAFT = re.compile(
+    r"draft acceptance(?: rate)? = *(?P<share>[0-9.a-z-]{1,20}) *"
+    r"\( *(?P<accepted>[0-9]{1,10}) accepted / *(?P<drafted>[0-9]{1,10}) generated\)"
+    rf"(?:, mean (?:acceptance length|len) = *(?P<mean>[0-9.]{{1,20}}))?"
+    rf"(?:, acceptance rate per position = {_LLAMACPP_RATES})?\s*$"
+)
+_BY_PLACE = re.compile(rf"\bacc per pos = {_LLAMACPP_RATES}\s*$")
+_STATISTICS = re.compile(
+    r"\bstatistics +(?P<method>[\w.-]{1,100}): #calls"
+    r"(?:\(b,g,a\) = *(?P<begun>[0-9]{1,15}) +[0-9]+ +[0-9]+| = *[0-9]+),"
+    r" #gen drafts = *(?P<drafts>[0-9]{1,15}), #acc drafts = *[0-9]+,"
+    r" #gen tokens = *(?P<drafted>[0-9]{1,15}), #acc tokens = *(?P<accepted>[0-9]{1,15})\b"
+)
+_LLAMACPP_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_WHOSE = re.compile(r"\bid +([0-9]{1,9}) \| task +(-?[0-9]{1,18}) \|")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_ANY = re.compile(r"eval time|draft|accept|statistics|\bacc\b|\bid +[0-9]+ \| task", re.IGNORECASE)
+
+# What stands before a message: times, a level, and whose it is.
+_BEFORE = re.compile(r"^(?:.*?\| task +-?[0-9]+ \|)?(?:[0-9:.,TZ |+-]*(?: [DEITW] )?)")
+_FIGURES = re.compile(
+    r"accept(?:ed|ance|s)?\b.*[0-9]|[0-9].*\baccept(?:ed|ance|s)?\b|\bstatistics\b.*[0-9]|\bacc\b.*[0-9]"
+    r"|\bdraft(?:s|ed)?\b[ _]*(?:tokens?|rate|ratio|len|hit|count|total).*[0-9]|\bdraft(?:s|ed)? *[=:] *[0-9]"
+    r"|\bdrafted\b.*[0-9]|[0-9] +(?:tokens? +)?drafted\b",
+    re.IGNORECASE,
+)
+# What llama.cpp's server says of single drafts when it is asked to say much, of the memory of the drafter, of texts.
+_KNOWN = re.compile(
+    r"accepted +[0-9]+/ *[0-9]+ draft tokens|accepted +[0-9]+ tokens from +[0-9]+ drafted|n_draft=[0-9]+, accepted="
+    r"|low acceptance streak|ignoring small draft|generated +[0-9]+ draft tokens|max possible draft"
+    r"|draft size +[0-9]+ exceeds max|adding +[0-9]+ draft tokens|draft(?:: | = )[0-9.]+ [KMG]iB|log_server_r: "
+    r"|loading draft model|draft model '|draft context|\b(?:accepted|accepting) connection|LLAMA_ARG_|--spec-"
+)
+
+
+def _sees_llamacpp_line(line: str) -> bool:
+    return any(pattern.search(line) for pattern in (_PROMPT, _ANSWER, _DRAFT, _STATISTICS))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What lines told of one request so far.
+
+    Attributes:
+        place: of the last of them.
+        counts: under the names that responses have.
+        window: tokens drafted in a step at most, None while no line says it.
+        drafts: steps that drafted, by the statistics, None while they do not say it.
+        mean: (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without.
+        second: whether the statistics hold, since the line of the request itself says something else.
+    """
+
+    place: str
+    counts: dict[str, int | float] = field(default_factory=dict)
+    window: int | None = None
+    drafts: int | None = None
+    mean: tuple[str, str, int, int] | None = None
+    second: bool = False
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the time of its answer was told."""
+        return "predicted_n" in self.counts
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """(drafted, accepted) tokens by the line of the request itself, 0 without one."""
+        return int(self.counts.get("draft_n", 0)), int(self.counts.get("draft_n_accepted", 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """Statistics: requests begun, rounds that drafted, and tokens."""
+
+    begun: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def less(self, other: "_Totals") -> "_Totals":
+        return _Totals(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+
+
+class _Statistics:
+    """Tells what each request added to counts that run since the server started. Final."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, _Totals] = {}
+        self._of: _Told | None = None  # whose lines are read
+        self._before: _Totals | None = None  # at the end of the request before
+        self._ended = 0
+        self._slots: set[str] = set()
+        self._unplaced: list[tuple[tuple[int, int], _Totals]] = []
+
+    def take(self, told: _Told, slot: str, found: re.Match[str]) -> None:
+        """Take a line that stands at the end of a request."""
+        if told is not self._of:
+            self.settle()
+        self._of = told
+        self._slots.add(slot)
+        counts = {name: int(found[name] or 0) for name in ("begun", "drafts", "drafted", "accepted")}
+        now, before = _Totals(**counts), self._methods.get(found["method"], _Totals())
+        if now.begun < before.begun or now.drafted < before.drafted:  # the server was started anew
+            self._methods, self._before, self._ended = {}, None, 0
+        self._methods[found["method"]] = now
+
+    def settle(self) -> None:
+        """Once all lines of a request are there: let them hold where they are about that request alone."""
+        told, self._of = self._of, None
+        if told is None:
+            return
+        self._ended += 1
+        each = self._methods.values()
+        now = _Totals(
+            begun=max(one.begun for one in each),
+            drafts=sum(one.drafts for one in each),
+            drafted=sum(one.drafted for one in each),
+            accepted=sum(one.accepted for one in each),
+        )
+        before = _Totals() if self._before is None and now.begun == 1 else self._before
+        self._before = now
+        if before is None:  # the log begins later than the server
+            return
+        more = now.less(before)
+        one_by_one = len(self._slots) == 1 or now.begun == self._ended
+        if more.begun != 1 or not one_by_one:
+            self._unplaced.append((told.own, more))
+            return
+        told.drafts = more.drafts or None
+        if (more.drafted, more.accepted) != told.own:
+            told.counts |= {"draft_n": more.drafted, "draft_n_accepted": more.accepted}
+            told.second = True
+
+    def check(self, place: str) -> None:
+        """Raise TraceFormatError where requests say that nothing was refused, and statistics of several otherwise."""
+        drafted, accepted = (sum(own[part] for own, _ in self._unplaced) for part in (0, 1))
+        counted = sum(more.drafted for _, more in self._unplaced), sum(more.accepted for _, more in self._unplaced)
+        if drafted and drafted == accepted and counted[1] < counted[0]:
+            rule = (
+                "must not be all that was drafted where statistics know of refusals; requests ran at once, so that "
+                "they cannot be told apart: serve them one by one"
+            )
+            told = f"{accepted} of {drafted}, statistics {counted[1]} of {counted[0]}"
+            raise TraceFormatError(place, _DRAFT_FIELD, rule, told)
+
+
+class _Log:
+    """Gathers the lines of requests, slot by slot. Final."""
+
+    def __init__(self) -> None:
+        self._statistics = _Statistics()
+        self._whose = ("", "")  # slot and task of the last line that named them
+        self._open: dict[tuple[str, str], _Told] = {}
+
+    def take(self, place: str, line: str) -> Iterator[_Told]:
+        """Take a line; the requests that end with it.
+
+        Raises:
+            TraceFormatError: a line that gives figures of drafts and is not known, or stands where it must not.
+        """
+        whose = _WHOSE.search(line)
+        if whose is not None:
+            self._whose = (whose[1], whose[2])
+        if times := _times(place, line):
+            yield from self._timed(place, times)
+        elif found := _DRAFT.search(line):
+            told = self._drafted(place, line, twice=False)
+            told.counts |= {"draft_n_accepted": int(found["accepted"]), "draft_n": int(found["drafted"])}
+            told.window = _positions(place, found["rates"])
+            told.mean = _checked_line(place, found)
+        elif found := _BY_PLACE.search(line):
+            self._drafted(place, line, twice=True).window = _positions(place, found["rates"])
+        elif found := _STATISTICS.search(line):
+            if (told_of := self._open.get(self._whose)) is not None and told_of.has_answer:
+                self._statistics.take(told_of, self._whose[0], found)
+        elif _FIGURES.search(_BEFORE.sub("", line, count=1)) and not _KNOWN.search(line):
+            rule = "must be a known line: this one gives figures of drafts or acceptance in other words"
+            raise TraceFormatError(place, "line", rule, line.strip()[-100:])
+
+    def end(self, place: str) -> list[_Told]:
+        """The requests that no line has ended; raises TraceFormatError as `_Statistics.check`."""
+        self._statistics.settle()
+        self._statistics.check(place)
+        return [told for told in self._open.values() if told.has_answer]
+
+    def _timed(self, place: str, times: dict[str, int | float]) -> list[_Told]:
+        """Take a time of a request; those before it in its slot have ended."""
+        self._statistics.settle()
+        now = self._open.get(self._whose)
+        if now is not None and not now.has_answer:
+            now.place = place
+            now.counts |= times
+            return []
+        before = [self._open.pop(key) for key in [*self._open] if key[0] == self._whose[0]]
+        self._open[self._whose] = _Told(place=place, counts=times)
+        return [told for told in before if told.has_answer]
+
+    def _drafted(self, place: str, line: str, *, twice: bool) -> _Told:
+        """The request that a line of drafts is about, which had one before it or had not."""
+        told = self._open.get(self._whose)
+        if told is None or not told.has_answer or ("draft_n" in told.counts) != twice:
+            raise TraceFormatError(place, _DRAFT_FIELD, "must follow the eval time of its request", line.strip()[-60:])
+        told.place = place
+        return told
+
+
+def _times(place: str, line: str) -> dict[str, int | float]:
+    for pattern, milliseconds, tokens in ((_PROMPT, "prompt_ms", "prompt_n"), (_ANSWER, "predicted_ms", "predicted_n")):
+        found = pattern.search(line)
+        if found:
+            try:
+                return {milliseconds: float(found[1]), tokens: int(found[2])}
+            except ValueError:
+                raise TraceFormatError(place, milliseconds, "must be a number", found[1]) from None
+    return {}
+
+
+def _positions(place: str, rates: str | None) -> int | None:
+    """How many positions have a rate; raises TraceFormatError for rates that rise."""
+    if not rates or not rates.strip():
+        return None
+    texts = rates.split(",")
+    try:
+        hazards_of_rates(Fields(place, {}), "acceptance rate per position", np.array([float(text) for text in texts]))
+    except ValueError as error:
+        if isinstance(error, TraceFormatError):
+            raise
+        rule = "must be numbers"
+        raise TraceFormatError(place, "acceptance rate per position", rule, rates.strip()[:60]) from None
+    return len(texts)
+
+
+def _checked_line(place: str, found: re.Match[str]) -> tuple[str, str, int, int] | None:
+    """(place, mean, drafted, accepted) of a line of drafts; raises TraceFormatError where its share is not theirs."""
+    drafted, accepted = int(found["drafted"]), int(found["accepted"])
+    if drafted and _LLAMACPP_NUMBER.fullmatch(found["share"]):
+        why = f"{accepted} accepted of {drafted} drafted tokens"
+        check_agrees(place, _DRAFT_FIELD, found["share"], accepted / drafted, accepted / drafted, why)
+    mean = found["mean"]
+    if mean is None or not drafted:
+        return None
+    if not _LLAMACPP_NUMBER.fullmatch(mean):
+        raise TraceFormatError(place, "mean len", "must be a number", mean)
+    return place, mean, drafted, accepted
+
+
+def _check_mean(told: _Told, window: int) -> None:
+    """Refuse a mean length that no number of steps has: each drafts at most the window and emits a token of its own."""
+    assert told.mean is not None
+    place, mean, drafted, accepted = told.mean
+    tokens, fewest = int(told.counts["predicted_n"]), drafted / window
+    most = max(tokens - accepted + window, fewest)  # the end of the answer may cut what the last one kept
+    why = f"1 and {accepted} accepted tokens by the step, {drafted} drafted, at most {window} a step, {tokens} answered"
+    check_agrees(place, "mean len", mean, 1 + accepted / most, 1 + accepted / fewest, why)
+
+
+def _told_in(path: Path) -> Iterator[_Told]:
+    """What the lines of each request say."""
+    log, place, any_told = _Log(), str(path), False
+    for number, written in text_lines(path):
+        line = _COLOUR.sub("", written)
+        if _ANY.search(line):
+            place = f"{path}: line {number}"
+            for told in log.take(place, line):
+                any_told = True
+                yield told
+    ended = log.end(place)
+    yield from ended
+    if not any_told and not ended:
+        raise TraceFormatError(path, "content", f"must hold {_EVAL_TIME}", "no such line")
+
+
+def _read_llamacpp(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per answer of the logs."""
+    answers = {"with drafts": 0, "alone": 0}
+    for path in files:
+        file = Responses(path, ongoing)
+        for number, told in enumerate(_told_in(path), start=1):
+            found, request_id = Fields(told.place, told.counts), f"{stem(path)}/{number}"
+            ongoing.request(found, "request", request_id)
+            ongoing.findings.note(_SECOND, told.second)
+            answers["with drafts" if "draft_n" in told.counts else "alone"] += 1
+            request = request_of(file, found, request_id, window=told.window, drafts=told.drafts)
+            if request is not None and told.mean is not None:
+                _check_mean(told, ongoing.drafters.window_of(file.drafter(), found, told.window))
+            yield from file.answered(request)
+    if answers["with drafts"]:
+        ongoing.findings.note(_ALONE, answers["alone"])
+
+
+LLAMACPP_LOG = Format(**described("llamacpp-log"), read=_read_llamacpp, sees_line=_sees_llamacpp_line)
+
+
+_SGLANG_ROUNDING = 0.005  # lengths and rates are printed with two decimals
+_BATCH, _LENGTH = "Decode batch", "accept len"
+_SHOWN = 160
+_SGLANG_NUMBER = r"([0-9]{1,9}\.[0-9]{1,9})(?![0-9.])"
+_RUNNING = re.compile(r"#running-req: ?([0-9]{1,9})\b")
+_LENGTHS = re.compile(rf"(?<!block )accept len: {_SGLANG_NUMBER}")
+_SGLANG_RATES = re.compile(rf"accept rate: {_SGLANG_NUMBER}")
+_SETTING = re.compile(r"speculative_(algorithm|num_steps|eagle_topk|num_draft_tokens|adaptive)='?([A-Za-z0-9_]{1,40})")
+_TREE_ALGORITHMS = ("NGRAM",)  # whose draft tokens are those of a tree, of no stated depth
+
+
+class _SglangLine(NamedTuple):
+    """What one line says: tokens a step emits, share of proposed tokens that stayed, and running requests."""
+
+    place: str
+    running: int
+    length: float
+    rate: float | None
+
+
+def _sees_sglang_line(line: str) -> bool:
+    return _BATCH in line and "#running-req:" in line
+
+
+def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """As many requests as the user states."""
+    log = StatedLog(files, ongoing)
+    fields = Fields(str(log.path), {})
+    settings: dict[str, str] = {}
+    lines: list[_SglangLine] = []
+    batches = 0
+    for number, text in text_lines(log.path):
+        settings |= dict(_SETTING.findall(text)) if "server_args" in text else {}
+        if _sees_sglang_line(text):
+            batches += 1
+            lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
+    if not lines:
+        told = f"{batches} {_BATCH} lines without one: the server ran without speculation" if batches else "no line"
+        raise fields.error(_LENGTH, f"must stand in a line of {_BATCH}", told)
+    weight = sum(line.running for line in lines)
+    if not weight:
+        raise fields.error("#running-req", "must be at least 1 in some line", 0)
+    if settings.get("adaptive") == "True":
+        raise fields.error("speculative_adaptive", "must be off: a mean over changing depths fits no window", "True")
+    window = settled_window(ongoing, log.name, fields, _proposed(fields, lines), _depth(settings))
+    mean = sum(line.length * line.running for line in lines) / weight
+    yield from log.requests(fields, None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
+
+
+def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
+    """What a line says; nothing where the server did not speculate."""
+    running, length, rate = _RUNNING.search(text), _LENGTHS.search(text), _SGLANG_RATES.search(text)
+    told = text.strip()[-_SHOWN:]
+    rest = _SGLANG_RATES.sub("", _LENGTHS.sub("", text))
+    if "cap len" in rest:
+        rule = "must not be there: drafts were cut before they were checked, so that lengths tell no agreement"
+        raise TraceFormatError(place, "cap len", rule, told)
+    if re.search("accept|draft", rest) or (length is None) != (_LENGTH not in text):
+        raise TraceFormatError(place, _LENGTH, "must be of the form accept len: L, accept rate: A", told)
+    if length is None:
+        if first:
+            return
+        raise TraceFormatError(place, _LENGTH, f"must stand in each line of {_BATCH}, as before", told)
+    if running is None:
+        raise TraceFormatError(place, "#running-req", "must be a whole number", told)
+    if not float(length[1]) >= 1 or (rate is not None and float(rate[1]) > 1):
+        raise TraceFormatError(place, _LENGTH, "must be at least 1, with an accept rate in [0, 1]", told)
+    yield _SglangLine(place, int(running[1]), float(length[1]), None if rate is None else float(rate[1]))
+
+
+def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | None:
+    """How many tokens a step may have proposed, by all lines; None where none has a rate.
+
+    Raises:
+        TraceFormatError: lines that no number fits: the depth changed.
+    """
+    rated = [line for line in lines if line.rate is not None]
+    if not rated:
+        return None
+    drafts = set(range(1, MOST_WINDOW + 1))
+    tokens = drafts.copy()  # older versions count the target's own token with the accepted and the proposed ones
+    for line in rated:
+        assert line.rate is not None
+        drafts = {count for count in drafts if _fits(line.length - 1, line.rate, count)}
+        tokens = {count for count in tokens if _fits(line.length, line.rate, count + 1)}
+        if not drafts and not tokens:
+            rule = "must fit one number of tokens proposed in a step with the lines before (does the depth change?)"
+            shown = f"accept len: {line.length}, accept rate: {line.rate}"
+            raise fields.error("accept rate", rule, f"{shown} in{line.place.removeprefix(fields.place + ':')}")
+    return frozenset(drafts | tokens)
+
+
+def _fits(kept: float, rate: float, proposed: int) -> bool:
+    return abs(kept - rate * proposed) <= _SGLANG_ROUNDING * (1 + proposed) + 1e-9
+
+
+def _depth(settings: dict[str, str]) -> int | None:
+    """Of the deepest path that the server drafts, as its settings have it; None where they do not say."""
+    counts = {key: int(text) for key, text in settings.items() if text.isdigit() and len(text) < 5}
+    if settings.get("algorithm") in _TREE_ALGORITHMS:
+        return None
+    if counts.get("eagle_topk", 1) > 1:
+        return counts.get("num_steps")
+    tokens = counts.get("num_draft_tokens", 0)
+    return tokens - 1 if tokens > 1 else None
+
+
+SGLANG_LOG = Format(**described("sglang-log"), read=_read_sglang, sees_line=_sees_sglang_line)
+
+
+_STATS = "specDecodingStats"
+_TRTLLM_ROUNDING = 1e-3
+_RANKS = "iterations of further ranks were left out: they repeat the statistics of the first"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """Of all iterations.
+
+    Attributes:
+        requests: those with a draft, each once an iteration.
+        accepted: drafted tokens that stayed.
+        generating: requests in generation, each once an iteration.
+        lengths: how many drafts had so many tokens; of an iteration they are as even as they can be.
+        kept: how many drafts kept the token at each place, from 1, while one request drafted at a time.
+        risked: how many had one there, and kept all before it.
+        alone: whether one request drafted at a time.
+    """
+
+    requests: int = 0
+    accepted: int = 0
+    generating: int = 0
+    lengths: Counter[int] = field(default_factory=Counter[int])
+    kept: Counter[int] = field(default_factory=Counter[int])
+    risked: Counter[int] = field(default_factory=Counter[int])
+    alone: bool = True
+
+
+def _sees(found: Fields) -> bool:
+    return _STATS in found.values or ("iterLatencyMS" in found and "iter" in found)
+
+
+def _sees_trtllm_line(line: str) -> bool:
+    return f"'{_STATS}'" in line or "'iterLatencyMS'" in line
+
+
+def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """As many requests as the user states."""
+    log = StatedLog(files, ongoing)
+    fields = Fields(str(log.path), {})
+    sums = _Sums()
+    for found in read_objects(log.path):
+        if "rank" in found:
+            rule = "must be left out: TLLM_METRICS_ALL_RANKS counts each iteration once a rank"
+            raise found.error("rank", rule, found.values["rank"])
+        if found.count("attentionDpRank", least=0, default=0):
+            ongoing.findings.note(_RANKS)
+        else:
+            _take(sums, found)
+    if not sums.requests:
+        rule = "must tell of a draft in some iteration, with numRequestsWithDraftTokens"
+        raise fields.error(_STATS, rule, "none: the server ran without speculation")
+    longest, drafted = max(sums.lengths), sum(length * times for length, times in sums.lengths.items())
+    window = settled_window(ongoing, log.name, fields, None, longest)
+    drafting = 1.0
+    if sums.generating > sums.requests:
+        drafting = sums.requests / sums.generating
+        note_plain(ongoing, 1 - drafting)
+    yield from log.requests(
+        fields, None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting
+    )
+    if window == longest:
+        note_short_drafts(ongoing, drafted=drafted, drafts=sums.requests, window=window)
+
+
+def _trtllm_hazards(fields: Fields, ongoing: Ongoing, sums: _Sums, window: int) -> tuple[float, ...]:
+    """By place where each iteration is one draft, else the one of all places."""
+    if sums.alone and window == max(sums.lengths):
+        ongoing.findings.forms.add("rates")
+        return tuple(sums.kept[place] / max(sums.risked[place], 1) for place in range(1, window + 1))
+    most = sums.requests * window
+    if sums.accepted > most:
+        raise fields.error("numAcceptedTokens", f"must be at most {most}, {window} a draft (`windows`)", sums.accepted)
+    lengths = {min(length, window): 0 for length in sums.lengths}
+    for length, times in sums.lengths.items():
+        lengths[min(length, window)] += times
+    counts = np.array([*lengths.values()], np.float64)
+    return (hazard_of_lengths(sums.accepted / sums.requests, np.array([*lengths]), counts / counts.sum()),)
+
+
+def _take(sums: _Sums, found: Fields) -> None:
+    """Add an iteration; raises TraceFormatError for counts that contradict each other."""
+    if "inflightBatchingStats" in found:
+        sums.generating += found.nested("inflightBatchingStats").count("numGenRequests", least=0, default=0)
+    if _STATS not in found:
+        if not _sees(found):
+            raise found.error(_STATS, "must be there, null in an iteration without drafts", "nothing")
+        return
+    stats = found.nested(_STATS)
+    drafted, accepted = (stats.count(key, least=0) for key in ("numDraftTokens", "numAcceptedTokens"))
+    if not drafted:
+        if accepted:
+            raise stats.error("numAcceptedTokens", "must be at most numDraftTokens, 0", accepted)
+        return
+    requests = stats.count("numRequestsWithDraftTokens", least=1)
+    for key, least, most in (("numDraftTokens", requests, None), ("numAcceptedTokens", 0, drafted)):
+        value = stats.count(key, least=0)
+        if value < least or (most is not None and value > most):
+            rule = f"must be at least {least}, one a request" if most is None else f"must be at most the {most} drafted"
+            raise stats.error(key, rule, value)
+    if "acceptanceLength" in stats:
+        told, wanted = stats.rate("acceptanceLength", most=1e6), (accepted + requests) / requests
+        if abs(told - wanted) > _TRTLLM_ROUNDING * wanted:
+            raise stats.error("acceptanceLength", f"must be (accepted + requests) / requests, {wanted:.4f}", told)
+    each, more = divmod(drafted, requests)
+    sums.lengths.update({length: times for length, times in ((each + 1, more), (each, requests - more)) if times})
+    sums.requests += requests
+    sums.accepted += accepted
+    sums.alone = sums.alone and requests == 1
+    if sums.alone:
+        sums.kept.update(range(1, accepted + 1))
+        sums.risked.update(range(1, min(accepted + 1, drafted) + 1))
+
+
+TRTLLM_ITERATIONS = Format(**described("trtllm-iterations"), read=_read_trtllm, sees=_sees, sees_line=_sees_trtllm_line)
+
+
+_LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
+_OTHER_LINE = "Avg generation throughput:"  # of every server's log
+_VLLM_ROUNDING = 0.0005  # vLLM prints rates with three decimals, each at most so far from what it was
+_COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
+_VLLM_RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
+_MEAN = re.compile(r"Mean acceptance length: ([0-9]{1,9}(?:\.[0-9]{1,9})?)(?![0-9.])")
+_SHARE = re.compile(r"Avg Draft acceptance rate: ([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
+_DEPTH = re.compile(r"Current speculative depth: ([0-9]{1,6})\b")
+_ADAPTED = "depth was adapted, from {} to {} tokens: a position counts for the drafts that had it"
+_UNDRAFTED = "no draft had the positions from {} on: they are left out"
+
+
+class _VllmLine(NamedTuple):
+    """What one line says.
+
+    Attributes:
+        place: file and line.
+        rates: `[W]` shares of its drafts.
+        depth: tokens of a draft when it was written.
+        known: positions that all of its drafts had.
+        drafts: as they follow from rounded rates.
+        fewest: drafts that there were at least.
+        drafted: tokens.
+    """
+
+    place: str
+    rates: NDArray[np.float64]
+    depth: int
+    known: int
+    drafts: float
+    fewest: float
+    drafted: int
+
+
+def _sees_vllm_line(line: str) -> bool:
+    return _LINE in line or _OTHER_LINE in line
+
+
+def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """As many requests as the user states."""
+    log = StatedLog(files, ongoing)
+    fields = Fields(str(log.path), {})
+    lines: list[_VllmLine] = []
+    for found in _lines(log.path):
+        if lines and len(found.rates) != len(lines[0].rates):
+            rule = f"must hold {len(lines[0].rates)} positions, as the lines before it"
+            raise TraceFormatError(found.place, _RATES_WORDS, rule, f"{len(found.rates)} positions")
+        hazards_of_rates(Fields(found.place, {}), _RATES_WORDS, found.rates)
+        lines.append(found)
+    if not lines:
+        raise fields.error(
+            "log", f"must have a line `{_LINE}` with drafts: speculative decoding is off, or its metrics are", "none"
+        )
+    _remark(ongoing, lines)
+    hazards = _vllm_hazards(lines)
+    yield from log.requests(fields, None, hazards, window=len(hazards))
+
+
+def _vllm_hazards(lines: Sequence[_VllmLine]) -> tuple[float, ...]:
+    """`[W]` share of the drafts that had a position and were kept up to it, that kept it as well."""
+    hazards = []
+    for place in range(max(line.known for line in lines)):
+        told = [line for line in lines if line.known > place]
+        reached = sum(line.drafts * (line.rates[place - 1] if place else 1.0) for line in told)
+        kept = sum(line.drafts * line.rates[place] for line in told)
+        hazards.append(float(min(kept / reached, 1.0)) if reached else 0.0)
+    return tuple(hazards)
+
+
+def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
+    depths, known = [line.depth for line in lines], max(line.known for line in lines)
+    if len(set(depths)) > 1:
+        ongoing.findings.remark(_ADAPTED.format(min(depths), max(depths)))
+    if known < len(lines[0].rates):
+        ongoing.findings.remark(_UNDRAFTED.format(known + 1))
+    if any(line.drafted < line.fewest * line.known for line in lines):
+        drafts, drafted = sum(line.drafts for line in lines), sum(line.drafted for line in lines)
+        note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=max(depths))
+
+
+def _lines(path: Path) -> Iterator[_VllmLine]:
+    """The lines that tell of drafts."""
+    before: int | None = None
+    for place, line in _numbered(path):
+        counts, rates, depth, told = (
+            _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
+        )  # fmt: skip
+        if counts is None:
+            raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
+        accepted, drafted = int(counts[1]), int(counts[2])
+        if not drafted:
+            continue
+        if rates is None:
+            rule = "must be there (older vLLM gives only a mean: take /metrics)"
+            raise TraceFormatError(place, _RATES_WORDS, rule, "nothing")
+        texts = rates[1].rstrip(", ").split(", ")
+        found = np.array([float(rate) for rate in texts])
+        if found.max() > 1 or accepted > drafted:
+            raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
+        _check(place, line, texts, accepted, drafted)
+        now = len(found) if depth is None else int(depth[1])
+        if not 1 <= now <= len(found):
+            rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
+            raise TraceFormatError(place, "Current speculative depth", rule, now)
+        yield _vllm_line(place, found, accepted, drafted, now, now if before is None else before)
+        before = now
+
+
+def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: int) -> None:
+    """Refuse a mean or rates that the line's counts cannot have: drafts have 1 to W tokens, whichever they are."""
+    kept, rounding = sum(map(float, rates)), sum(map(half_of_last_digit, rates))
+    least, most = accepted / drafted, accepted / drafted * len(rates)
+    of_counts = f"{accepted} accepted of {drafted} drafted tokens, at most {len(rates)} a draft"
+    if mean := _MEAN.search(line):
+        field, by_rates = "Mean acceptance length", f"1 and the sum of the {len(rates)} rates per position"
+        check_agrees(place, field, mean[1], 1 + kept - rounding, 1 + kept + rounding, by_rates)
+        check_agrees(place, field, mean[1], 1 + least, 1 + most, of_counts)
+    check_agrees(place, f"{_RATES_WORDS} (sum)", f"{kept:.9f}", least - rounding, most + rounding, of_counts)
+    if share := _SHARE.search(line):
+        field, percent = "Avg Draft acceptance rate", 100 * accepted / drafted
+        check_agrees(place, field, share[1], percent, percent, f"{accepted} accepted of {drafted} drafted tokens")
+
+
+def _vllm_line(
+    place: str, rates: NDArray[np.float64], accepted: int, drafted: int, depth: int, depth_before: int
+) -> _VllmLine:
+    total = float(rates.sum())
+    drafts = accepted / total if total else drafted / depth
+    rounding = _VLLM_ROUNDING * len(rates)
+    fewest = accepted / (total + rounding) if total else drafts
+    most = accepted / max(total - rounding, total / 2) if total else drafts
+    all_of_depth = fewest * depth <= drafted <= most * depth
+    known = depth if all_of_depth else min(depth, depth_before)
+    return _VllmLine(place, rates, depth, known, drafts, fewest, drafted)
+
+
+def _numbered(path: Path) -> Iterable[tuple[str, str]]:
+    return ((f"{path}: line {number}", line) for number, line in text_lines(path) if _LINE in line)
+
+
+VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=_sees_vllm_line)

@@ -1,0 +1,426 @@
+"""Answer files of Spec-Bench, EAGLE and Medusa: what each method accepted, step by step, on the same questions.
+
+Answer files of EAGLE with, beside them, files that time every step: what each step accepted and what it took.
+
+The timing file has one object a line, in the order of the answers, with lists by turn: per step `accept_length` (the
+target's own token left out), `draft_length` (depth of the tree with its root, which is no draft: one less was drafted),
+`tree_time` (the target's forward), `eval_time` (acceptance), `update_time` (the next draft); per turn `generate_time`,
+and as parts of it `reset_tree_time` (prefill and the first draft), `kv_time` and `processor_time`.
+
+Counterfactual acceptance: what a round of each drafter would emit from every output position.
+
+One object a line: `id`; `drafters`: name -> for each output position, the number of tokens a round started there emits,
+the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_tokens` (their number),
+`output_token_ids`. Read line by line, so that files of any length pass.
+
+One object a line: `question_id`, `category`, `model_id`, `choices`, each with, per turn, `new_tokens`, `wall_time` and
+`decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
+misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
+alone. A file with steps and tokens only says how many tokens a step of a turn emitted on average: its rounds are drawn
+(by a seed), every drafted token kept with one probability for the turn, and a window must be given.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..meta import NAME_PATTERN
+from ..rounds.rounds import TARGET_ALONE, RoundsRequest
+from .format import Format, described, having
+from .reading import Fields, first_object, read_objects
+from .responses import EMPTY, PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
+from .rounds import Ongoing, after_prefill, rounds_at, starts_of
+from .totals import Counted, draw_steps
+
+_sees_times = having("accept_length", "draft_length", "tree_time")
+_PREFILL = ("reset_tree_time", "kv_time", "processor_time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timing:
+    """One turn of a timing file.
+
+    Attributes:
+        fields: where it stood.
+        accepted: `[R]` drafted tokens that stayed.
+        drafted: `[R]` depth of the tree below its root.
+        draft_s: `[R]` seconds.
+        verify_s: `[R]` seconds.
+        wall_s: of the answer.
+        prefill_s: of those, before the first step; 0 if unknown.
+    """
+
+    fields: Fields
+    accepted: NDArray[np.int64]
+    drafted: NDArray[np.int64]
+    draft_s: NDArray[np.float64]
+    verify_s: NDArray[np.float64]
+    wall_s: float
+    prefill_s: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer."""
+        return int(self.accepted.sum()) + len(self.accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One turn of an answer file: which request it is, and what must fit its timing."""
+
+    request_id: str
+    tag: str
+    model_id: str
+    num_tokens: int
+
+
+def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per question and turn."""
+    timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
+    answers = {path: list(_asked(path)) for path in files if path not in timings}
+    if not timings:
+        raise TraceFormatError(files[0], "accept_length", "must be in one of the files, the one of timings", "nothing")
+    told: list[tuple[str, Path]] = []
+    parts: list[RoundsRequest] = []
+    for path, turns in timings.items():
+        partner = _partner(path, turns, answers)
+        asked = answers.pop(partner)
+        method = method_name([asked[0].model_id], path)
+        name = ongoing.drafters.name(method, path, partner, prefilled=True, settled=True)
+        told.append((name, path))
+        parts += [_eagle_answer(ongoing, name, one, turn) for one, turn in zip(asked, turns, strict=True)]
+    for path in answers:
+        raise TraceFormatError(path, "file", "must be an answer file that a file of timings fits", "none")
+    check_names(told)
+    return merged(ongoing, parts)
+
+
+def _timings(path: Path) -> Iterator[_Timing]:
+    for line in read_objects(path):
+        turns = len(line.sequence("accept_length"))
+        if not turns:
+            raise line.error("accept_length", "must hold a turn", "none")
+        for turn in range(turns):
+            yield _timing(line, turn, turns)
+
+
+def _timing(line: Fields, turn: int, turns: int) -> _Timing:
+    def by_turn(key: str) -> Fields:
+        if len(line.sequence(key)) != turns:
+            raise line.error(key, f"must hold {turns} turns, as accept_length does", line.sequence(key))
+        return line.by_turn(key)
+
+    at = str(turn)
+    accepted = by_turn("accept_length").counts(at, least=0)
+    depth = by_turn("draft_length").counts(at, least=1)
+    columns = {key: by_turn(key).all_seconds(at) for key in ("tree_time", "eval_time", "update_time")}
+    for key, column in (("draft_length", depth), *columns.items()):
+        if len(column) != len(accepted) or not len(accepted):
+            raise line.error(f"{key}.{at}", f"must hold {max(len(accepted), 1)} steps", f"{len(column)} steps")
+    if (accepted >= depth).any():
+        wrong = int(np.argmax(accepted >= depth))
+        raise line.error(
+            f"accept_length.{at}[{wrong}]", f"must be below draft_length, {depth[wrong]}", int(accepted[wrong])
+        )
+    return _Timing(
+        fields=line,
+        accepted=accepted,
+        drafted=depth - 1,
+        draft_s=columns["update_time"],
+        verify_s=columns["tree_time"] + columns["eval_time"],
+        wall_s=by_turn("generate_time").seconds(at),
+        prefill_s=sum(by_turn(key).seconds(at) for key in _PREFILL if key in line),
+    )
+
+
+def _asked(path: Path) -> Iterator[_Asked]:
+    seen: set[str] = set()
+    for line in read_objects(path):
+        question = line.text("question_id")
+        if question in seen:
+            raise line.error("question_id", "must be unique in the file", question)
+        seen.add(question)
+        choices = list(line.each("choices"))
+        if len(choices) != 1:
+            raise line.error("choices", "must hold one answer, the one that is timed", f"{len(choices)} answers")
+        choice = choices[0]
+        for turn, num_tokens in enumerate(choice.counts("new_tokens", least=1)):
+            yield _Asked(
+                request_id=f"{question}/{turn + 1}",
+                tag=line.text("category", default=""),
+                model_id=line.text("model_id", default=""),
+                num_tokens=int(num_tokens),
+            )
+
+
+def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]) -> Path:
+    """The answer file whose turns have the tokens that these steps emit."""
+    tokens = [turn.num_tokens for turn in turns]
+    fitting = [other for other, asked in answers.items() if [one.num_tokens for one in asked] == tokens]
+    if len(fitting) != 1:
+        found = ", ".join(map(str, fitting)) or "none"
+        rule = "must fit one answer file: as many turns, each of as many new_tokens as its steps emit"
+        raise TraceFormatError(path, "accept_length", rule, found)
+    return fitting[0]
+
+
+def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> RoundsRequest:
+    start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
+    ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
+    rounds = rounds_at(
+        ongoing,
+        name,
+        turn.fields,
+        start,
+        turn.accepted,
+        length=length,
+        drafted=turn.drafted,
+        draft_s=turn.draft_s,
+        verify_s=turn.verify_s,
+    )
+    return RoundsRequest(
+        request_id=asked.request_id,
+        tag=asked.tag,
+        num_tokens={name: length},
+        rounds={name: rounds},
+        wall_s={name: turn.wall_s},
+        prefill_s={name: turn.prefill_s} if turn.prefill_s else {},
+    )
+
+
+EAGLE_TIMED = Format(**described("eagle-timed"), read=_read_eagle, sees=_sees_times, sees_beside=having("choices"))
+
+
+def _read_positions(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    for path in files:
+        yield from ongoing.each(path, partial(_request_of_line, ongoing))
+
+
+def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
+    """The one request of a line."""
+    request_id = line.text("id")
+    ongoing.request(line, "id", request_id)
+    prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
+    emitted = _emitted(line.nested("drafters"), len(output) or None)
+    if not emitted:
+        raise line.error("drafters", "must name a drafter", "none")
+    length = len(next(iter(emitted.values())))
+    rounds = {}
+    for method, tokens in emitted.items():
+        named = ongoing.options.names.get(method, method)
+        if not re.fullmatch(NAME_PATTERN, named):
+            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (`names`)", named)
+        name = ongoing.drafters.name(method)
+        if name in rounds:
+            raise line.error("drafters", "must have names of their own (`names`)", name)
+        rounds[name] = rounds_at(ongoing, name, line, np.arange(length), tokens - 1, length=length)
+    yield RoundsRequest(
+        request_id=request_id,
+        tag=line.text("tag", default=""),
+        prompt_tokens=_prompt_tokens(line, prompt),
+        num_tokens={TARGET_ALONE: length},
+        rounds=rounds,
+        prompt=prompt,
+        output=output,
+    )
+
+
+def _tokens(line: Fields, key: str) -> tuple[int, ...]:
+    return tuple(line.counts(key, least=0).tolist()) if key in line else ()
+
+
+def _prompt_tokens(line: Fields, prompt: tuple[int, ...]) -> int:
+    told = line.count("prompt_tokens", least=0, default=len(prompt))
+    if prompt and told != len(prompt):
+        raise line.error("prompt_tokens", f"must be the number of prompt_token_ids, {len(prompt)}", told)
+    return told
+
+
+def _emitted(drafters: Fields, length: int | None) -> dict[str, NDArray[np.int64]]:
+    """Tokens of each drafter's rounds, every one with an entry per output position."""
+    emitted = {drafters.sound(method, method): drafters.counts(method, least=1) for method in drafters.values}
+    for method, tokens in emitted.items():
+        wanted = max(len(tokens), 1) if length is None else length
+        if len(tokens) != wanted:
+            raise drafters.error(method, f"must hold one entry per output position, {wanted}", f"{len(tokens)} entries")
+        length = wanted
+    return emitted
+
+
+POSITIONS = Format(**described("positions"), read=_read_positions, sees=having("id", "drafters"))
+
+
+_LENGTHS = ("accept_lengths", "accept_lengths:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """One turn of one answer.
+
+    Attributes:
+        request_id: question and turn, and of further samples (choices after the first) which it is, from 1.
+        tag: category of the question.
+        fields: where it stood.
+        num_steps: of the answer.
+        emitted: `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known.
+        num_tokens: of the text.
+        wall_s: of the answer, NaN if unknown.
+    """
+
+    request_id: str
+    tag: str
+    fields: Fields
+    num_steps: int
+    emitted: NDArray[np.int64] | None
+    num_tokens: int
+    wall_s: float
+
+
+def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per question and turn."""
+    parts = [_read_file(path, ongoing) for path in files]
+    check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
+    return merged(ongoing, (answer for _, answers in parts for answer in answers))
+
+
+def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[RoundsRequest]]:
+    """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
+    lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
+    name = _name(path, lines, ongoing)
+    return name, list(ongoing.each_of(path, lines, partial(_answers, ongoing, name, set())))
+
+
+def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing) -> str:
+    """What the method of a file is called; raises TraceFormatError for a drafter that never drafted."""
+    if all(turn.num_steps == turn.num_tokens for _, turns in lines for turn in turns):
+        key = ongoing.options.key_of_file(path)
+        if key is not None:
+            rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
+            raise TraceFormatError(path, "accept_lengths", rule, ongoing.options.names[key])
+        return TARGET_ALONE
+    method = method_name((line.text("model_id", default="") for line, _ in lines), path)
+    by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
+    return ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
+
+
+def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[RoundsRequest]:
+    """The answers of a line that the file does not hold yet; raises TraceFormatError."""
+    line, turns = told
+    if any(turn.request_id in seen for turn in turns):
+        raise line.error("question_id", "must be unique in the file", line.text("question_id"))
+    told_turns = sum(len(choice.sequence("new_tokens")) for choice in line.each("choices"))
+    ongoing.findings.note(EMPTY, told_turns - len(turns))
+    found = [_spec_bench_answer(ongoing, name, turn) for turn in turns]
+    seen.update(turn.request_id for turn in turns)
+    return found
+
+
+def _turns(line: Fields) -> list[_Turn]:
+    """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit."""
+    question, tag = line.text("question_id"), line.text("category", default="")
+    line.text("model_id", default="")  # refused before what follows
+    found = [_choice(question, tag, choice, sample) for sample, choice in enumerate(line.each("choices"))]
+    if not found:
+        raise line.error("choices", "must hold an answer", [])
+    return [turn for turns in found for turn in turns]
+
+
+def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
+    """The turns of one answer that have tokens."""
+    num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
+    if not len(steps):
+        raise choice.error("new_tokens", "must hold a turn", "none")
+    if len(steps) != len(num_tokens):
+        raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", num_tokens.tolist())
+    wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(len(steps), nan)
+    if len(wall_s) != len(steps):
+        raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
+    lengths = _lengths(choice, steps, num_tokens)
+    return [
+        _Turn(
+            request_id=f"{question}/{turn + 1}" + (f"/{sample}" if sample else ""),
+            tag=tag,
+            fields=choice,
+            num_steps=int(steps[turn]),
+            emitted=None if lengths is None else lengths[turn],
+            num_tokens=int(num_tokens[turn]),
+            wall_s=float(wall_s[turn]),
+        )
+        for turn in np.flatnonzero(num_tokens).tolist()
+    ]
+
+
+def _steps(choice: Fields) -> NDArray[np.int64]:
+    if "decoding_steps" in choice:
+        return choice.counts("decoding_steps", least=0)
+    return choice.counts("idxs", least=-1) + 1
+
+
+def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
+    """Tokens of each step, turn by turn; only the last step of a turn may overshoot its text. None: nobody says."""
+    empty = (num_tokens > 0) & (steps == 0)
+    if empty.any():
+        rule = "must hold a step for every turn with tokens"
+        raise choice.error("decoding_steps" if "decoding_steps" in choice else "idxs", rule, steps.tolist())
+    key = next((key for key in _LENGTHS if key in choice), None)
+    if key is None:
+        if (steps == num_tokens).all():
+            return [np.ones(count, dtype=np.int64) for count in steps]
+        many = steps > num_tokens
+        if (many & (num_tokens > 0)).any():
+            turn = int(np.argmax(many & (num_tokens > 0)))
+            rule = f"must be at least the {steps[turn]} steps of turn {turn + 1}"
+            raise choice.error(f"new_tokens[{turn}]", rule, int(num_tokens[turn]))
+        return None
+    lengths = choice.counts(key, least=1)
+    if len(lengths) != steps.sum():
+        rule = f"must hold one entry for each of the {steps.sum()} steps, its turns one after another"
+        raise choice.error(key, rule, f"{len(lengths)} entries")
+    turns = np.split(lengths, np.cumsum(steps)[:-1])
+    for turn, (emitted, wanted) in enumerate(zip(turns, num_tokens, strict=True)):
+        if wanted and not emitted.sum() - emitted[-1] < wanted <= emitted.sum():
+            rule = f"must add up to the {wanted} new_tokens of turn {turn + 1}, but for the last step"
+            raise choice.error(key, rule, int(emitted.sum()))
+    return turns
+
+
+def _spec_bench_answer(ongoing: Ongoing, name: str, turn: _Turn) -> RoundsRequest:
+    rounds, length, emitted = {}, turn.num_tokens, turn.emitted
+    if name != TARGET_ALONE:
+        drafted = placed = None
+        if emitted is None:
+            accepted, drafted = _drawn(ongoing, name, turn)
+            emitted, placed = accepted + 1, np.ones(len(accepted), np.bool_)
+        start = starts_of(emitted)
+        if ongoing.drafters.prefilled(name):
+            start, length = after_prefill(emitted, length)
+            ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
+        rounds[name] = rounds_at(
+            ongoing, name, turn.fields, start, emitted - 1, length=length, drafted=drafted, placed=placed
+        )
+    wall_s = {} if isnan(turn.wall_s) else {name: turn.wall_s}
+    return RoundsRequest(
+        request_id=turn.request_id, tag=turn.tag, num_tokens={name: length}, rounds=rounds, wall_s=wall_s
+    )
+
+
+def _drawn(ongoing: Ongoing, name: str, turn: _Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens accepted and drafted in the rounds of a turn of which only steps and tokens are known."""
+    ongoing.findings.forms.add("request means")
+    counted = Counted(
+        num_tokens=turn.num_tokens,
+        num_steps=turn.num_steps,
+        num_accepted=turn.num_tokens - turn.num_steps,
+        prefilled=False,
+    )
+    return draw_steps(ongoing, name, turn.fields, turn.request_id, counted)
+
+
+SPEC_BENCH = Format(**described("spec-bench"), read=_read_spec_bench, sees=having("question_id", "choices"))

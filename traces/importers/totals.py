@@ -1,0 +1,811 @@
+"""Acceptance that a log states for all its requests together: rates per position or a mean, and requests to run it on.
+
+Rounds that fit what a log counted of a request: how many tokens each drafted and kept, and in which order they came.
+
+The assumption where only a sum is known: every drafted token whose predecessors were kept is kept with one and the same
+probability h, so that a round that drafts c tokens keeps a < c of them with probability h^a (1 - h), and all c with
+h^c. Given the sum, that distribution is drawn from by exchanges: two rounds at a time divide what they keep together
+anew, as likely as the distribution has it, which leaves the sum as it is.
+
+Letters: R rounds.
+
+One request of which a log knows counts only, as rounds: they meet the counts, and where each stood is drawn.
+
+Letters: R rounds.
+
+Letters: W the window.
+
+Mean acceptance lengths by K, the tokens that a step drafts: a table of measured runs, one K a run.
+
+As CSV, columns for K (`k`, `num_speculative_tokens`, ...) and for the length (`acceptance_length`, `al`, ...); as JSON,
+an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such keys, or objects of those by name; or the YAML of
+InferenceX's `golden_al_distribution` (model, thinking mode, K: length). A length counts the target's own token.
+
+A drafter of chains writes the first K tokens of a draft whatever K is, so the share of drafts that keep token K is
+length(K) - length(K - 1). Between two K of the table lengths lie on a line, before the first one every token is kept
+with one probability. Measured lengths are noisy, and shares cannot rise: the nearest ones that do not are taken (pool
+adjacent violators, Ayer et al. 1955), and refused where they miss a length by more than a twentieth.
+
+What is unlikely of any log, whatever its format: a drafter of which nothing was ever refused, or none at all.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..meta import MOST
+from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from .agreement import check_equal
+from .format import Format, described
+from .reading import MOST_REQUESTS, MOST_WINDOW, Fields, read_objects, text_lines
+from .responses import EMPTY, Responses, stem
+from .rounds import DRAFTER, Ongoing, rounds_at, starts_of
+
+Ints = NDArray[np.int64]
+
+_SWEEPS = 24  # each round meets as many others: rounds start level, and few exchanges make them forget it
+_HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
+
+
+def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
+    """`[R]` counts between `least` and `most` that add up to `total`, as even as they can be.
+
+    Args:
+        total: at least the sum of `least`, at most that of `most`.
+        least: `[R]` lower bounds.
+        most: `[R]` upper bounds, at least the lower ones.
+        generator: draws which of equal rounds get one more.
+    """
+    low, high = 0, int(most.max(initial=0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.clip(middle, least, most).sum() <= total else (low, middle - 1)
+    counts: Ints = np.clip(low, least, most).astype(np.int64)
+    more = np.flatnonzero((counts == low) & (counts < most))
+    counts[generator.permutation(more)[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def draw_accepted(total: int, drafted: Ints, generator: np.random.Generator, *, one_keeps: int = 0) -> Ints:
+    """`[R]` accepted tokens of rounds that drafted so many and kept `total` together, see the module.
+
+    Args:
+        total: 0 to the sum of `drafted`.
+        drafted: `[R]` of each round.
+        generator: draws them.
+        one_keeps: tokens that at least one round has to keep, for the end of the answer to cut them; where no drawn
+            round does, the longest draft keeps just so many, if there are as many.
+    """
+    accepted = _draw_accepted(total, drafted, generator)
+    if one_keeps <= accepted.max(initial=0) or one_keeps > min(total, drafted.max(initial=0)):
+        return accepted
+    cut = int(np.argmax(drafted))
+    others = np.delete(drafted, cut)
+    if total - one_keeps > others.sum():
+        return accepted
+    return np.insert(_draw_accepted(total - one_keeps, others, generator), cut, one_keeps)
+
+
+def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) -> Ints:
+    accepted = spread(total, np.zeros_like(drafted), drafted, generator)
+    if not 0 < total < drafted.sum() or len(drafted) < 2:
+        return accepted
+    refused_prob = 1.0 - constant_hazard(total / len(drafted), drafted)
+    for _ in range(_SWEEPS):
+        order = generator.permutation(len(drafted))
+        half = len(order) // 2
+        _exchange(accepted, drafted, order[:half], order[half : 2 * half], refused_prob, generator)
+    return accepted
+
+
+def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
+    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely.
+
+    Args:
+        accepted: `[R]` tokens that each round kept.
+        drafted: `[R]` tokens of drafts, of which some order fits.
+        generator: draws it.
+    """
+    longest_first = np.sort(drafted)[::-1]
+    most_first = np.argsort(accepted)[::-1]
+    # Rounds that kept more can take only the first of these drafts: each takes one that no round before it took.
+    fitting = np.searchsorted(-longest_first, -accepted[most_first], side="right")
+    order = np.arange(len(drafted))
+    for place, many in enumerate(fitting):
+        chosen = int(generator.integers(place, many))
+        order[place], order[chosen] = order[chosen], order[place]
+    paired = np.empty_like(drafted)
+    paired[most_first] = longest_first[order]
+    return paired
+
+
+def constant_hazard(mean: float, drafted: Ints) -> float:
+    """The probability h, the same for every drafted token, with which rounds keep `mean` tokens on average.
+
+    Args:
+        mean: between 0 and the mean of `drafted`.
+        drafted: `[R]` tokens that each round drafts.
+    """
+    lengths, counts = np.unique(drafted, return_counts=True)
+    return hazard_of_lengths(mean, lengths, counts / counts.sum())
+
+
+def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -> float:
+    """The same for `[L]` lengths of drafts and the shares of the rounds that have each."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        # A draft keeps h^1 to h^length together on average.
+        kept = float(shares @ (middle * (1.0 - np.power(middle, lengths.astype(np.float64))) / (1.0 - middle)))
+        low, high = (middle, high) if kept < mean else (low, middle)
+    return (low + high) / 2.0
+
+
+def place(
+    accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.random.Generator
+) -> tuple[Ints, Ints] | None:
+    """Rounds (tokens accepted, tokens drafted) in a drawn order, with plain steps where they do not explain all tokens.
+
+    Args:
+        accepted: `[R]` of each round, in any order.
+        drafted: `[R]` of each round.
+        num_tokens: that the rounds emit together. Fewer than they add up to: the last one is cut, by at most the
+            tokens that it kept. More: the rest are plain steps.
+        generator: draws the order.
+
+    Returns:
+        Both `[R]`; None if no round keeps enough to have been cut so far.
+    """
+    surplus = int(accepted.sum()) + len(accepted) - num_tokens
+    plain = np.zeros(max(-surplus, 0), np.int64)
+    accepted, drafted = np.concatenate((accepted, plain)), np.concatenate((drafted, plain))
+    order = generator.permutation(len(accepted))
+    if surplus > 0:
+        enough = np.flatnonzero(accepted[order] >= surplus)
+        if not len(enough):
+            return None
+        last = enough[-1]
+        order = np.concatenate((np.delete(order, last), order[last : last + 1]))
+    return accepted[order], drafted[order]
+
+
+def _exchange(
+    accepted: Ints, drafted: Ints, one: Ints, other: Ints, refused_prob: float, generator: np.random.Generator
+) -> None:
+    """Divide anew what each pair of rounds keeps; changes `accepted`."""
+    together = accepted[one] + accepted[other]
+    kept = np.arange(int(min(drafted.max(), together.max())) + 1)[None, :]
+    rest = together[:, None] - kept
+    possible = (kept <= drafted[one][:, None]) & (rest >= 0) & (rest <= drafted[other][:, None])
+    # h to the power of what both keep is the same however it is divided; what differs is who was refused.
+    weights = np.where(kept < drafted[one][:, None], refused_prob, 1.0)
+    weights = weights * np.where(rest < drafted[other][:, None], refused_prob, 1.0) * possible
+    ends = np.cumsum(weights, axis=1)
+    chosen = (ends <= (generator.random(len(one)) * ends[:, -1])[:, None]).sum(axis=1)
+    accepted[one], accepted[other] = chosen, together - chosen
+
+
+MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a log counted of one request.
+
+    Attributes:
+        num_tokens: of the answer, >= 1.
+        prefilled: whether the first of them is the prefill's own, so that rounds emit the others.
+        num_steps: verifications after the prefill that the log counts or that follow from its totals, plain ones
+            included; a log that counts those with a draft only has as many plain ones besides as its tokens leave over.
+        num_accepted: drafted tokens that stayed in all of them.
+        num_drafted: tokens drafted in all of them, None if the log does not say.
+        histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
+        drafted_histogram: steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
+        window: most tokens drafted in a step, None if the log does not say.
+        keys: fields of the log that hold the two histograms, for errors.
+    """
+
+    num_tokens: int
+    num_steps: int
+    num_accepted: int
+    num_drafted: int | None = None
+    histogram: Ints | None = None
+    drafted_histogram: Ints | None = None
+    window: int | None = None
+    prefilled: bool = True
+    keys: tuple[str, str] = ("acceptance_histogram", "drafted histogram")
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that the rounds emit."""
+        return self.num_tokens - self.prefilled
+
+
+def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | None, window: int | None) -> Counted:
+    """The counts that a histogram of accepted tokens adds up to; without `num_tokens`, as many as its steps emit."""
+    steps, accepted = int(histogram.sum()), int(histogram @ np.arange(len(histogram)))
+    return Counted(
+        num_tokens=steps + accepted + 1 if num_tokens is None else num_tokens,
+        num_steps=steps,
+        num_accepted=accepted,
+        num_drafted=num_drafted,
+        histogram=histogram,
+        window=window,
+    )
+
+
+def draw_steps(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> tuple[Ints, Ints]:
+    """`[R]` tokens accepted and tokens drafted in steps that meet the counts, in a drawn order.
+
+    Raises:
+        TraceFormatError: counts that no rounds can meet, or a window that nobody states.
+    """
+    window = ongoing.drafters.window_of(name, fields, counted.window)
+    _check(fields, counted, window)
+    generator = ongoing.generator(request_id)
+    accepted, drafted = _draw_counts(counted, window, generator)
+    drawn = place(accepted, drafted, num_tokens=counted.num_emitted, generator=generator)
+    if drawn is None:
+        explained = int(accepted.sum()) + len(accepted) + counted.prefilled
+        whose = f"{explained} with the prefill's" if counted.prefilled else f"{explained}"
+        rule = f"must be at least what its steps emit, {whose}, but for one step's draft"
+        raise fields.error("completion_tokens", rule, counted.num_tokens)
+    return drawn
+
+
+def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> Rounds:
+    """Rounds that meet the counts, marked as placed; raises as `draw_steps`."""
+    accepted, drafted = draw_steps(ongoing, name, fields, request_id, counted)
+    return rounds_at(
+        ongoing,
+        name,
+        fields,
+        starts_of(accepted + 1) + counted.prefilled,
+        accepted,
+        length=counted.num_tokens,
+        drafted=drafted,
+        placed=np.ones(len(accepted), np.bool_),
+    )
+
+
+def counted_request(
+    file: Responses, usage: Fields, fields: Fields, request_id: str, counted: Counted
+) -> RoundsRequest | None:
+    """The request that a response counted; None if its answer has no token.
+
+    Args:
+        file: of the response.
+        usage: the object that counts the tokens of its prompt.
+        fields: the object that holds the counts, for errors.
+        request_id: of the response.
+        counted: what it says.
+    """
+    name = file.drafter()
+    if not counted.num_tokens:
+        return None
+    return RoundsRequest(
+        request_id=request_id,
+        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
+        num_tokens={name: counted.num_tokens},
+        rounds={name: draw_rounds(file.ongoing, name, fields, request_id, counted)},
+    )
+
+
+def _check(fields: Fields, counted: Counted, window: int) -> None:
+    """Refuse counts that contradict each other."""
+    steps, accepted, drafted = counted.num_steps, counted.num_accepted, counted.num_drafted
+    if steps + counted.num_tokens > MOST_STEPS:
+        raise fields.error("steps", f"must be at most {MOST_STEPS}, with the tokens", steps + counted.num_tokens)
+    if accepted > steps * window:
+        raise fields.error("accepted", f"must be at most {steps} steps of {window} tokens", accepted)
+    if drafted is not None and not accepted <= drafted <= steps * window:
+        rule = f"must lie between the {accepted} accepted and {steps} steps of {window} tokens (`windows`)"
+        raise fields.error("drafted", rule, drafted)
+    _check_histograms(fields, counted, window)
+    if steps - counted.num_emitted > accepted:
+        raise fields.error("steps", f"must be fewer than the {counted.num_tokens} tokens of the answer", steps)
+
+
+def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
+    key, drafted_key = counted.keys
+    if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
+        longest_kept = int(np.flatnonzero(counted.histogram)[-1])
+        rule = (
+            f"must be 0: no step keeps {longest_kept} tokens where drafts have at most {window}, the window (`windows`)"
+        )
+        raise fields.error(f"{key}[{longest_kept}]", rule, int(counted.histogram[longest_kept]))
+    if counted.histogram is None or counted.drafted_histogram is None:
+        return
+    if int(counted.drafted_histogram.sum()) != counted.num_steps:
+        rule = f"must add up to the {counted.num_steps} steps of {key}"
+        raise fields.error(drafted_key, rule, int(counted.drafted_histogram.sum()))
+    # Steps that kept at least so many tokens need as many that drafted them.
+    longest = max(len(counted.histogram), len(counted.drafted_histogram))
+    kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
+    if np.any(kept > drafted):
+        count = int(np.argmax(kept > drafted))
+        rule = f"must hold the {kept[count]} steps of {key} that kept {count} tokens or more"
+        raise fields.error(drafted_key, rule, int(drafted[count]))
+
+
+def _at_least(histogram: Ints, length: int) -> Ints:
+    """`[length]` how many there are of 0 or more, 1 or more, ..."""
+    padded = np.pad(histogram, (0, length - len(histogram)))
+    return np.cumsum(padded[::-1])[::-1]
+
+
+def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    """(accepted, drafted) tokens of each round, in no order."""
+    most: NDArray[np.int64] = np.full(counted.num_steps, window, np.int64)
+    total = counted.num_steps * window if counted.num_drafted is None else counted.num_drafted
+    if counted.histogram is None:
+        drafted = spread(total, np.zeros_like(most), most, generator)
+        surplus = counted.num_accepted + counted.num_steps - counted.num_emitted
+        return draw_accepted(counted.num_accepted, drafted, generator, one_keeps=max(surplus, 0)), drafted
+    accepted = np.repeat(np.arange(len(counted.histogram)), counted.histogram).astype(np.int64)
+    if counted.drafted_histogram is not None:
+        drafted = np.repeat(np.arange(len(counted.drafted_histogram)), counted.drafted_histogram).astype(np.int64)
+        return accepted, pair(accepted, drafted, generator)
+    return accepted, spread(total, accepted, most, generator)
+
+
+_ROUNDED = 0.0006  # logs round rates to three decimals, so that two that are equal may seem to rise
+_PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
+_TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
+_SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
+
+
+# Of each request the tokens of its prompt, 0 if unknown, and of its answer; one without any is left out.
+Lengths = Sequence[tuple[int, int]]
+
+
+def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_tokens: int) -> Lengths:
+    """So many requests that have these tokens in all, each as many as any other; raises TraceFormatError."""
+    if requests > MOST_REQUESTS:
+        raise fields.error("requests", f"must be at most {MOST_REQUESTS}", requests)
+    if max(output_tokens, prompt_tokens) > MOST * requests:
+        rule = f"must be at most {MOST} of each of the {requests} requests"
+        raise fields.error("tokens", rule, max(output_tokens, prompt_tokens))
+    return list(zip(_even(prompt_tokens, requests), _even(output_tokens, requests), strict=True))
+
+
+def lengths_of_benchmark(run: Fields) -> Lengths | None:
+    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither.
+
+    Raises:
+        TraceFormatError: lists of unequal length, counts that are none.
+    """
+    if "output_lens" in run:
+        outputs = run.counts("output_lens", least=0).tolist()
+        prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
+        check_equal(run, "total_output_tokens", (sum(outputs),), "the sum of output_lens")
+        if run.count("completed", least=0, default=0) > len(outputs):
+            raise run.error(
+                "completed", f"must be at most the {len(outputs)} answers of output_lens", run.values["completed"]
+            )
+        if len(prompts) != len(outputs):
+            raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
+        return list(zip(prompts, outputs, strict=True))
+    requests = run.count("completed", least=0, default=0)
+    tokens = run.known_count("total_output_tokens", least=0)
+    if not requests or not tokens:
+        return None
+    return even_lengths(run, requests, tokens, run.count("total_input_tokens", least=0, default=0))
+
+
+def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tuple[float, ...]:
+    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there.
+
+    Raises:
+        TraceFormatError: no rates, or a position that was kept more often than the one before it.
+    """
+    if not len(rates):
+        raise fields.error(key, "must hold a rate for each position", "none")
+    rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
+    if len(rising):
+        place = int(rising[0]) + 1
+        rule = f"must not exceed the rate before it, {rates[place - 1]:g}: drafts are kept from their beginning"
+        raise fields.error(f"{key}[{place}]", rule, float(rates[place]))
+    before = np.concatenate(([1.0], rates[:-1]))
+    hazards = np.divide(np.minimum(rates, before), before, out=np.zeros(len(rates)), where=before > 0)
+    return tuple(hazards.tolist())
+
+
+def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tuple[float, ...]:
+    """The one probability of all positions with which rounds of the window emit `length` tokens on average.
+
+    Raises:
+        TraceFormatError: a length that no round of the window has.
+    """
+    if not 1 <= length <= window + 1:
+        raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (`windows`)", length)
+    return (constant_hazard(length - 1, np.array([window])),)
+
+
+def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
+    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if it is not all.
+
+    Args:
+        ongoing: takes note.
+        lengths: of the requests; the prefill gives one token of each answer.
+        drafts: steps that drafted.
+        accepted: drafted tokens that stayed.
+    """
+    if lengths is None or not drafts or accepted is None:
+        return 1.0
+    plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
+    if plain <= 0:
+        return 1.0
+    note_plain(ongoing, plain / (plain + drafts))
+    return drafts / (plain + drafts)
+
+
+def note_plain(ongoing: Ongoing, share: float) -> None:
+    """Note the share of the steps that drafted nothing."""
+    ongoing.findings.remark(_PLAIN.format(share))
+
+
+def settled_window(
+    ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
+) -> int:
+    """Tokens on the deepest path of a draft, as the user or else the log says.
+
+    Args:
+        ongoing: takes note of a tree.
+        name: of the drafter.
+        fields: where all of it stood, for errors.
+        proposed: numbers of tokens that a step may have proposed, by the log's rates; None: it has none.
+        depth: as the log's settings or counts have it; None: it does not say.
+
+    Raises:
+        TraceFormatError: nobody says, or the log and the user contradict each other.
+    """
+    if depth is None and proposed is not None and len(proposed) == 1:
+        (depth,) = proposed
+    most = depth if proposed is None else max(proposed)
+    window = ongoing.drafters.window_of(name, fields, depth)
+    if most is not None and window > most:
+        raise fields.error("window", f"must be at most the {most} tokens that a step proposed (`windows`)", window)
+    if (proposed is not None and window not in proposed) or (depth is not None and window < depth):
+        ongoing.findings.remark(_TREE.format(window))
+    return window
+
+
+def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window: int) -> None:
+    """Note drafts shorter than the window; their rates are those of drafts, whatever ended them."""
+    if drafts > 0 and drafted < drafts * window:
+        ongoing.findings.remark(_SHORT.format(drafted / drafts, window))
+
+
+class StatedLog:
+    """A log that states acceptance for all its requests together, of one drafter that is not named.
+
+    Args:
+        files: one; raises TraceFormatError for more, since they would be logs of other requests.
+        ongoing: takes note.
+        several: whether there may be more, which tell of one server in the order of time.
+    """
+
+    def __init__(self, files: Sequence[Path], ongoing: Ongoing, *, several: bool = False) -> None:
+        if len(files) > 1 and not several:
+            raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
+        self.path = files[-1]
+        self.name = ongoing.drafters.name(DRAFTER, *files, prefilled=True, settled=True)
+        self._ongoing = ongoing
+
+    def requests(
+        self, fields: Fields, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+    ) -> Iterator[RoundsRequest]:
+        """Requests without rounds: those of the log, or as many as the user states.
+
+        Args:
+            fields: where all of it stood, for errors.
+            lengths: of the requests, None if the log does not know them.
+            hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
+            window: tokens drafted in a round.
+            drafting: share of the steps that draft at all.
+
+        Raises:
+            TraceFormatError: another window than the log's own; the log does not know its requests, and nobody
+                states them; or there is none with an answer.
+        """
+        stated = StatedAcceptance(hazards=hazards, drafting=drafting)
+        self._ongoing.drafters.state(self.name, fields, stated, window)
+        lengths = self._stated_lengths(fields) if lengths is None else lengths
+        empty = sum(1 for _, tokens in lengths if not tokens)
+        if empty == len(lengths):
+            raise fields.error("requests", "must hold an answer of at least one token", empty)
+        self._ongoing.findings.note(EMPTY, empty)
+        for number, (prompt, output) in enumerate(lengths, start=1):
+            if output:
+                request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
+                yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
+
+    def _stated_lengths(self, fields: Fields) -> Lengths:
+        """Those that the user states."""
+        load = self._ongoing.options.load
+        if load is None:
+            rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
+            raise fields.error("requests", rule, "nothing")
+        self._ongoing.findings.mattered.add("load")
+        requests = load.requests
+        return even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
+
+
+def _even(total: int, parts: int) -> list[int]:
+    each, more = divmod(total, parts)
+    return [each + (part < more) for part in range(parts)]
+
+
+_KS = ("k", "num_speculative_tokens", "num_spec_tokens", "speculative_num_steps", "draft_length", "max_draft_len")
+_LENGTHS = ("acceptance_length", "mean_acceptance_length", "accept_length", "accept_len", "al", "golden_al")
+_MOST_DEPTH = 8  # of names around a curve
+_MISS = 0.05  # of a length
+_FITTED = "lengths by K as fitted, since shares of drafts cannot rise with depth: {}"
+_BETWEEN = "the table has K = {}: lengths between are on a line, before the first at one rate"
+_LEAF = re.compile(r"( *)(?:\"([^\"]*)\"|([^\s:#\"'][^:#\"']*)) *:(?: +([^#]*?))? *(?:#.*)?")
+
+Curve = dict[int, float]
+
+
+def _sees(found: Fields) -> bool:
+    known = {*_KS, *_LENGTHS}
+    return (_is_row(found.values) and all(key.lower() in known for key in found.values)) or _is_table(found.values)
+
+
+def _is_table(values: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether an object holds lengths by K and nothing else, maybe within names."""
+    named = {key: value for key, value in values.items() if not key.startswith("_")}
+    if any(not isinstance(value, dict) for value in named.values()):
+        return all(_is_k(key) and type(value) in (int, float) for key, value in named.items())
+    return bool(named) and depth < _MOST_DEPTH and all(_is_table(value, depth + 1) for value in named.values())
+
+
+def _is_k(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key) < 5
+
+
+def _is_row(values: Mapping[str, Any]) -> bool:
+    keys = {key.lower() for key in values}
+    return bool(keys & {*_KS}) and bool(keys & {*_LENGTHS})
+
+
+def _sees_line(line: str) -> bool:
+    columns = {cell.strip().lower() for cell in line.split(",")}
+    return (
+        bool(columns & {*_KS} and columns & {*_LENGTHS})
+        or re.fullmatch(r" +[0-9]{1,4}: [0-9]\.[0-9]+\s*", line) is not None
+    )
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """As many requests as the user states."""
+    log = StatedLog(files, ongoing)
+    fields = Fields(str(log.path), {})
+    curves = _of_file(log.path)
+    if len(curves) != 1:
+        told = ", ".join(curves) or "none"
+        raise fields.error("curves", "must be one, of lengths by K: keep it alone in the file", told)
+    (curve,) = curves.values()
+    if not curve:
+        raise fields.error("curves", "must have a row, of a K and its length", "none")
+    window = max(curve)
+    shares = _shares(fields, ongoing, curve)
+    if len(curve) == 1:
+        ongoing.findings.forms.add("mean")
+    before = np.concatenate(([1.0], shares[:-1]))
+    hazards = np.divide(shares, before, out=np.zeros(window), where=before > 0)
+    yield from log.requests(fields, None, tuple(np.minimum(hazards, 1.0).tolist()), window=window)
+
+
+def _shares(fields: Fields, ongoing: Ongoing, curve: Curve) -> NDArray[np.float64]:
+    """`[W]` shares of drafts that keep each token; raises TraceFormatError for lengths that no shares come near."""
+    ks = sorted(curve)
+    parts, before = [], (0, 1.0)
+    for k in ks:
+        if not 1 <= curve[k] <= k + 1:
+            raise fields.error(f"K = {k}", f"must have a length in [1, {k + 1}]", curve[k])
+        places, more = k - before[0], curve[k] - before[1]
+        if before[0]:
+            parts.append(np.full(places, more / places))
+        else:
+            parts.append(constant_hazard(more, np.array([k])) ** np.arange(1, k + 1))
+        before = k, curve[k]
+    shares = _falling(np.concatenate(parts))
+    fitted = 1 + np.cumsum(shares)
+    missed = {k: float(fitted[k - 1]) for k in ks if abs(fitted[k - 1] - curve[k]) >= 0.005}
+    for k, length in missed.items():
+        if abs(length - curve[k]) > _MISS * curve[k]:
+            rule = f"must be near {length:.2f}: drafts cannot keep later tokens more often than earlier ones"
+            raise fields.error(f"K = {k}", rule, curve[k])
+    if missed:
+        ongoing.findings.remark(
+            _FITTED.format(", ".join(f"K = {k} {curve[k]:.2f} as {length:.2f}" for k, length in missed.items()))
+        )
+    if ks != [*range(1, max(ks) + 1)]:
+        ongoing.findings.remark(_BETWEEN.format(", ".join(map(str, ks))))
+    return shares
+
+
+def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The nearest numbers in [0, 1] that do not rise."""
+    blocks: list[tuple[float, int]] = []
+    for value in values.tolist():
+        mean, size = value, 1
+        while blocks and blocks[-1][0] < mean:
+            other, others = blocks.pop()
+            mean, size = (mean * size + other * others) / (size + others), size + others
+        blocks.append((mean, size))
+    level = np.repeat(np.array([mean for mean, _ in blocks], np.float64), [size for _, size in blocks])
+    return np.minimum(np.maximum(level, 0.0), 1.0)
+
+
+def _of_file(path: Path) -> dict[str, Curve]:
+    """The curves of a file by name."""
+    first = next(text_lines(path), (0, ""))[1].lstrip()
+    if first.startswith(("{", "[")):
+        objects = list(read_objects(path))
+        if all(_is_row(found.values) for found in objects):
+            return {"lengths": _of_rows(objects)}
+        return {name: curve for found in objects for name, curve in _curves(found, found.values)}
+    if "," in first and not first.startswith("#"):
+        return {"lengths": _of_rows(_csv_rows(path))}
+    found = _yaml(path)
+    return dict(_curves(found, found.values))
+
+
+def _of_rows(rows: Sequence[Fields]) -> Curve:
+    curve: Curve = {}
+    for row in rows:
+        keys = {key.lower(): key for key in row.values}
+        for key in keys:
+            if key not in (*_KS, *_LENGTHS):
+                rule = f"must be one of {', '.join(_KS)} or {', '.join(_LENGTHS)}: keep the rows and columns of one run"
+                raise row.error(key, rule, "another key")
+        k_key, length_key = (next((keys[one] for one in known if one in keys), known[0]) for known in (_KS, _LENGTHS))
+        k = row.count(k_key, least=1)
+        if k in curve:
+            raise row.error(k_key, "must be there once: keep the rows of one run", k)
+        curve[_checked(row, k_key, k)] = row.rate(length_key, most=MOST_WINDOW + 1)
+    return curve
+
+
+def _curves(found: Fields, values: Mapping[str, Any], name: str = "", depth: int = 0) -> Iterator[tuple[str, Curve]]:
+    """Those of an object whose keys are K or names; what lies under `_metadata` is none."""
+    ks = {key: value for key, value in values.items() if _is_k(key)}
+    if ks:
+        if len(ks) != len(values) or any(type(value) not in (int, float) for value in ks.values()):
+            raise found.error(name or "lengths", "must map each K to a length, and nothing else", ", ".join(values))
+        lengths = Fields(found.place, ks, f"{name}." if name else "")
+        yield (
+            name or "lengths",
+            {_checked(lengths, key, int(key)): lengths.rate(key, most=MOST_WINDOW + 1) for key in ks},
+        )
+        return
+    for key, value in values.items():
+        if isinstance(value, dict) and not key.startswith("_") and depth < _MOST_DEPTH:
+            yield from _curves(found, value, f"{name}/{key}" if name else key, depth + 1)
+
+
+def _checked(fields: Fields, key: str, k: int) -> int:
+    if not 1 <= k <= MOST_WINDOW:
+        raise fields.error(key, f"must be a K in [1, {MOST_WINDOW}]", k)
+    return k
+
+
+def _csv_rows(path: Path) -> list[Fields]:
+    numbered = list(text_lines(path))
+    try:
+        rows = list(csv.reader([text for _, text in numbered], strict=True))
+    except csv.Error as error:
+        raise TraceFormatError(path, "row", "must be cells with commas between", str(error)) from None
+    head = [cell.strip() for cell in rows[0]]
+    found: list[Fields] = []
+    for (number, text), cells in zip(numbered[1:], rows[1:], strict=False):
+        place = f"{path}: line {number}"
+        if len(cells) != len(head):
+            raise TraceFormatError(place, "row", f"must have {len(head)} cells as the head has", text.strip())
+        found.append(Fields(place, {key: _number(cell.strip()) for key, cell in zip(head, cells, strict=True)}))
+    return found
+
+
+def _yaml(path: Path) -> Fields:
+    """Names, and numbers by K, each on a line of its own, indented by what they belong to."""
+    top: dict[str, Any] = {}
+    around: list[tuple[int, dict[str, Any]]] = [(-1, top)]
+    for number, text in text_lines(path):
+        line = text.rstrip()
+        if line.lstrip().startswith("#"):
+            continue
+        place, match = f"{path}: line {number}", _LEAF.fullmatch(line)
+        if match is None:
+            raise TraceFormatError(place, "line", "must be NAME: or K: LENGTH", line.strip()[:80])
+        indent, key, value = len(match[1]), (match[2] or match[3]).strip(), match[4]
+        while around[-1][0] >= indent:
+            around.pop()
+        inside = around[-1][1]
+        if key in inside:
+            raise TraceFormatError(place, key, "must be there once", "twice")
+        if value:
+            inside[key] = _number(value)
+        else:
+            inside[key] = {}
+            around.append((indent, inside[key]))
+    return Fields(str(path), top)
+
+
+def _number(text: str) -> int | float | str:
+    """A whole number, one with a point, or the text itself."""
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,15}", text) else text
+
+
+ACCEPTANCE_BY_K = Format(**described("acceptance-by-k"), read=_read, sees=_sees, sees_line=_sees_line)
+
+
+_ALL_KEPT = (
+    "nothing that {} drafted was ever refused{}, which is unlikely: some engines count only what was kept whole "
+    "(llama.cpp on hybrid models), or the text was a copy"
+)
+_WHOLE = 1 - 1e-9  # a probability that was found by halving
+_NO_DRAFTS = "nothing in these files tells of drafts: every answer is taken to be the target's alone"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """What was kept of one drafter: tokens, whether any was refused, and the kept counts of rounds that do not say."""
+
+    tokens: int = 0
+    any_refused: bool = False
+    least: int | None = None
+    most: int = 0
+
+
+class KeptTokens:
+    """Looks at requests as they pass. Final."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._any_request = False
+
+    def see(self, request: RoundsRequest) -> None:
+        """Take note of a request's rounds."""
+        self._any_request = True
+        for name, rounds in request.rounds.items():
+            kept = self._kept.setdefault(name, _Kept())
+            kept.tokens += int(rounds.accepted.sum())
+            silent = rounds.drafted == UNKNOWN_DRAFTED
+            kept.any_refused |= bool(np.any(~silent & (rounds.drafted != rounds.accepted)))
+            if silent.any():
+                counts = rounds.accepted[silent]
+                kept.least = int(counts.min()) if kept.least is None else min(kept.least, int(counts.min()))
+                kept.most = max(kept.most, int(counts.max()))
+
+    def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
+        """What to say once all requests were seen.
+
+        Args:
+            drafters: of the recording.
+        """
+        drafters = list(drafters)
+        if self._any_request and not drafters:
+            return [_NO_DRAFTS]
+        return [words for one in drafters if (words := self._of(one))]
+
+    def _of(self, drafter: DrafterInfo) -> str:
+        if drafter.stated is not None:
+            return _ALL_KEPT.format(drafter.name, "") if min(drafter.stated.hazards) >= _WHOLE else ""
+        kept = self._kept.get(drafter.name, _Kept())
+        whole = kept.most if drafter.window is None else drafter.window
+        refused = kept.any_refused or (kept.least is not None and kept.least < whole)
+        if refused or not kept.tokens:
+            return ""
+        return _ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)")

@@ -1,0 +1,662 @@
+"""A profile in memory and as one Parquet file: a row per measured shape, what it says of itself in the header.
+
+What a forward's seconds depend on, beside the model.
+
+What is known of the seconds of one member's forwards, beside the shapes that were measured.
+
+What a profile says of itself: whose seconds these are, and what an operation costs beside its forwards.
+
+Letters: S measured shapes.
+
+Seconds of a member's forwards between the shapes that were measured.
+
+When the weights of each member were read last.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from math import inf, isfinite
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
+
+from ..base.files import kept_folder, whole_file
+from .errors import TraceFormatError
+from .meta import MOST_SECONDS, Record, Version
+
+
+class BatchShape(NamedTuple):
+    """The rows of one forward.
+
+    Attributes:
+        num_rows: requests, >= 1.
+        new_tokens: fed, over all rows.
+        longest: tokens fed of the row with the most; the others are padded to it where rows look at each other.
+        num_slots: of the row that holds the most when the forward is done; all rows look at so many.
+        apart: whether the rows do not stand side by side in the cache, so that keys and values are gathered.
+    """
+
+    num_rows: int
+    new_tokens: int
+    longest: int
+    num_slots: int
+    apart: bool = False
+
+    @property
+    def padding(self) -> int:
+        """Tokens by which rows are filled up to the longest."""
+        return self.num_rows * self.longest - self.new_tokens
+
+
+Seconds = Field(default=0.0, ge=0, le=MOST_SECONDS)
+
+
+class SmoothForward(Record):
+    """Seconds of one model's forward for shapes that were not measured, shaped as a roofline is.
+
+    intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_context_token_s x tokens held
+    + per_pair_s x new tokens x tokens held per row.
+
+    Attributes:
+        intercept_s, per_row_s, per_new_token_s, per_context_token_s, per_pair_s: none negative.
+        held_out_error: median relative error on measured shapes that a fit did not see; None if there were too few of
+            them to leave any out, so that nobody knows.
+    """
+
+    intercept_s: float = Seconds
+    per_row_s: float = Seconds
+    per_new_token_s: float = Seconds
+    per_context_token_s: float = Seconds
+    per_pair_s: float = Seconds
+    held_out_error: float | None = Field(ge=0)
+
+    def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
+        """Of one forward; tokens over all rows."""
+        return (
+            self.intercept_s
+            + self.per_row_s * num_rows
+            + self.per_new_token_s * new_tokens
+            + self.per_context_token_s * context_tokens
+            + self.per_pair_s * new_tokens * context_tokens / num_rows
+        )
+
+
+class UnevenRows(Record):
+    """Seconds of a forward beyond those of one with as many tokens in rows of equal length, side by side.
+
+    per_padding_s x padding + per_padding_pair_s x padding x slots, and, if the rows are apart,
+    apart_s + per_gathered_slot_s x rows x slots.
+
+    Attributes:
+        per_padding_s, per_padding_pair_s, apart_s, per_gathered_slot_s: none negative.
+    """
+
+    per_padding_s: float = Seconds
+    per_padding_pair_s: float = Seconds
+    apart_s: float = Seconds
+    per_gathered_slot_s: float = Seconds
+
+    def seconds(self, shape: BatchShape) -> float:
+        """Of one forward."""
+        num_slots = shape.num_slots
+        seconds = shape.padding * (self.per_padding_s + self.per_padding_pair_s * num_slots)
+        if shape.apart:
+            seconds += self.apart_s + self.per_gathered_slot_s * shape.num_rows * num_slots
+        return seconds
+
+
+class AfterAway(Record):
+    """A forward of one row that was run again and again, each time so long after the one before.
+
+    Attributes:
+        new_tokens: >= 1.
+        away_s: seconds since its weights were read, >= 0; 0 for a forward right after another.
+        seconds: median of its repeats, > 0.
+        spread: half of the range between the quartiles, as a share of the median, >= 0.
+    """
+
+    new_tokens: int = Field(ge=1)
+    away_s: float = Field(ge=0, le=MOST_SECONDS)
+    seconds: float = Field(gt=0, le=MOST_SECONDS)
+    spread: float = Field(ge=0, le=MOST_SECONDS)
+
+
+class Reload(Record):
+    """How much longer a forward takes when the same weights were read a while before, not just before.
+
+    What runs meanwhile, on this machine's other processors too, pushes weights out of the caches.
+    Letters: T numbers of new tokens, A times away.
+
+    Attributes:
+        new_tokens: `[T]` over all rows, strictly increasing, >= 1.
+        away_s: `[A]` seconds since the weights were read, strictly increasing, > 0.
+        longer_s: `[T, A]` seconds on top of those of a forward right after another, >= 0.
+    """
+
+    new_tokens: tuple[int, ...] = Field(min_length=1)
+    away_s: tuple[float, ...] = Field(min_length=1)
+    longer_s: tuple[tuple[float, ...], ...]
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "Reload":
+        shape = {len(line) for line in self.longer_s}
+        if len(self.longer_s) != len(self.new_tokens) or shape != {len(self.away_s)}:
+            raise ValueError("longer_s must have a line for each of new_tokens, each as long as away_s")
+        for name, axis in (("new_tokens", self.new_tokens), ("away_s", self.away_s)):
+            if any(a >= b for a, b in pairwise((0, *axis))):
+                raise ValueError(f"{name} must be strictly increasing from above 0")
+        if not all(0 <= seconds < inf for line in self.longer_s for seconds in line):
+            raise ValueError("longer_s must be >= 0 and finite")
+        return self
+
+
+# New tokens of a row up to which a forward is taken for a verification; a longer one reads a prompt.
+MOST_JUDGED = 20
+
+
+class Longer(Record):
+    """Seconds by which forwards take longer than was foreseen, by their new tokens; may be negative.
+
+    Linear between the numbers that were seen and constant beyond. Nothing is known of forwards that read a prompt.
+
+    Attributes:
+        new_tokens: over all rows, strictly increasing, >= 1; none if nothing was seen.
+        longer_s: for each.
+    """
+
+    new_tokens: tuple[int, ...] = ()
+    longer_s: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "Longer":
+        if len(self.new_tokens) != len(self.longer_s) or any(a >= b for a, b in pairwise((0, *self.new_tokens))):
+            raise ValueError("new_tokens must be strictly increasing from >= 1, with longer_s for each")
+        if not all(isfinite(seconds) for seconds in self.longer_s):
+            raise ValueError("longer_s must be finite")
+        return self
+
+    def seconds(self, shape: BatchShape) -> float:
+        """Of one forward."""
+        if not self.new_tokens or shape.longest > MOST_JUDGED:
+            return 0.0
+        right = min(bisect_left(self.new_tokens, shape.new_tokens), len(self.new_tokens) - 1)
+        left = max(right - 1, 0)
+        low, high = self.new_tokens[left], self.new_tokens[right]
+        share = 1.0 if left == right else min(1.0, (shape.new_tokens - low) / (high - low))
+        return self.longer_s[left] + share * (self.longer_s[right] - self.longer_s[left])
+
+
+class InDecoding(Record):
+    """What was seen of forwards in decoding beyond all that was measured of them on their own.
+
+    Code that runs in between pushes that of the forward out of the nearest caches, for one.
+
+    Attributes:
+        first: of an operation.
+        later: of a draft, right after another.
+    """
+
+    first: Longer = Longer()
+    later: Longer = Longer()
+
+
+CPU = "cpu"  # the device of models that run on no accelerator
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class BesideForwards(Record):
+    """Seconds of one operation that are no forward's.
+
+    per_op_s + per_forward_s x forwards + per_row_s x rows + per_token_s x tokens. Choosing tokens, placing them in
+    caches, rolling back, bookkeeping, and the loop until the next operation.
+
+    Attributes:
+        per_op_s: once, 0 to 1e9.
+        per_forward_s: for each forward of the operation, 0 to 1e9.
+        per_row_s: for each request of the operation, 0 to 1e9.
+        per_token_s: for each token drafted, or judged and written, over all rows, 0 to 1e9.
+    """
+
+    per_op_s: float = Seconds
+    per_forward_s: float = Seconds
+    per_row_s: float = Seconds
+    per_token_s: float = Seconds
+
+    def seconds(self, num_forwards: int, num_rows: int, num_tokens: int) -> float:
+        """Of one operation."""
+        once_s = self.per_op_s + self.per_forward_s * num_forwards
+        return once_s + self.per_row_s * num_rows + self.per_token_s * num_tokens
+
+
+class ProfiledMember(Record):
+    """One member as it was measured.
+
+    Attributes:
+        name: in the pool.
+        parameters: of its model.
+        dtype: of its weights.
+        forward: how it ran, `fused` or `modules`.
+        smooth: for shapes beyond the grid.
+        uneven: what rows of unequal length cost.
+        after_away: forwards after times away, as they were measured.
+        reload: what it costs that its weights were not read just before, made of these.
+        in_decoding: what was seen of its forwards in decoding beyond that.
+        drafting, verifying: what its operations cost beside their forwards.
+        shares: by other member, the share of this one's weights that are the other's as well, above 0 to 1.
+    """
+
+    name: str
+    parameters: int = Field(ge=1)
+    dtype: str
+    forward: str
+    smooth: SmoothForward
+    uneven: UnevenRows
+    after_away: tuple[AfterAway, ...]
+    reload: Reload
+    in_decoding: InDecoding = InDecoding()
+    drafting: BesideForwards
+    verifying: BesideForwards
+    shares: dict[str, Share] = Field(default_factory=dict)
+
+    @field_validator("after_away")
+    @classmethod
+    def _whole(cls, cells: tuple[AfterAway, ...]) -> tuple[AfterAway, ...]:
+        known = {(cell.new_tokens, cell.away_s) for cell in cells}
+        counts, times = {count for count, _ in known}, {away_s for _, away_s in known}
+        if len(cells) != len(counts) * len(times) or len(known) != len(cells) or 0.0 not in times or len(times) < 2:
+            raise ValueError("must hold each number of new tokens once, right after another and after each time away")
+        return cells
+
+    def beside(self, kind: Literal["draft", "verify"]) -> BesideForwards:
+        """What its operations of one kind cost beside their forwards."""
+        return self.drafting if kind == "draft" else self.verifying
+
+
+class ProfileMeta(Record):
+    """What stands in a profile's header.
+
+    Attributes:
+        format, version: of the file.
+        pool: name of the pool.
+        forced: whether its models have random weights, and a recording decided what they accepted.
+        members: that have a model, in level order.
+        processor: of the machine.
+        device: the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target.
+        threads: torch used.
+        torch, transformers, paceline: versions.
+        cache: kind of cache.
+        sampling: mode that the operations were measured with.
+        products: which product multiplied which weight with how many tokens, a line for each weight shape.
+        measured_at: when it was finished.
+        drift: relative change of a shape's seconds from the beginning to the end, median over shapes.
+        left_out: shapes that were asked for and not measured, in words.
+        lookup: what drafts by prompt lookup cost, the lookup among it.
+        decide_s: seconds that a policy takes for a step, deciding and learning, by the name of its class.
+    """
+
+    format: Literal["paceline-profile"] = "paceline-profile"
+    version: Version = 1
+    pool: str
+    forced: bool = False
+    members: tuple[ProfiledMember, ...] = Field(min_length=1)
+    processor: str
+    device: str
+    threads: int = Field(ge=1)
+    torch: str
+    transformers: str
+    paceline: str
+    cache: str
+    sampling: str
+    products: tuple[str, ...] = ()
+    measured_at: AwareDatetime
+    drift: float = Field(ge=0)
+    left_out: tuple[str, ...] = ()
+    lookup: BesideForwards
+    decide_s: dict[str, float]
+
+    @property
+    def hardware(self) -> str:
+        """The machine in a few words."""
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        where = self.processor if self.device == CPU else f"{self.device} with {self.processor}"
+        return f"{where}, {threads}"
+
+
+ENDING = ".profile"
+_KEY = b"paceline"
+
+
+class Shape(NamedTuple):
+    """A measured forward.
+
+    Attributes:
+        member: whose.
+        rows: requests in it, >= 1.
+        new_tokens: fed for each row, >= 1.
+        context_tokens: held by each row before, >= 0.
+        seconds: median of its repeats.
+        spread: half of the range between the quartiles, as a share of the median.
+    """
+
+    member: str
+    rows: int
+    new_tokens: int
+    context_tokens: int
+    seconds: float
+    spread: float
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """Which shape it is, whatever it took."""
+        return self[:4]
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("member", pa.string(), nullable=False),
+        pa.field("rows", pa.int32(), nullable=False),
+        pa.field("new_tokens", pa.int32(), nullable=False),
+        pa.field("context_tokens", pa.int32(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("spread", pa.float64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Seconds measured on one machine.
+
+    Attributes:
+        meta: whose they are.
+        shapes: `[S]` every member's forwards.
+        file: that it was read from; None of one that was just measured. No part of what makes two profiles equal.
+    """
+
+    meta: ProfileMeta
+    shapes: tuple[Shape, ...]
+    file: Path | None = field(default=None, compare=False)
+
+    def of(self, member: str) -> tuple[Shape, ...]:
+        """The shapes of one member."""
+        return tuple(shape for shape in self.shapes if shape.member == member)
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile, whole or not at all; raises OSError naming `path`."""
+    columns = [
+        pa.array(values, field.type) for values, field in zip(zip(*profile.shapes, strict=True), SCHEMA, strict=True)
+    ]
+    table = pa.Table.from_arrays(columns, schema=SCHEMA.with_metadata({_KEY: profile.meta.model_dump_json()}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part:
+        pq.write_table(table, part)
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile from its file.
+
+    Raises:
+        TraceFormatError: no such file, or one that breaks the format; one line.
+    """
+    if not path.is_file():
+        raise TraceFormatError(path, "profile", "must be a file", "a directory" if path.is_dir() else "nothing there")
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceFormatError(path, "profile", "must be a Parquet file", str(error)) from None
+    meta = _meta_of(path, table.schema)
+    if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
+        raise TraceFormatError(path, "columns", f"must be {', '.join(SCHEMA.names)}, without nulls", table.schema.names)
+    shapes = tuple(Shape(**row) for row in table.to_pylist())
+    _check(path, meta, shapes)
+    return Profile(meta=meta, shapes=shapes, file=path)
+
+
+def profiles_folder() -> Path:
+    """Where profiles of this machine are kept."""
+    return kept_folder() / "profiles"
+
+
+def profiles_here(processor: str) -> Iterator[tuple[Path, ProfileMeta | TraceFormatError]]:
+    """Files of profiles that were kept on this machine and what each says of itself, or why it cannot; newest first.
+
+    One that cannot say it has its place by when the file was written.
+    """
+    found: list[tuple[datetime, Path, ProfileMeta | TraceFormatError]] = []
+    for path in profiles_folder().glob(f"*{ENDING}"):
+        try:
+            meta = _meta_of(path, pq.read_schema(path))
+        except TraceFormatError as error:
+            found.append((_written_at(path), path, error))
+        except (OSError, pa.ArrowException) as error:
+            refused = TraceFormatError(path, "profile", "must be a Parquet file", str(error))
+            found.append((_written_at(path), path, refused))
+        else:
+            if meta.processor == processor:
+                found.append((meta.measured_at, path, meta))
+    yield from ((path, said) for _, path, said in sorted(found, key=lambda one: one[:2], reverse=True))
+
+
+def _written_at(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+
+
+def _meta_of(path: Path, schema: pa.Schema) -> ProfileMeta:
+    header = (schema.metadata or {}).get(_KEY)
+    if header is None:
+        raise TraceFormatError(path, "profile", "must have the header of a profile", "none")
+    try:
+        return ProfileMeta.model_validate_json(header)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or "header"
+        raise TraceFormatError(path, field, first["msg"], first["input"]) from None
+
+
+def _check(path: Path, meta: ProfileMeta, shapes: tuple[Shape, ...]) -> None:
+    members = {member.name for member in meta.members}
+    seen = set()
+    for shape in shapes:
+        if shape.member not in members:
+            raise TraceFormatError(path, "member", f"must be one of {', '.join(sorted(members))}", shape.member)
+        if shape.rows < 1 or shape.new_tokens < 1 or shape.context_tokens < 0 or not 0 < shape.seconds < float("inf"):
+            raise TraceFormatError(path, "shape", "must have rows, tokens and seconds that can be", tuple(shape))
+        if shape[:4] in seen:
+            raise TraceFormatError(path, "shape", "must be there once", shape[:4])
+        seen.add(shape[:4])
+    missing = members - {shape.member for shape in shapes}
+    if missing:
+        raise TraceFormatError(path, "member", "must have measured shapes", sorted(missing)[0])
+
+
+class ProfiledForwards:
+    """Seconds of one member's forwards.
+
+    Between measured shapes they are linear in the new tokens and the tokens held of a row, then linear in rows. Beyond,
+    the smooth model answers.
+
+    Args:
+        shapes: measured, of this member.
+        smooth: for all others; None where there is none yet.
+
+    Attributes:
+        smooth: as given.
+        beyond: whether it has had to ask the smooth model.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], smooth: SmoothForward | None) -> None:
+        self.smooth = smooth
+        self.beyond = False
+        self._by_rows = {
+            rows: _Slice([shape for shape in shapes if shape.rows == rows])
+            for rows in sorted({shape.rows for shape in shapes})
+        }
+        self._rows = list(self._by_rows)
+
+    def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
+        """Of a forward with rows of equal length, right after another; tokens over all rows.
+
+        Raises:
+            ValueError: a shape beyond those measured where nothing is smooth yet.
+        """
+        measured = self.measured(num_rows, new_tokens, context_tokens)
+        if measured is not None:
+            return measured
+        if self.smooth is None:
+            raise ValueError(
+                f"no shape near {num_rows} rows of {new_tokens} tokens after {context_tokens} was measured"
+            )
+        self.beyond = True
+        return self.smooth.seconds(num_rows, new_tokens, context_tokens)
+
+    def even_seconds(self, shape: BatchShape) -> float:
+        """Of a forward with as many tokens in rows of equal length that look at as many slots, side by side."""
+        return self.seconds(shape.num_rows, shape.new_tokens, shape.num_rows * shape.num_slots - shape.new_tokens)
+
+    def measured(self, num_rows: int, new_tokens: int, context_tokens: float) -> float | None:
+        """As `seconds`, between measured shapes; None beyond them."""
+        rows = self._rows
+        each, held = new_tokens / num_rows, context_tokens / num_rows
+        right = bisect_left(rows, num_rows)
+        if right == len(rows) or num_rows < rows[0]:
+            return None
+        upper = self._by_rows[rows[right]].seconds(each, held)
+        if upper is None or rows[right] == num_rows:
+            return upper
+        lower = self._by_rows[rows[right - 1]].seconds(each, held)
+        if lower is None:
+            return None
+        share = (num_rows - rows[right - 1]) / (rows[right] - rows[right - 1])
+        return lower + share * (upper - lower)
+
+
+class ForwardsInDecoding:
+    """Seconds of one member's forwards among those of others, with rows of unequal length.
+
+    Args:
+        forwards: of the member, on their own.
+        uneven: what unequal rows cost.
+        reload: what it costs that weights were not read just before.
+        in_decoding: what was seen beyond that.
+    """
+
+    def __init__(self, forwards: ProfiledForwards, uneven: UnevenRows, reload: Reload, in_decoding: InDecoding) -> None:
+        self.forwards = forwards
+        self._uneven = uneven
+        self._in_decoding = in_decoding
+        self._tokens = reload.new_tokens
+        self._away_s = (0.0, *reload.away_s)
+        self._longer_s = tuple((0.0, *line) for line in reload.longer_s)
+
+    def seconds(self, shape: BatchShape, *, first: bool) -> float:
+        """Of a forward, the first of its operation or a later one; without the reload."""
+        known = self._in_decoding.first if first else self._in_decoding.later
+        alone_s = self.forwards.even_seconds(shape) + self._uneven.seconds(shape)
+        # What was seen of other shapes must not make of a short forward none at all.
+        return max(alone_s + known.seconds(shape), alone_s / 2)
+
+    def reloads_s(self, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
+        """Seconds on top, by shares of the weights and how long ago these were read (`WeightsRead.away`)."""
+        return sum(share * self.reload_s(new_tokens, away_s) for share, away_s in away)
+
+    def reload_s(self, new_tokens: int, away_s: float) -> float:
+        """Seconds on top if the weights were read so long before; linear between what was measured, else constant."""
+        away = self._away_s
+        right = min(bisect_left(away, away_s), len(away) - 1)
+        left = max(right - 1, 0)
+        share = min(1.0, (away_s - away[left]) / (away[right] - away[left])) if right else 0.0
+        tokens = self._tokens
+        upper = min(bisect_left(tokens, new_tokens), len(tokens) - 1)
+        lower = max(upper - 1, 0)
+        above, below = ((line[left] + share * (line[right] - line[left])) for line in
+                        (self._longer_s[upper], self._longer_s[lower]))  # fmt: skip
+        if upper == lower or new_tokens >= tokens[upper]:
+            return above
+        return below + (new_tokens - tokens[lower]) / (tokens[upper] - tokens[lower]) * (above - below)
+
+
+def forwards_of(profile: Profile, member: ProfiledMember) -> ForwardsInDecoding:
+    """What a profile knows of one of its members."""
+    on_its_own = ProfiledForwards(profile.of(member.name), member.smooth)
+    return ForwardsInDecoding(on_its_own, member.uneven, member.reload, member.in_decoding)
+
+
+class _Slice:
+    """Seconds of one member's forwards with one number of rows, by new tokens and tokens held of a row."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        self._new_tokens = sorted({shape.new_tokens for shape in shapes})
+        self._contexts: list[list[int]] = []
+        self._seconds: list[list[float]] = []
+        for new_tokens in self._new_tokens:
+            line = sorted((shape.context_tokens, shape.seconds) for shape in shapes if shape.new_tokens == new_tokens)
+            self._contexts.append([context for context, _ in line])
+            self._seconds.append([seconds for _, seconds in line])
+
+    def seconds(self, new_tokens: float, context_tokens: float) -> float | None:
+        """Of one forward; None beyond what was measured."""
+        counts = self._new_tokens
+        right = bisect_left(counts, new_tokens)
+        if right == len(counts) or new_tokens < counts[0]:
+            return None
+        upper = self._at(right, context_tokens)
+        if upper is None or counts[right] == new_tokens:
+            return upper
+        lower = self._at(right - 1, context_tokens)
+        if lower is None:
+            return None
+        share = (new_tokens - counts[right - 1]) / (counts[right] - counts[right - 1])
+        return lower + share * (upper - lower)
+
+    def _at(self, place: int, context_tokens: float) -> float | None:
+        """With one of the measured numbers of new tokens."""
+        contexts, seconds = self._contexts[place], self._seconds[place]
+        if not contexts[0] <= context_tokens <= contexts[-1]:
+            return None
+        right = bisect_left(contexts, context_tokens)
+        if contexts[right] == context_tokens:
+            return seconds[right]
+        share = (context_tokens - contexts[right - 1]) / (contexts[right] - contexts[right - 1])
+        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+
+
+class WeightsRead:
+    """Mutated by `note`.
+
+    Args:
+        shares: by member, the share of its weights that each other member reads as well.
+    """
+
+    def __init__(self, shares: Mapping[str, Mapping[str, float]]) -> None:
+        self._shares = shares
+        self._read_at_s: dict[str, float] = {}
+
+    def note(self, member: str, now_s: float) -> None:
+        """A forward of the member is done."""
+        self._read_at_s[member] = now_s
+
+    def away(self, member: str, now_s: float) -> list[tuple[float, float]]:
+        """Shares of a member's weights, 1 in all, and how many seconds ago each was read; infinite for never.
+
+        Of two others that read parts of them, the smaller part is taken for one of the larger.
+        """
+        own_s = self._since(member, now_s)
+        shares = self._shares.get(member, {})
+        others = sorted((self._since(other, now_s), share) for other, share in shares.items())
+        parts, covered = [], 0.0
+        for away_s, share in others:
+            if away_s < own_s and share > covered:
+                parts.append((share - covered, away_s))
+                covered = share
+        return [*parts, (1.0 - covered, own_s)]
+
+    def _since(self, member: str, now_s: float) -> float:
+        return now_s - self._read_at_s.get(member, -inf)

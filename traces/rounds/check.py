@@ -1,0 +1,350 @@
+"""What must hold of an imported recording, checked on columns piece by piece; the first breach is named.
+
+What an imported recording holds, as plain data: for `paceline trace inspect`.
+
+Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `columns`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..folder import META, REQUESTS, ROUNDS, ROUNDS_FILES, size_of
+from ..meta import MOST
+from ..recording import Summary, by_tag
+from .columns import RoundsColumns, spans
+from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsMeta, RoundsRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSummary:
+    """What was recorded of one method on some requests: a drafter with the target, or the target alone.
+
+    Attributes:
+        num_requests: that the method ran on.
+        num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
+        num_plain: of those, plain steps.
+        num_placed: of those, rounds of which the log does not say where they stood.
+        tokens_per_round: mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also
+            where it no longer stands in the text; None without rounds.
+        censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
+        known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
+            starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
+            None without rounds.
+        token_s: measured seconds of whole answers per output token; None if not measured.
+        draft_s: mean seconds of drafting per round, over rounds that know them; None if none does.
+        verify_s: mean seconds of the target's forward per round, over rounds that know them; None if none does.
+    """
+
+    num_requests: int
+    num_rounds: int = 0
+    num_plain: int = 0
+    num_placed: int = 0
+    tokens_per_round: float | None = None
+    censored_share: float | None = None
+    known_share: float | None = None
+    token_s: float | None = None
+    draft_s: float | None = None
+    verify_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsGroup:
+    """Requests of one tag, or of all tags.
+
+    Attributes:
+        num_requests: in the group.
+        num_prompt_tokens: all together, as far as they are known.
+        num_output_tokens: all together: the target's own text, or the first method's where the target never ran alone.
+        methods: by drafter in level order; "" is the target alone, last, where its seconds were measured.
+    """
+
+    num_requests: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    methods: dict[str, MethodSummary]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsSummary(Summary[RoundsMeta, RoundsGroup]):
+    """An imported recording at a glance.
+
+    Attributes:
+        num_texts: requests whose output tokens are known.
+    """
+
+    num_texts: int
+
+
+def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:
+    """Count and average an imported recording; `path` is where it was read from, if it was."""
+    return RoundsSummary(
+        meta=meta,
+        total=_summarise_group(meta, requests),
+        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag(requests).items()},
+        num_texts=sum(1 for request in requests if request.output),
+        size_bytes=size_of(path, ROUNDS_FILES),
+    )
+
+
+def acceptance_lengths(rounds: Rounds, length: int) -> NDArray[np.int32]:
+    """`[R]` tokens of each round in a text of `length` tokens, the target's own counted even where the end drops it."""
+    tokens: NDArray[np.int32] = np.minimum(rounds.accepted, length - rounds.start) + 1
+    return tokens
+
+
+def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> RoundsGroup:
+    methods = {drafter.name: _summarise_drafter(drafter, requests) for drafter in meta.drafters}
+    alone = _token_s(TARGET_ALONE, requests)
+    if alone is not None:
+        measured = sum(1 for request in requests if TARGET_ALONE in request.num_tokens)
+        methods[TARGET_ALONE] = MethodSummary(num_requests=measured, token_s=alone)
+    return RoundsGroup(
+        num_requests=len(requests),
+        num_prompt_tokens=sum(request.prompt_tokens for request in requests),
+        num_output_tokens=sum(request.length(TARGET_ALONE) for request in requests),
+        methods=methods,
+    )
+
+
+def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) -> MethodSummary:
+    name = drafter.name
+    ran = [(request.rounds[name], request.length(name)) for request in requests if name in request.rounds]
+    num_rounds = sum(len(rounds.start) for rounds, _ in ran)
+    positions = sum(length for _, length in ran)
+    tokens = sum(int(acceptance_lengths(rounds, length).sum()) for rounds, length in ran)
+    plain = sum(int((rounds.drafted == 0).sum()) for rounds, _ in ran)
+    censored = sum(int((rounds.censored(drafter.window) & (rounds.drafted != 0)).sum()) for rounds, _ in ran)
+    known = sum(_num_known(drafter, rounds, length) for rounds, length in ran)
+    return MethodSummary(
+        num_requests=sum(1 for request in requests if name in request.rounds or name in request.num_tokens),
+        num_rounds=num_rounds,
+        num_plain=plain,
+        num_placed=sum(int(rounds.where_placed.sum()) for rounds, _ in ran),
+        tokens_per_round=tokens / num_rounds if num_rounds else None,
+        censored_share=censored / (num_rounds - plain) if num_rounds > plain else None,
+        known_share=known / positions if num_rounds else None,
+        token_s=_token_s(name, requests),
+        draft_s=_mean([rounds.draft_s for rounds, _ in ran]),
+        verify_s=_mean([rounds.verify_s for rounds, _ in ran]),
+    )
+
+
+def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
+    """Output positions the rounds speak of, each counted once."""
+    told = ~rounds.where_placed
+    if drafter.by_start:
+        return int(told.sum())
+    starts, judged = rounds.start[told], (rounds.accepted + ~rounds.censored(drafter.window))[told]
+    ends = np.minimum(starts + judged, length)
+    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
+    return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
+
+
+def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
+    """Seconds of the measured answers over their tokens."""
+    measured = [request for request in requests if method in request.wall_s]
+    tokens = sum(request.num_tokens[method] for request in measured)
+    return sum(request.wall_s[method] for request in measured) / tokens if measured else None
+
+
+def _mean(parts: Sequence[NDArray[np.float64] | None]) -> float | None:
+    """Mean over what is known."""
+    known = [values[~np.isnan(values)] for values in parts if values is not None]
+    count = sum(len(values) for values in known)
+    return sum(float(values.sum()) for values in known) / count if count else None
+
+
+# A field, which of its values are wrong, the rule, the values, and how many there are of each request, or None for one.
+_Rule = tuple[str, NDArray[np.bool_], str, NDArray[Any], NDArray[np.int64] | None]
+
+
+class RoundsCheck:
+    """Checks the pieces of one recording in file order, then what only its end and its meta can tell."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids: set[str] = set()
+        self._named: dict[str, str] = {}
+        self._most: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def add(self, columns: RoundsColumns) -> None:
+        """Refuse a piece that breaks a rule by itself or beside those before it.
+
+        Raises:
+            TraceFormatError: see `docs/trace-format.md` for the list.
+        """
+        self._check_ids(columns)
+        self._check_values(columns)
+        limits = self._check_names(columns)
+        piece = _Piece(columns=columns, path=self._path, limits=limits)
+        piece.check_starts()
+        piece.check_counts()
+        piece.check_seconds()
+        for field, values in (("accepted", columns.rounds.accepted), ("drafted", columns.rounds.drafted)):
+            self._note_most(field, values, piece)
+
+    def finish(self, meta: RoundsMeta) -> None:
+        """Refuse a recording without requests, or one that its meta does not fit."""
+        if not self._ids:
+            raise TraceFormatError(self._path / REQUESTS, "id", "must name at least one request", [])
+        known = {TARGET_ALONE, *meta.drafter_names}
+        for name, request_id in self._named.items():
+            if name not in known:
+                rule = f"must be a drafter of {META}, {list(meta.drafter_names)} (request {request_id!r})"
+                raise TraceFormatError(self._path / REQUESTS, "drafters", rule, name)
+        for drafter in meta.drafters:
+            for field in ("accepted", "drafted"):
+                most, request_id = self._most.get((field, drafter.name), (0, ""))
+                if drafter.window is not None and most > drafter.window:
+                    rule = f"must be at most the window {drafter.window} of drafter {drafter.name!r}"
+                    raise TraceFormatError(self._path / ROUNDS, field, f"{rule} (request {request_id!r})", most)
+
+    def _refuse(self, field: str, rule: str, request_id: str, value: object) -> None:
+        raise TraceFormatError(self._path / REQUESTS, field, f"{rule} (request {request_id!r})", value)
+
+    def _check_values(self, columns: RoundsColumns) -> None:
+        """Refuse the first wrong value, if any is; of each request there are `counts`, or one."""
+        for field, wrong, rule, values, counts in chain(_rules_of_requests(columns), _rules_of_seconds(columns)):
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
+                self._refuse(field, rule, columns.request_id[row], values[place].item())
+
+    def _check_ids(self, columns: RoundsColumns) -> None:
+        for request_id in columns.request_id:
+            if not request_id:
+                raise TraceFormatError(self._path / REQUESTS, "id", "must not be empty", request_id)
+            if request_id in self._ids:
+                raise TraceFormatError(self._path / REQUESTS, "id", "must be unique", request_id)
+            self._ids.add(request_id)
+
+    def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
+        """Names once per request, outputs of the stated length.
+
+        Returns:
+            `[S]` output tokens of each segment's method.
+        """
+        limits: list[int] = []
+        places = zip(spans(columns.num_methods), spans(columns.num_drafters), strict=True)
+        for row, (methods, drafters) in enumerate(places):
+            request_id, names, ran = columns.request_id[row], columns.methods[methods], columns.drafters[drafters]
+            for field, group in (("methods", names), ("drafters", ran)):
+                if len(set(group)) != len(group):
+                    self._refuse(field, "must be unique", request_id, list(group))
+                for name in group:
+                    self._named.setdefault(name, request_id)
+            if TARGET_ALONE in ran:
+                self._refuse("drafters", "must have names, the target alone drafts nothing", request_id, list(ran))
+            lengths = dict(zip(names, columns.num_tokens[methods].tolist(), strict=True))
+            length = lengths.get(TARGET_ALONE, next(iter(lengths.values())))
+            given = int(columns.num_output[row])
+            if given not in (0, length):
+                self._refuse("output", f"must hold {length} tokens, as num_tokens says, or none", request_id, given)
+            limits += [lengths.get(name, length) for name in ran]
+        return np.array(limits, dtype=np.int64)
+
+    def _note_most(self, field: str, values: NDArray[np.int32], piece: "_Piece") -> None:
+        """Keep the largest value by drafter: windows are only known at the end of an import."""
+        columns = piece.columns
+        filled = np.flatnonzero(columns.num_rounds)
+        if not len(filled):
+            return
+        starts = (np.cumsum(columns.num_rounds) - columns.num_rounds)[filled]
+        largest = np.maximum.reduceat(values, starts).tolist()
+        requests = piece.request_of_segment
+        for segment, most in zip(filled.tolist(), largest, strict=True):
+            key = (field, columns.drafters[segment])
+            if key not in self._most or most > self._most[key][0]:
+                self._most[key] = (most, columns.request_id[requests[segment]])
+
+
+def _rules_of_requests(columns: RoundsColumns) -> Iterator[_Rule]:
+    """Prompts of the stated length, tokens that are ids, at least one answer."""
+    stated, given, answers = columns.prompt_tokens, columns.num_prompt, columns.num_methods
+    yield "prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated, None
+    yield "prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given, None
+    yield "num_tokens", answers < 1, "must name at least one method", answers, None
+    yield "prompt", columns.prompt < 0, "must be >= 0", columns.prompt, given
+    yield "output", columns.output < 0, "must be >= 0", columns.output, columns.num_output
+    yield "num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens, answers
+    yield "num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds, columns.num_drafters
+
+
+def _rules_of_seconds(columns: RoundsColumns) -> Iterator[_Rule]:
+    """Positive and finite, where known; the prefill within the whole."""
+    wall_s, prefill_s = columns.wall_s, columns.prefill_s
+    for field, wrong, rule, values in (
+        ("wall_s", (wall_s <= 0) | np.isinf(wall_s), "must be > 0 and finite", wall_s),
+        ("prefill_s", (prefill_s <= 0) | np.isinf(prefill_s), "must be > 0 and finite", prefill_s),
+        ("prefill_s", prefill_s > wall_s, "must be at most wall_s", prefill_s),
+    ):
+        method = columns.methods[int(np.argmax(wrong))]
+        yield f"{field} of {method!r}", wrong, rule, values, columns.num_methods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """The rounds of one piece.
+
+    Attributes:
+        columns: to check.
+        path: of the recording.
+        limits: `[S]` output tokens of each segment's method.
+    """
+
+    columns: RoundsColumns
+    path: Path
+    limits: NDArray[np.int64]
+
+    @property
+    def request_of_segment(self) -> NDArray[np.int64]:
+        """`[S]` row of each segment's request."""
+        return np.repeat(np.arange(len(self.columns.request_id)), self.columns.num_drafters)
+
+    def refuse(self, wrong: NDArray[np.bool_], field: str, rule: str, values: NDArray[Any]) -> None:
+        """Raise TraceFormatError for the first round that is wrong, if any is."""
+        if not wrong.any():
+            return
+        place = int(np.argmax(wrong))
+        ends = np.cumsum(self.columns.num_rounds)
+        segment = int(np.searchsorted(ends, place, side="right"))
+        request_id = self.columns.request_id[int(self.request_of_segment[segment])]
+        own = place - int(ends[segment] - self.columns.num_rounds[segment])
+        where = f"(request {request_id!r}, drafter {self.columns.drafters[segment]!r}, round {own})"
+        raise TraceFormatError(self.path / ROUNDS, field, f"{rule} {where}", values[place].item())
+
+    def check_starts(self) -> None:
+        """Positions of the output, strictly ascending within a segment."""
+        start = self.columns.rounds.start
+        limit = np.repeat(self.limits, self.columns.num_rounds)
+        self.refuse((start < 0) | (start >= limit), "start", "must lie in the output, 0 to num_tokens - 1", start)
+        falling = np.zeros(len(start), dtype=np.bool_)
+        falling[1:] = start[1:] <= start[:-1]
+        firsts = np.cumsum(self.columns.num_rounds) - self.columns.num_rounds
+        falling[firsts[self.columns.num_rounds > 0]] = False
+        self.refuse(falling, "start", "must ascend strictly from round to round", start)
+
+    def check_counts(self) -> None:
+        """No more kept than drafted, or than the output holds."""
+        accepted, drafted = self.columns.rounds.accepted, self.columns.rounds.drafted
+        self.refuse(accepted < 0, "accepted", "must be >= 0", accepted)
+        wrong = ~np.isin(drafted, (UNKNOWN_DRAFTED, OPEN_DRAFTED)) & (drafted < accepted)
+        rule = f"must be >= accepted, or {UNKNOWN_DRAFTED} or {OPEN_DRAFTED} for unknown"
+        self.refuse(wrong, "drafted", rule, drafted)
+        limit = np.repeat(self.limits, self.columns.num_rounds)
+        beyond = self.columns.rounds.start.astype(np.int64) + accepted > limit
+        self.refuse(beyond, "accepted", "must end within the output, start + accepted <= num_tokens", accepted)
+
+    def check_seconds(self) -> None:
+        """Positive and finite, where known."""
+        for field in ("draft_s", "verify_s"):
+            seconds = getattr(self.columns.rounds, field)
+            if seconds is not None:
+                self.refuse((seconds <= 0) | np.isinf(seconds), field, "must be > 0 and finite", seconds)

@@ -1,0 +1,613 @@
+"""What a decoder-only transformer is made of, and what it counts; models that people serve, by name.
+
+Formats of quantised weights, and of keys and values: what a number takes in each.
+
+Letters: L layers, G weights that share a scale.
+
+Letters: H hidden size, D size of a head, V vocabulary, L layers.
+
+Drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash.
+
+Parameters are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and
+multi-token prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
+Letters: H hidden size, V vocabulary.
+
+Which preset a name means, as in `Llama-3.1-8B-Instruct`, `Qwen2.5-7B`, `EAGLE3-LLaMA3.1-Instruct-8B`.
+
+A name is read whole: beside family, version, size and kind of head it may hold words that change no shape, and nothing
+else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset: what they are made of is not
+in their names.
+
+Shapes of submodels whose model has another shape than was recorded: they keep the same share of its layers.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..base.errors import ArgumentError
+from .errors import Experts
+from .meta import WIDTHS, Arithmetic, DraftBlock, ModelInfo, Quantised
+
+# Bytes of a key's or a value's number, by the formats that caches have.
+KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """What one weight takes, and what multiplies it.
+
+    Attributes:
+        name: in the field's words.
+        bytes_each: with its share of scales and zero points.
+        arithmetic: see `Quantised`.
+    """
+
+    name: str
+    bytes_each: float
+    arithmetic: Arithmetic | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedWeights:
+    """Which weights of a decoder are quantised.
+
+    Attributes:
+        format: theirs.
+        in_layers: parameters of all layers together, without routed experts.
+        of_layers: L that `in_layers` was counted over.
+        is_even: whether all layers have as many.
+        experts: whether all routed experts are; else none is.
+        in_tables: parameters of embedding and output.
+    """
+
+    format: WeightFormat
+    in_layers: int
+    of_layers: int
+    is_even: bool
+    experts: bool
+    in_tables: int
+
+    def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
+        """As shapes say it; None where nothing is.
+
+        Args:
+            layers: of the model; another number than was counted over only where all have as many.
+            experts: of the model.
+        """
+        routed = experts if self.experts else None
+        in_layers = self.in_layers * layers // self.of_layers
+        parameters = in_layers + self.in_tables + (0 if routed is None else routed.all_parameters)
+        if not parameters:
+            return None
+        return Quantised(
+            format=self.format.name,
+            parameters=parameters,
+            bytes_per_parameter=self.format.bytes_each,
+            arithmetic=self.format.arithmetic,
+            experts=routed is not None,
+        )
+
+
+def grouped(bits: int, group: int | None, *, scale_bytes: float, zero: bool = False) -> float:
+    """Bytes of a weight of so many bits, if `group` of them share a scale and, maybe, a zero point of as many bits.
+
+    Args:
+        bits: of a weight.
+        group: G; None: a row or a whole matrix, whose scale is below a thousandth of it and left out.
+        scale_bytes: of a scale.
+        zero: whether a zero point is stored beside each scale.
+    """
+    if group is None:
+        return bits / 8
+    return bits / 8 + (scale_bytes + (bits / 8 if zero else 0)) / group
+
+
+# By the words that `models` takes after `@`: as these formats are usually published.
+FORMATS: dict[str, WeightFormat] = {
+    "fp8": WeightFormat(name="fp8", bytes_each=1, arithmetic="fp8"),
+    "int8": WeightFormat(name="int8", bytes_each=1, arithmetic="int8"),
+    "int4": WeightFormat(name="int4", bytes_each=grouped(4, 128, scale_bytes=2, zero=True)),
+    "nvfp4": WeightFormat(name="nvfp4", bytes_each=grouped(4, 16, scale_bytes=1), arithmetic="fp4"),
+    "mxfp4": WeightFormat(name="mxfp4", bytes_each=grouped(4, 32, scale_bytes=1)),
+}
+
+
+SHAPES_PAGE = "docs/costs.md"  # has all presets, architectures and methods of quantisation that are known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them.
+
+    Attributes:
+        experts: of a layer.
+        per_token: experts that a token is sent to.
+        intermediate: width of an expert.
+        shared: width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one.
+        dense_layers: that have one feed-forward part and no experts.
+    """
+
+    experts: int
+    per_token: int
+    intermediate: int
+    shared: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
+
+    Attributes:
+        hidden: H.
+        layers: L.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head_size: D.
+        intermediate: width of the feed-forward part; of a mixture of experts, in layers without experts.
+        vocabulary: V.
+        tied: whether the output shares the embedding's weights.
+        bias: whether queries, keys and values have one.
+        output_bias: whether attention's output has one.
+        feed_forward_bias: whether the three products of a dense feed-forward part have one.
+        norms: of H, in a layer.
+        head_norms: of D, in a layer.
+        dtype: of activations, and of weights and cache unless the following say otherwise.
+        mixture: of experts; None: every layer is dense.
+        quantised: weights in a narrower format; None: none are.
+        kv_dtype: of the cache, of `KV_WIDTHS`; "" is `dtype`.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = False
+    bias: bool = False
+    output_bias: bool = False
+    feed_forward_bias: bool = False
+    norms: int = 2
+    head_norms: int = 0
+    dtype: str = "bfloat16"
+    mixture: Mixture | None = None
+    quantised: QuantisedWeights | None = None
+    kv_dtype: str = ""
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer without experts."""
+        return self.attention_parameters(self.hidden) + self.feed_forward_parameters + self.norms * self.hidden
+
+    @property
+    def feed_forward_parameters(self) -> int:
+        """Of one layer's feed-forward part."""
+        return self._gated(self.intermediate) + (2 * self.intermediate + self.hidden if self.feed_forward_bias else 0)
+
+    @property
+    def table_parameters(self) -> int:
+        """Of the embedding, or of the output."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model, tied ones once."""
+        tables = self.table_parameters * (1 if self.tied else 2)
+        return tables + self.layers * self.layer_parameters + self.hidden + self._beyond_dense
+
+    @property
+    def experts(self) -> Experts | None:
+        """Of a mixture."""
+        if self.mixture is None:
+            return None
+        return Experts(
+            number=self.mixture.experts,
+            per_token=self.mixture.per_token,
+            layers=self.layers - self.mixture.dense_layers,
+            parameters=self._gated(self.mixture.intermediate),
+        )
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values of one token in one layer."""
+        return ceil(2 * self.kv_heads * self.head_size * KV_WIDTHS[self.kv_dtype or self.dtype])
+
+    def attention_parameters(self, width: int) -> int:
+        """Of one layer's attention, if what queries, keys and values are made of is so wide."""
+        outputs = (self.heads + 2 * self.kv_heads) * self.head_size
+        own = self.heads * self.head_size * self.hidden + (self.hidden if self.output_bias else 0)
+        return width * outputs + own + self.head_norms * self.head_size + (outputs if self.bias else 0)
+
+    def info(self, name: str) -> ModelInfo:
+        """The shape of a member of this name."""
+        return ModelInfo(
+            name=name,
+            parameters=self.parameters,
+            layers=self.layers,
+            hidden_size=self.hidden,
+            kv_bytes_per_token=self.layers * self.kv_bytes,
+            dtype=self.dtype,
+            experts=self.experts,
+            quantised=None if self.quantised is None else self.quantised.quantised(self.layers, self.experts),
+        )
+
+    @property
+    def _beyond_dense(self) -> int:
+        """Parameters that layers with experts, their routers and shared experts have beyond those of dense layers."""
+        if self.mixture is None:
+            return 0
+        shared = self._gated(self.mixture.shared) + (self.hidden if self.mixture.shared else 0)
+        routed = self.mixture.experts * (self._gated(self.mixture.intermediate) + self.hidden)
+        return (self.layers - self.mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
+
+    def _gated(self, width: int) -> int:
+        """Parameters of a gated feed-forward part of this width."""
+        return 3 * self.hidden * width
+
+
+@cache
+def presets() -> Mapping[str, Decoder]:
+    """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
+    shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
+    return {name: _decoder(shape) for name, shape in shapes.items()}
+
+
+def _decoder(shape: dict[str, Any]) -> Decoder:
+    mixture = shape.pop("mixture", None)
+    return Decoder(**shape, mixture=None if mixture is None else Mixture(**mixture))
+
+
+# Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
+EAGLE3_VOCABULARY = 32_000
+EAGLE3_FEATURES = 3  # layers of the target whose states they join
+MEDUSA_HEADS = 5  # that the paper recommends to train
+
+Head = Callable[[Decoder, str], ModelInfo]
+# By name, and what to call them in words.
+HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa"}
+
+
+def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
+    """The shape of a head of this kind for `target`; None of one with a layer of its own for a mixture of experts.
+
+    What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
+
+    Args:
+        kind: a key of `HEADS`.
+        target: that it drafts for.
+        name: of the member.
+    """
+    if target.mixture is not None and kind != "medusa":
+        return None
+    makers: dict[str, Head] = {"eagle": _one_layer, "eagle3": eagle3, "mtp": _one_layer, "medusa": _medusa}
+    return makers[kind](target, name)
+
+
+def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None) -> ModelInfo:
+    """One layer whose attention reads embedding and features side by side, and an output of its own.
+
+    (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers are first joined, 3 H to H.
+
+    Args:
+        target: that it drafts for, or the decoder that its layer is like.
+        name: of the member.
+        vocabulary: tokens that it can draft.
+        joined: width of the features side by side; None: 3 H.
+    """
+    hidden = target.hidden
+    layer = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
+    joining = (EAGLE3_FEATURES * hidden if joined is None else joined) * hidden
+    return _info(target, name, layer + joining + hidden + min(vocabulary, target.vocabulary) * hidden)
+
+
+def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelInfo:
+    """Layers over the last token and a mask for each drafted one, which attend to the target's features.
+
+    The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
+    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.)
+
+    Args:
+        layers: what its own layers are like, with the target's vocabulary.
+        name: of the member.
+        features: layers of the target that it reads.
+        tokens: that a forward drafts at most, the block without the last token.
+    """
+    hidden = layers.hidden
+    own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
+    block = DraftBlock(tokens=tokens, fed="block")
+    found = replace(layers, quantised=None).info(name)
+    return found.model_copy(update={"parameters": own + layers.table_parameters, "draft_block": block})
+
+
+def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, layers: int = 1) -> ModelInfo:
+    """Heads side by side, each with residual layers and an output (Cai et al. 2024, arXiv:2401.10774).
+
+    All of them are read in each round, whatever is asked for. They keep no keys and values, and do not wait for each
+    other: a forward is as deep as one.
+    """
+    return ModelInfo(
+        name=name,
+        parameters=heads * (layers * (hidden * hidden + hidden) + vocabulary * hidden),
+        layers=layers,
+        hidden_size=hidden,
+        kv_bytes_per_token=0,
+        dtype=dtype,
+        draft_block=DraftBlock(tokens=heads, fed="last"),
+    )
+
+
+def _one_layer(target: Decoder, name: str) -> ModelInfo:
+    """A layer of the target after a projection of embedding and feature, 2 H to H, and the target's output.
+
+    (EAGLE: Li et al. 2024, arXiv:2401.15077; multi-token prediction modules: DeepSeek-V3, arXiv:2412.19437.)
+    """
+    joined = 2 * target.hidden * target.hidden
+    return _info(target, name, target.layer_parameters + joined + target.table_parameters)
+
+
+def _medusa(target: Decoder, name: str) -> ModelInfo:
+    return medusa(name, hidden=target.hidden, vocabulary=target.vocabulary, dtype=target.dtype, heads=MEDUSA_HEADS)
+
+
+def _info(target: Decoder, name: str, parameters: int) -> ModelInfo:
+    return replace(target, layers=1, quantised=None).info(name).model_copy(update={"parameters": parameters})
+
+
+_FAMILY = re.compile(
+    r"(?<![a-z])(tinyllama|vicuna|mixtral|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?(?![\da-z])"
+)
+# In all, and of a mixture of experts what a token goes through, as in `30b-a3b`, or one expert's, as in `8x7b`.
+_SIZE = re.compile(r"(?<![\d.a-z])((?:\d+x)?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?![a-z0-9])")
+_NO_VERSION = {"vicuna", "tinyllama", "mixtral"}
+_HEADS = (
+    ("eagle3", re.compile(r"(?<![a-z0-9])eagle[-_]?3(?![.\d])")),
+    ("eagle", re.compile(r"(?<![a-z0-9])eagle(?:[-_]?2(?![.\d]))?(?![-_]?\d)")),
+    ("mtp", re.compile(r"(?<![a-z0-9])(?:mtp|nextn)(?![a-z0-9])")),
+    ("medusa", re.compile(r"(?<![a-z0-9])medusa(?![-_]?\d)")),
+)
+# What else a name may hold: how the same shape was trained or released, in which of the widths that presets have.
+_WORDS = re.compile(
+    r"instruct|chat|it|pt|base|hf|thinking|coder|math|meta|sglang|speculator|head|draft|drafter|target|vanilla|"
+    r"temp|float16|bfloat16|fp16|bf16|v?\d\.\d|v\d|2[3-9](?:0[1-9]|1[0-2])|latest"
+)
+_PARTS = re.compile(r"[-_ :/+]+|(?<!\d)\.|\.(?!\d)")
+_COPIES = re.compile(r"(?<![a-z])(?:n[-_]?gram|lookup|suffix|pld)(?![a-z])")
+_COPY_WORDS = re.compile(r"prompt|decoding|cpu|gpu|simple|mod|map|cache|tree|array|k|k4v|\d+|")
+
+
+class Named(NamedTuple):
+    """A shape, None of a member that copies text and has no weights; and what was assumed for it, in words."""
+
+    shape: ModelInfo | None
+    words: str
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of models, and of heads, which stand before a model's name (`eagle3-llama-3.1-8b`) or alone."""
+    return (*sorted(presets()), *HEADS)
+
+
+def named_shapes(
+    names: Iterable[str], target: str, *, known: ModelInfo | None = None, served: str = ""
+) -> dict[str, Named]:
+    """Shapes of those members whose names are known.
+
+    Args:
+        names: of members.
+        target: the member that verifies; heads without a model's name are of its shape.
+        known: the target's shape, if it is known otherwise than by its name.
+        served: what the log calls the target, "" if it does not say.
+
+    Returns:
+        By member; without members whose names say nothing.
+    """
+    called = model_called(served) or model_called(target)
+    base = presets().get(called or "") if known is None else _decoder_like(known)
+    own = base.info(target) if base is not None and known is None else known
+    found: dict[str, Named] = {}
+    for name in names:
+        if name == target:
+            named = None if own is None or called is None else Named(own, f"{name} is {called}")
+        else:
+            named = _named(name, base, own)
+        if named is not None:
+            found[name] = named
+    return found
+
+
+def model_called(text: str) -> str | None:
+    """The preset of a model, `llama-3.1-8b`; None for a name that says none, or weights of another width."""
+    read = _read(text)
+    return None if read is None else read.model
+
+
+def head_called(text: str) -> str | None:
+    """The kind of head that a name says, a key of `HEADS`; None if it says none."""
+    read = _read(text)
+    return None if read is None else read.head
+
+
+def shape_called(text: str, name: str, base: str | None) -> ModelInfo | None:
+    """The shape of a member of this name: of the model, or of the head for it or else for `base`, that a text says."""
+    kind, model = head_called(text), model_called(text)
+    whose = model if kind is None else model or base
+    if whose is None:
+        return None
+    return presets()[whose].info(name) if kind is None else head_of(kind, presets()[whose], name)
+
+
+def preset_like(shape: ModelInfo) -> str | None:
+    """A preset of this very shape; None if there is none."""
+    return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
+
+
+def _decoder_like(shape: ModelInfo) -> Decoder | None:
+    """The preset that a shape is of, with the cache that it has; its weights may be quantised."""
+    plain = shape.model_copy(update={"quantised": None})
+    caches = ("", *KV_WIDTHS)
+    served = (replace(decoder, kv_dtype=cache) for decoder in presets().values() for cache in caches)
+    return next((decoder for decoder in served if decoder.info(shape.name) == plain), None)
+
+
+class _Read(NamedTuple):
+    """A preset, and a kind of head, that a name says; None where it says none."""
+
+    model: str | None
+    head: str | None
+
+
+def _read(text: str) -> _Read | None:
+    """What a name says; None if it holds more than that."""
+    rest = text.lower().rpartition("/")[2]
+    head = None
+    for kind, pattern in _HEADS:
+        if found := pattern.search(rest):
+            head, rest = kind, f"{rest[: found.start()]}-{rest[found.end() :]}"
+            break
+    family, size = _FAMILY.search(rest), _SIZE.search(rest)
+    model = None
+    if family is not None and size is not None:
+        version = family[2]
+        model = "-".join([family[1], *([version] if version and family[1] not in _NO_VERSION else []), size[1]])
+        if model not in presets():
+            return None
+        rest = _without(rest, family, size)
+    elif family is not None or size is not None or head is None:
+        return None
+    words = [word for word in _PARTS.split(rest) if word]
+    return _Read(model, head) if all(_WORDS.fullmatch(word) for word in words) else None
+
+
+def _without(text: str, *matches: re.Match[str]) -> str:
+    """A text with what was read in it left out."""
+    left = list(text)
+    for found in matches:
+        left[found.start() : found.end()] = "-" * (found.end() - found.start())
+    return "".join(left)
+
+
+def _named(member: str, base: Decoder | None, target: ModelInfo | None) -> Named | None:
+    """What the name of a drafter says; None too where sizes say otherwise.
+
+    A drafter is smaller than its target, and a head as wide.
+    """
+    if _copies(member):
+        return Named(None, f"{member} copies text")
+    read = _read(member)
+    if read is None:
+        return None
+    if read.head is None:
+        shape = None if read.model is None else presets()[read.model].info(member)
+        if shape is None or target is None or shape.parameters >= target.parameters:
+            return None
+        return Named(shape, f"{member} is {read.model}")
+    whose = base if read.model is None else presets()[read.model]
+    head = None if whose is None else head_of(read.head, whose, member)
+    if head is None or (target is not None and head.hidden_size != target.hidden_size):
+        return None
+    if target is not None and head.parameters >= target.parameters:
+        return None
+    kind = f"{MEDUSA_HEADS} Medusa heads" if read.head == "medusa" else f"the {HEADS[read.head]} head"
+    return Named(head, f"{member} is {kind} of {read.model or 'the target'}")
+
+
+def _copies(text: str) -> bool:
+    """Whether a name says that its member copies text, and nothing else."""
+    plain = text.lower()
+    rest = _COPIES.sub("-", plain)
+    return rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """The shape of a submodel that follows from the shape given to its model.
+
+    Attributes:
+        shape: as many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
+        words: how it follows.
+    """
+
+    shape: ModelInfo
+    words: str
+
+
+def derived_submodels(
+    recorded: Sequence[ModelInfo], given: Sequence[ModelInfo], decoders: Mapping[str, Decoder]
+) -> tuple[Derived, ...]:
+    """Shapes of those recorded submodels whose models are given others and that are given none themselves.
+
+    A submodel keeps layers of its model whole, and all that is not in layers (embedding, last norm, output).
+
+    Args:
+        recorded: shapes that members have without those given.
+        given: shapes that take their place.
+        decoders: what given shapes are made of, by member, where that is known; presets are known by their shape.
+
+    Raises:
+        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not
+            follow from its model's and is not given.
+    """
+    known, found = {shape.name: shape for shape in recorded}, {shape.name: shape for shape in given}
+    made = dict(decoders)
+    derived: dict[str, Derived] = {}
+    while left := [shape for shape in recorded if _is_left_behind(shape, known, found)]:
+        own = left[0]
+        assert own.submodel_of is not None
+        whole = found[own.submodel_of]
+        decoder = _submodel(own, known.get(whole.name), whole, made.get(whole.name))
+        shape = decoder.info(own.name).model_copy(update={"submodel_of": whole.name})
+        was = known[whole.name].layers
+        words = (
+            f"{own.name} counts as {shape.layers} of the {whole.layers} layers of {whole.name}, as it was {own.layers} "
+            f"of {was}, with embedding and output whole"
+        )
+        found[own.name], made[own.name], derived[own.name] = shape, decoder, Derived(shape=shape, words=words)
+    for shape in given:
+        _check_fits(shape, known, {**known, **found})
+    return tuple(derived.values())
+
+
+def _is_left_behind(shape: ModelInfo, known: Mapping[str, ModelInfo], found: Mapping[str, ModelInfo]) -> bool:
+    """Whether a recorded submodel has no shape yet, and its model another than was recorded."""
+    model = shape.submodel_of
+    return model is not None and model in found and shape.name not in found and found[model] != known.get(model)
+
+
+def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: Decoder | None) -> Decoder:
+    """What is left of `whole` in the submodel that kept `own` of `was`."""
+    like = preset_like(whole)
+    decoder = decoder or (None if like is None else presets()[like])
+    why = ""
+    if was is None or own.layers > was.layers:
+        why = f"what share of the layers of {whole.name} it keeps is not recorded"
+    elif decoder is None:
+        why = f"what one layer of {whole.name} weighs does not follow from its shape"
+    elif decoder.mixture is not None and decoder.mixture.dense_layers:
+        why = f"some layers of {whole.name} have experts and others none"
+    elif decoder.quantised is not None and not decoder.quantised.is_even:
+        why = f"some layers of {whole.name} are quantised and others less"
+    if why or was is None or decoder is None:
+        raise ArgumentError(
+            f"`models` must give {own.name} a shape too, a submodel of {whole.name}, which gets another: {why}"
+        )
+    layers = (2 * own.layers * whole.layers + was.layers) // (2 * was.layers)
+    return replace(decoder, layers=max(1, layers))
+
+
+def _check_fits(shape: ModelInfo, known: Mapping[str, ModelInfo], shapes: Mapping[str, ModelInfo]) -> None:
+    """Refuse a given shape of a recorded submodel that is larger than its model."""
+    model = known[shape.name].submodel_of if shape.name in known else None
+    whole = None if model is None else shapes.get(model)
+    if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):
+        raise ArgumentError(
+            f"`models` must give {shape.name}, a submodel of {model}, no more layers and parameters than {model} has "
+            f"({whole.layers} and {whole.parameters:,}), got {shape.layers} and {shape.parameters:,}"
+        )

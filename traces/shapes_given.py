@@ -1,0 +1,525 @@
+"""A model's shape from its Hugging Face `config.json`.
+
+What a user says of the shapes of models: a list of them in a file, a preset, or a config.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..base.errors import ArgumentError, known_are, repeated
+from ..base.files import checked_config, checked_json
+from .errors import TraceFormatError
+from .meta import MOST, WIDTHS, DraftBlock, ModelInfo
+from .quantisation import CONFIG, quantised_decoder, quantised_weights
+from .shapes import (
+    EAGLE3_FEATURES,
+    FORMATS,
+    KV_WIDTHS,
+    SHAPES_PAGE,
+    Decoder,
+    Mixture,
+    dflash,
+    eagle3,
+    head_called,
+    head_of,
+    medusa,
+    model_called,
+    preset_names,
+    presets,
+)
+
+
+class _Family(NamedTuple):
+    """Decoders with gated feed-forward parts, as transformers makes them of a config.
+
+    Attributes:
+        norms, head_norms: in a layer, of the hidden size and of a head.
+        bias: whether queries, keys and values have one where the config does not say.
+        bias_key: that says so; "" where a config has no say.
+        output_bias: whether the same key gives attention's output one.
+        mlp_bias_key: that gives feed-forward parts biases; "" for none.
+    """
+
+    norms: int = 2
+    head_norms: int = 0
+    bias: bool = False
+    bias_key: str = "attention_bias"
+    output_bias: bool = True
+    mlp_bias_key: str = ""
+
+
+_TYPES: dict[str, _Family] = {
+    "llama": _Family(mlp_bias_key="mlp_bias"),
+    "mistral": _Family(bias_key=""),
+    "qwen2": _Family(bias=True, bias_key="", output_bias=False),
+    "qwen3": _Family(head_norms=2),
+    "gemma": _Family(),
+    "gemma2": _Family(norms=4),
+    "gemma3_text": _Family(norms=4, head_norms=2),
+    "mixtral": _Family(bias_key=""),
+    "qwen2_moe": _Family(bias=True, bias_key="qkv_bias", output_bias=False),
+    "qwen3_moe": _Family(head_norms=2),
+}
+_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+# What each of them is called under `architectures`: the model itself, or one whose text part it is.
+_DECODERS: dict[str, tuple[str, ...]] = {
+    "llama": ("LlamaForCausalLM", "LlavaForConditionalGeneration"),
+    "mistral": ("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "qwen3": ("Qwen3ForCausalLM",),
+    "gemma": ("GemmaForCausalLM",),
+    "gemma2": ("Gemma2ForCausalLM",),
+    "gemma3_text": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    "mixtral": ("MixtralForCausalLM",),
+    "qwen2_moe": ("Qwen2MoeForCausalLM",),
+    "qwen3_moe": ("Qwen3MoeForCausalLM",),
+}
+# Drafters, whatever `model_type` says: it is that of the layers they are made of.
+_DRAFTERS: dict[str, str] = {
+    "EagleLlamaForCausalLM": "eagle",
+    "LlamaForCausalLMEagle": "eagle",
+    "Qwen2ForCausalLMEagle": "eagle",
+    "Eagle3LlamaForCausalLM": "eagle3",
+    "LlamaForCausalLMEagle3": "eagle3",
+    "Eagle3Speculator": "eagle3",
+    "DFlashDraftModel": "dflash",
+    "MedusaModel": "medusa",
+}
+# Of models that draft in parallel, PARD and P-EAGLE: the token that stands for those to be drafted.
+_PARALLEL = ("pard_token", "pard_token_id", "ptd_token_id", "parallel_drafting")
+# Keys of drafters that are made for a target; where they stand, `architectures` has to say which one it is.
+_OF_DRAFTERS = ("dflash_config", "eagle_config", "draft_vocab_size", "medusa_num_heads", "speculators_model_type")
+_LEAST_TARGET = 1024  # hidden size: heads are published for models of at least this one
+_TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
+MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
+_KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def read_hub_config(path: Path, name: str) -> ModelInfo:
+    """The shape that a config gives a member of this name; nothing but the file, and what lies beside it, is read.
+
+    Args:
+        path: of a `config.json`, or of the folder that holds it.
+        name: of the member.
+
+    Raises:
+        TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
+    """
+    return _config(path).shape(name)
+
+
+def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
+    """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
+
+    Args:
+        path: of a `config.json`, or of the folder that holds it.
+        in_parallel: whether it is known that the model drafts in parallel, so that its config may say so.
+
+    Raises:
+        TraceFormatError: as `read_hub_config`.
+    """
+    config = _config(path)
+    return config.whole(in_parallel=in_parallel) if config.kind == "" else None
+
+
+def _config(path: Path) -> "_Config":
+    file = path / CONFIG if path.is_dir() else path
+    return _Config(file, checked_config(file, TraceFormatError))
+
+
+class _Config:
+    """The keys of a config, checked as they are read."""
+
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        parts = (content.get("text_config"), content.get("transformer_layer_config"))
+        self._path = path
+        self._whole = content
+        self._keys: Mapping[str, Any] = next((part for part in parts if isinstance(part, dict)), content)
+        self.kind = self._kind()
+
+    def shape(self, name: str) -> ModelInfo:
+        """See `read_hub_config`."""
+        if self.kind == "medusa":
+            return self._medusa(name)
+        if self.kind == "":
+            return self.whole().info(name)
+        decoder = self.decoder()
+        if quantised_decoder(decoder, self._path, self._whole) != decoder:
+            raise self._error("quantization_config", "must be absent of drafters; give theirs in FILE.json", "one")
+        if decoder.mixture is not None:
+            kind = self._keys.get("model_type")
+            raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
+        return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
+
+    def whole(self, *, in_parallel: bool = False) -> Decoder:
+        """A model that is no drafter made for a target; see `read_hub_decoder`."""
+        if not in_parallel:
+            self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
+        decoder = quantised_decoder(self.decoder(), self._path, self._whole)
+        if decoder.layers == 1 and decoder.hidden >= _LEAST_TARGET:
+            rule = "must be 2 or more: of one layer are EAGLE heads, say NAME=eagle-PRESET, or give it in FILE.json"
+            raise self._error("num_hidden_layers", rule, 1)
+        return decoder
+
+    def _kind(self) -> str:
+        """Which drafter `architectures` says it is, a value of `_DRAFTERS`; "" of a decoder."""
+        called = self._list(self._whole, "architectures")
+        made_for = next((key for key in _OF_DRAFTERS if self._get(key) is not None), None)
+        if not called and made_for is None:
+            kind = self._keys.get("model_type")
+            if isinstance(kind, str) and kind in _DECODERS:  # `decoder` refuses others
+                add = " or ".join(f'["{name}"]' for name in _DECODERS[kind])
+                rule = f"must be there, or it is not known whether this is a drafter; of a whole model add {add}"
+                raise self._error("architectures", rule, None)
+            return ""
+        name = called[0] if len(called) == 1 else None
+        if not isinstance(name, str) or name not in _KNOWN:
+            raise self._error("architectures", _unknown(name, _KNOWN), name or called or None)
+        model_type = self._keys.get("model_type")
+        known = _DECODERS.get(model_type, (name,)) if isinstance(model_type, str) else (name,)
+        if name not in _DRAFTERS and name not in known:
+            raise self._error("architectures", f"must be {' or '.join(known)}, of model_type {model_type}", name)
+        if name not in _DRAFTERS and made_for is not None:
+            raise self._error(made_for, f"must be absent, of {name}", self._get(made_for))
+        return _DRAFTERS.get(name, "")
+
+    def _refuse_parallel(self, why: str) -> None:
+        for key in _PARALLEL:
+            if self._get(key) not in (None, False):
+                raise self._error(key, f"must be absent: {why}", self._get(key))
+
+    def _eagle(self, decoder: Decoder, name: str) -> ModelInfo:
+        """One layer, and what joins it to its target."""
+        self._refuse_parallel("heads that draft in parallel are not known, give theirs in FILE.json")
+        if decoder.layers != 1:
+            raise self._error("num_hidden_layers", "must be 1, of an EAGLE head", decoder.layers)
+        if self.kind == "eagle":
+            head = head_of("eagle", decoder, name)
+            assert head is not None  # it is dense
+            return head
+        said = self._get("eagle_config")
+        features = self._list(said, "eagle_aux_hidden_state_layer_ids") if isinstance(said, dict) else []
+        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
+        joined = self._count("target_hidden_size", otherwise=decoder.hidden)
+        width = (len(features) or EAGLE3_FEATURES) * joined
+        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+
+    def _dflash(self, decoder: Decoder, name: str) -> ModelInfo:
+        said = self._get("dflash_config")
+        features = self._list(said, "target_layer_ids") if isinstance(said, dict) else []
+        if not features:
+            raise self._error("dflash_config.target_layer_ids", "must be a list of the target's layers", None)
+        block = self._count("block_size")
+        if block < 2:
+            raise self._error("block_size", "must be 2 or more, the last token and those drafted after it", block)
+        if self._get("draft_vocab_size") not in (None, decoder.vocabulary):
+            raise self._error("draft_vocab_size", "must be absent, of DFlash", self._get("draft_vocab_size"))
+        return dflash(decoder, name, features=len(features), tokens=block - 1)
+
+    def _medusa(self, name: str) -> ModelInfo:
+        """Heads side by side; the config says nothing of the target but its sizes."""
+        heads = self._count("num_heads" if self._get("medusa_num_heads") is None else "medusa_num_heads")
+        layers = self._count("num_hidden_layers" if self._get("medusa_num_layers") is None else "medusa_num_layers")
+        vocabulary = self._count("vocab_size")
+        for key, known in (("truncated_vocab_size", (None, vocabulary)), ("original_lm_head", (None, False))):
+            if self._get(key) not in known:
+                raise self._error(key, "must be absent, heads that share an output are not known", self._get(key))
+        hidden = self._count("hidden_size")
+        if heads * (layers * hidden + vocabulary) * hidden > MOST_PARAMETERS:
+            raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", heads)
+        return medusa(name, hidden=hidden, vocabulary=vocabulary, dtype=self._dtype(), heads=heads, layers=layers)
+
+    def decoder(self) -> Decoder:
+        """What the model is made of, of a head the decoder that its layer is like."""
+        kind = self._keys.get("model_type")
+        for key in () if kind in _MIXTURES else _EXPERTS:
+            if self._get(key) is not None:
+                rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
+                raise self._error(key, rule, self._get(key))
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise self._error("model_type", _unknown(kind, _TYPES), kind)
+        if self._get("per_layer_config"):
+            raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
+        family = _TYPES[kind]
+        bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
+        hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
+        if self._keys.get("head_dim") is None and hidden % heads:
+            raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
+        decoder = Decoder(
+            hidden=hidden,
+            layers=self._count("num_hidden_layers"),
+            heads=heads,
+            kv_heads=self._count("num_key_value_heads", otherwise=heads),
+            head_size=self._count("head_dim", otherwise=hidden // heads),
+            intermediate=self._count("intermediate_size"),
+            vocabulary=self._count("vocab_size"),
+            tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
+            bias=bias,
+            output_bias=bias and family.output_bias,
+            feed_forward_bias=bool(family.mlp_bias_key) and self._flag(family.mlp_bias_key, otherwise=False),
+            norms=family.norms,
+            head_norms=family.head_norms,
+            dtype=self._dtype(),
+            mixture=self._mixture(kind) if kind in _MIXTURES else None,
+        )
+        if decoder.parameters > MOST_PARAMETERS:
+            raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
+        return decoder
+
+    def _mixture(self, kind: str) -> Mixture | None:
+        """None where every layer is dense."""
+        # Published configs of Qwen say num_experts, those that transformers 5 saves num_local_experts.
+        held = [key for key in ("num_experts", "num_local_experts") if self._keys.get(key) is not None]
+        usual = "num_local_experts" if kind == "mixtral" else "num_experts"
+        experts = self._count(held[0] if held else usual)
+        if len(held) > 1 and self._count(held[1]) != experts:
+            raise self._error(held[1], f"must be {held[0]}, {experts}", self._keys[held[1]])
+        per_token, layers = self._count("num_experts_per_tok"), self._count("num_hidden_layers")
+        if not per_token <= experts > 1:
+            raise self._error(
+                "num_experts_per_tok", f"must be at most the experts, two at least ({experts})", per_token
+            )
+        if kind == "mixtral":
+            return Mixture(experts=experts, per_token=per_token, intermediate=self._count("intermediate_size"))
+        step = self._count("decoder_sparse_step", otherwise=1)
+        listed = self._list(self._keys, "mlp_only_layers")
+        if not all(type(layer) is int for layer in listed):
+            raise self._error("mlp_only_layers", "must hold numbers of layers", listed)
+        mixed = layers // step - sum((layer + 1) % step == 0 for layer in set(listed) if 0 <= layer < layers)
+        if mixed == 0:
+            return None
+        return Mixture(
+            experts=experts,
+            per_token=per_token,
+            intermediate=self._count("moe_intermediate_size"),
+            shared=self._count("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0,
+            dense_layers=layers - mixed,
+        )
+
+    def _dtype(self) -> str:
+        key = "dtype" if self._get("dtype") is not None else "torch_dtype"
+        found = self._get(key)
+        if not isinstance(found, str) or found not in WIDTHS:
+            raise self._error(key, f"must be one of {', '.join(WIDTHS)}", found)
+        return found
+
+    def _get(self, key: str) -> object:
+        """From the text part, else from the whole config."""
+        return self._keys.get(key, self._whole.get(key))
+
+    def _count(self, key: str, *, otherwise: int | None = None) -> int:
+        found = self._get(key) if self.kind else self._keys.get(key)  # drafters' keys may stand beside their layer's
+        found = otherwise if found is None else found
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
+            raise self._error(key, f"must be a whole number in [1, {MOST}]", found)
+        return found
+
+    def _flag(self, key: str, *, otherwise: bool) -> bool:
+        found = self._get(key)
+        if found is None:
+            return otherwise
+        if not isinstance(found, bool):
+            raise self._error(key, "must be true or false", found)
+        return found
+
+    def _list(self, keys: Mapping[str, Any], key: str) -> list[Any]:
+        found = keys.get(key)
+        if not isinstance(found, list | None):
+            raise self._error(key, "must be a list", found)
+        return found or []
+
+    def _error(self, key: str, rule: str, found: object) -> TraceFormatError:
+        return TraceFormatError(self._path, key, rule, "nothing" if found is None else found)
+
+
+def _unknown(name: object, known: Iterable[str]) -> str:
+    known_names = known_are(name, known, where=SHAPES_PAGE)
+    return f"must be a known one ({known_names}); of another give the shape itself in FILE.json"
+
+
+_Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
+
+
+def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
+    """Shapes by member, as `models` gives them.
+
+    Args:
+        texts: each `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that
+            holds it; or a preset alone, which is the target's. A head without a model's name is one of the target's.
+            After `@`, how it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
+        target: the member that verifies.
+
+    Raises:
+        TraceFormatError: a file that breaks its format.
+        ValueError: a text of another form, an unknown preset, or a member named twice; one line.
+    """
+    given = list(_given_by(texts, target))
+    texts_of = [each for each in given if isinstance(each, _Given)]
+    listed = [each.config() if isinstance(each, _Given) else each for each in given if _is_read(each)]
+    named = [each for each in texts_of if not each.is_file]
+    names = [*(each.name for each in named), *(shape.name for shape in listed)]
+    for name in repeated(names):
+        raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
+    base = next((each.decoder() for each in texts_of if each.name == target), None)
+    if base is None and target not in names:
+        base = presets().get(model_called(target) or "")
+    return (*listed, *(each.preset(base) for each in named))
+
+
+def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
+    """What given models are made of, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
+    given = [each for each in _given_by(texts, target) if isinstance(each, _Given)]
+    return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
+
+
+def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
+    """Shapes of lists, and what is said of one member each, in their order."""
+    for text in texts:
+        if "=" not in text and _is_file(text):
+            yield from _shapes(text)
+            continue
+        name, _, source = text.partition("=") if _names(text) else (target, "", text)
+        if not name or not source:
+            raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
+        yield _given(text, name, source)
+
+
+def _is_read(given: "ModelInfo | _Given") -> bool:
+    """Whether it is of a file."""
+    return isinstance(given, ModelInfo) or given.is_file
+
+
+def _names(text: str) -> bool:
+    """Whether a text begins with `NAME=`, rather than with a shape that is served in some way."""
+    return "=" in text.partition("@")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What is said of one member.
+
+    Attributes:
+        name: of the member.
+        source: preset, head or path.
+        weights: format of its weights, of `FORMATS`; "" is the source's own.
+        kv_dtype: of its keys and values, of `KV_WIDTHS`; "" is the source's own.
+        block: most tokens that a forward drafts of a draft model that writes all at once; None: as the source says.
+    """
+
+    name: str
+    source: str
+    weights: str = ""
+    kv_dtype: str = ""
+    block: int | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether its source is a config."""
+        return _is_file(self.source)
+
+    def config(self) -> ModelInfo:
+        """The shape of a config."""
+        decoder = self.decoder()
+        if decoder is not None:
+            return self._info(decoder)
+        if self.weights or self.kv_dtype or self.block is not None:
+            raise ArgumentError(
+                f"`models` {self.name}={self.source} must be without @: it is a drafter of its own kind"
+            )
+        return read_hub_config(Path(self.source), self.name)
+
+    def decoder(self) -> Decoder | None:
+        """What it is made of; None of a head, and of what nobody knows."""
+        if self.is_file:
+            found = read_hub_decoder(Path(self.source), in_parallel=self.block is not None)
+        else:
+            found = None if head_called(self.source) else presets().get(model_called(self.source) or "")
+        return None if found is None else self._served(found)
+
+    def preset(self, target: Decoder | None) -> ModelInfo:
+        """The shape that its source names; of a head without a model's name it is the target's."""
+        decoder, kind, model = self.decoder(), head_called(self.source), model_called(self.source)
+        if decoder is not None:
+            return self._info(decoder)
+        called = f"`models` {self.name}={self.source}"
+        if kind is None:
+            known = known_are(self.source, preset_names(), where=SHAPES_PAGE)
+            raise ArgumentError(f"`models` must be a config.json or a preset ({known}), got {self.source!r}")
+        if self.weights or self.block is not None:
+            raise ArgumentError(f"{called} must be without @, but for its kv: what a head weighs is in FILE.json")
+        whose = target if model is None else presets()[model]
+        if whose is None:
+            raise ArgumentError(f"{called} must name the model it is a head of, as in {kind}-llama-3.1-8b")
+        head = head_of(kind, self._served(whose), self.name)
+        if head is None:
+            rule = "must be a config.json or FILE.json: what heads of a mixture of experts are made of differs"
+            raise ArgumentError(f"{called} {rule}")
+        return head
+
+    def _info(self, decoder: Decoder) -> ModelInfo:
+        block = None if self.block is None else DraftBlock(tokens=self.block)
+        return decoder.info(self.name).model_copy(update={"draft_block": block})
+
+    def _served(self, decoder: Decoder) -> Decoder:
+        """The same model with the weights and the cache that are asked for."""
+        if self.weights and decoder.quantised is not None:
+            raise ArgumentError(
+                f"`models` {self.name}={self.source} has {decoder.quantised.format.name} weights, got {self.weights}"
+            )
+        if self.weights:
+            decoder = replace(decoder, quantised=quantised_weights(decoder, FORMATS[self.weights]))
+        return replace(decoder, kv_dtype=self.kv_dtype) if self.kv_dtype else decoder
+
+
+def _given(text: str, name: str, source: str) -> _Given:
+    """What a text says: a source, and after `@` how it is served."""
+    if "@" not in source or _is_file(source):
+        return _Given(name=name, source=source)
+    source, _, ways = source.rpartition("@")
+    said: dict[str, str] = {}
+    for way in ways.split(","):
+        key, _, value = way.partition("=") if "=" in way else ("weights", "", way)
+        known = {"weights": tuple(FORMATS), "kv": tuple(KV_WIDTHS)}
+        right = value in known[key] if key in known else key == "block" and _is_count(value)
+        if key in said or not source or not right:
+            rule = f"{', '.join(FORMATS)}, kv= one of {', '.join(KV_WIDTHS)} or block=TOKENS (1 to {MOST}), each once"
+            raise ArgumentError(f"`models` must say after @ one of {rule}, got {text!r}")
+        said[key] = value
+    block = said.get("block")
+    return _Given(
+        name=name,
+        source=source,
+        weights=said.get("weights", ""),
+        kv_dtype=said.get("kv", ""),
+        block=None if block is None else int(block),
+    )
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and 1 <= int(text) <= MOST
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith(".json") or Path(text).is_dir()
+
+
+def _shapes(text: str) -> list[ModelInfo]:
+    """Shapes from a file that lists them, at least one."""
+    path = Path(text)
+    decoded = checked_json(path, TraceFormatError)
+    if isinstance(decoded, dict) and "model_type" in decoded:
+        raise TraceFormatError(
+            path, "content", "must be a list of shapes; of a config say whose, NAME=FILE", "a config"
+        )
+    try:
+        return list(TypeAdapter(_Shapes).validate_json(json.dumps(decoded), strict=True))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "content"
+    raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"])

@@ -1,0 +1,280 @@
+"""Imported recordings with some decisions turned over: rounds that end earlier, or are kept whole one token further.
+
+How decisions turn over when a drafter's acceptance is shifted.
+
+Let r be the share of known decisions in which a drafter writes the target's token. A shift of its acceptance by d > 0
+turns each refusal into an agreement with probability d / (1 - r), one by d < 0 each agreement into a refusal with
+probability -d / r: the share becomes r + d, and where the text was easy it stays easier.
+
+Letters: R rounds of one drafter in one request, K known decisions of theirs.
+
+What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
+
+What turns over is drawn by (seed, request, drafter) and by place (`shifted_decisions`): other requests do not matter,
+and a larger shift of the same sign turns over all that a smaller one does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .contexts.meta import TrieMeta
+from .contexts.trie import LazyRequest, Trie, TrieRequest
+from .rounds.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsMeta, RoundsRequest, joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turning:
+    """How decisions of one drafter turn over.
+
+    Attributes:
+        to_agreement: probability that a refusal becomes an agreement, 0 to 1.
+        to_refusal: probability that an agreement becomes a refusal, 0 to 1.
+    """
+
+    to_agreement: float
+    to_refusal: float
+
+    def turns(self, agrees: NDArray[np.bool_], draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which decisions turn over, given one number from [0, 1) for each; a larger shift turns these and more."""
+        return draws < np.where(agrees, self.to_refusal, self.to_agreement)
+
+
+def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning:
+    """How the decisions of drafter `name` turn over, of which `num_agreed` of `num_known` are agreements.
+
+    Raises:
+        ValueError: nothing known, or a share of agreement that would leave [0, 1].
+    """
+    if not num_known:
+        raise ValueError(f"acceptance of {name} cannot be shifted: the recording holds no decision of it")
+    share = num_agreed / num_known
+    if not -share <= shift <= 1.0 - share:
+        raise ValueError(f"acceptance of {name} is {share:.4f}; shifted it must stay within [0, 1], got {shift:+g}")
+    if shift > 0:
+        return Turning(to_agreement=min(shift / (1.0 - share), 1.0), to_refusal=0.0)
+    return Turning(to_agreement=0.0, to_refusal=min(-shift / share, 1.0) if shift else 0.0)
+
+
+def turnings_of(
+    shifts: Mapping[str, float], names: Sequence[str], counts: Callable[[str], tuple[int, int]]
+) -> dict[str, Turning]:
+    """How decisions turn over by drafter, of those whose acceptance changes.
+
+    Args:
+        shifts: by drafter, change of its share of agreement.
+        names: of the drafters, in level order.
+        counts: (agreements, known decisions) of a drafter.
+
+    Raises:
+        ValueError: a name that is none of the drafters, a share that would leave [0, 1], no decision known.
+    """
+    for name in shifts:
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ValueError(f"shifted acceptance must name a drafter of the recording ({known}), got {name!r}")
+    return {name: turning(name, *counts(name), shifts[name]) for name in names if shifts.get(name)}
+
+
+def shifted_name(name: str, shifts: Mapping[str, float]) -> str:
+    """The name of a recording, and what was shifted in it."""
+    words = ", ".join(f"{drafter} acceptance {shift:+g}" for drafter, shift in shifts.items() if shift)
+    return f"{name} ({words})" if words else name
+
+
+def keyed_draws(seed: int, request_id: str, drafter: str, count: int) -> NDArray[np.float64]:
+    """`count` numbers from [0, 1) that nothing but the key decides; fewer of them are the first of more."""
+    return keyed_generator(f"{seed}/{drafter}/{request_id}").random(count)
+
+
+def keyed_generator(key: str) -> np.random.Generator:
+    """Random numbers that nothing but the key decides."""
+    digest = blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decisions:
+    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did.
+
+    Attributes:
+        row: `[K]` round of each decision.
+        depth: `[K]` of the token in its round, 0 at the first drafted one.
+        position: `[K]` of the token in the output.
+        agrees: `[K]` whether it is the target's.
+    """
+
+    row: NDArray[np.int64]
+    depth: NDArray[np.int64]
+    position: NDArray[np.int64]
+    agrees: NDArray[np.bool_]
+
+
+def shifted_rounds(
+    meta: RoundsMeta, requests: Sequence[RoundsRequest], shifts: Mapping[str, float], seed: int
+) -> tuple[RoundsRequest, ...]:
+    """The requests with known decisions turned over; see `Recording.shifted`."""
+    drafters = {drafter.name: drafter for drafter in meta.drafters}
+
+    def counts(name: str) -> tuple[int, int]:
+        num_agreed, num_known = np.sum([(0, 0), *_counts(requests, drafters[name])], axis=0).tolist()
+        return num_agreed, num_known
+
+    turnings = turnings_of(shifts, meta.drafter_names, counts)
+    shifted = [(drafters[name], how) for name, how in turnings.items()]
+    return tuple(_shift_request(request, shifted, seed) for request in requests)
+
+
+def _counts(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Iterator[tuple[int, int]]:
+    """Agreements and decisions of each request; a token drafter decides once per position."""
+    for request in requests:
+        if drafter.name not in request.rounds:
+            continue
+        length = request.length(drafter.name)
+        known = _decisions(request.rounds[drafter.name], drafter, length)
+        agrees = known.agrees
+        if not drafter.by_start:
+            # Of rounds that contradict each other the one that started later is believed: the last to be assigned.
+            bits = np.full(length, -1, np.int8)
+            bits[known.position] = agrees
+            agrees = bits[bits >= 0] == 1
+        yield int(agrees.sum()), len(agrees)
+
+
+def _shift_request(request: RoundsRequest, turnings: Sequence[tuple[DrafterInfo, Turning]], seed: int) -> RoundsRequest:
+    shifted = dict(request.rounds)
+    for drafter, how in turnings:
+        if drafter.name not in shifted:
+            continue
+        length = request.length(drafter.name)
+        rounds = shifted[drafter.name]
+        known = _decisions(rounds, drafter, length)
+        if drafter.by_start:
+            draws = keyed_draws(seed, request.request_id, drafter.name, len(known.row))
+        else:
+            draws = keyed_draws(seed, request.request_id, drafter.name, length)[known.position]
+        turned = how.turns(known.agrees, draws)
+        cut = _turn(rounds, known, turned)
+        shifted[drafter.name] = cut if drafter.by_start else _with_rests(cut, rounds, drafter, known, turned)
+    return replace(request, rounds=shifted)
+
+
+def _decisions(rounds: Rounds, drafter: DrafterInfo, length: int) -> _Decisions:
+    """What rounds of a text of `length` tokens know; the last token is left out, its round may have ended with it."""
+    last = length - 1
+    kept = np.minimum(rounds.accepted, last - rounds.start).astype(np.int64)
+    known = kept + (~rounds.censored(drafter.window) & (rounds.start + rounds.accepted < last))
+    row = np.repeat(np.arange(len(known)), known)
+    depth = np.arange(len(row)) - np.repeat(np.cumsum(known) - known, known)
+    return _Decisions(row=row, depth=depth, position=rounds.start[row] + depth, agrees=depth < kept[row])
+
+
+def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Rounds:
+    """Rounds that end at their first new refusal, or are kept up to a refusal that turned over, and perhaps farther."""
+    accepted, drafted = rounds.accepted.copy(), rounds.drafted.copy()
+    refused = turned & known.agrees
+    np.minimum.at(accepted, known.row[refused], known.depth[refused].astype(np.int32))
+    ended = known.row[refused]
+    drafted[ended] = np.where(drafted[ended] == OPEN_DRAFTED, UNKNOWN_DRAFTED, drafted[ended])
+    whole = known.row[turned & ~known.agrees]
+    accepted[whole] += 1
+    # Nothing is known of what a round would have kept after it, but that the drafter went on.
+    drafted[whole] = np.where(drafted[whole] == accepted[whole], drafted[whole], OPEN_DRAFTED)
+    return replace(rounds, accepted=accepted, drafted=drafted)
+
+
+def _with_rests(
+    cut: Rounds, rounds: Rounds, drafter: DrafterInfo, known: _Decisions, turned: NDArray[np.bool_]
+) -> Rounds:
+    """The cut rounds, and what the old ones said after a new refusal: a token drafter's tokens answer for themselves.
+
+    Each rest is a round of its own, started after the refusal, unless a round starts there or nothing is left.
+    """
+    refused = turned & known.agrees
+    row, start = known.row[refused], known.position[refused] + 1
+    follows = np.zeros(len(row), dtype=np.bool_)
+    follows[:-1] = row[1:] == row[:-1]
+    ends = np.where(follows, np.roll(start, -1) - 1, rounds.start[row] + rounds.accepted[row])
+    rest = ends - start
+    whole = ~follows & rounds.censored(drafter.window)[row]
+    # A draft from here would have been as long as any other: how much of the old one is left says nothing of it.
+    drafted = np.where(whole, OPEN_DRAFTED, UNKNOWN_DRAFTED)
+    fits = ~(whole & (rest == 0)) & ~np.isin(start, rounds.start)
+    # Of rests that start alike, the one whose round started last is believed.
+    kept = np.flatnonzero(fits)[::-1]
+    kept = kept[np.unique(start[kept], return_index=True)[1]]
+    rests = Rounds(
+        start=start[kept].astype(np.int32),
+        accepted=rest[kept].astype(np.int32),
+        drafted=drafted[kept].astype(np.int32),
+        placed=None if rounds.placed is None else rounds.placed[row[kept]],
+    )
+    both = joined((cut, rests))
+    return both.at(np.argsort(both.start, kind="stable"))
+
+
+def shifted_tries(
+    meta: TrieMeta, requests: Sequence[TrieRequest], shifts: Mapping[str, float], seed: int
+) -> tuple[TrieRequest, ...]:
+    """The requests with decisions of the trunk turned over when their tries are asked for; see `Recording.shifted`."""
+    agreed, known = _trunk_counts(meta, requests) if any(shifts.values()) else (np.zeros(len(meta.models), int), 0)
+
+    def counts(name: str) -> tuple[int, int]:
+        return int(agreed[meta.model_names.index(name)]), known
+
+    turnings = turnings_of(shifts, meta.model_names[:-1], counts)
+    by_model = {meta.model_names.index(name): how for name, how in turnings.items()}
+    shifted = tuple(_shifted_request(meta, request, by_model, seed) for request in requests)
+    if meta.vocab_size <= 2 * len(meta.models) + len(meta.eos_token_ids):
+        for request in shifted:  # tokens may not suffice, which is to be told now and not in a replay
+            _ = request.trie
+    return shifted
+
+
+def _trunk_counts(meta: TrieMeta, requests: Sequence[TrieRequest]) -> tuple[NDArray[np.int64], int]:
+    """Agreements of each model on all trunks, and trunk contexts that wrote a token."""
+    agreed, known = np.zeros(len(meta.models), dtype=np.int64), 0
+    for request in requests:
+        agrees = request.trie.agreement
+        agreed += np.count_nonzero(agrees, axis=1)
+        known += agrees.shape[1]
+    return agreed, known
+
+
+def _shifted_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> TrieRequest:
+    return LazyRequest.of(
+        request_id=record.request_id,
+        tag=record.tag,
+        prompt=record.prompt,
+        max_new_tokens=record.max_new_tokens,
+        num_nodes=record.num_nodes,
+        make=partial(_shifted_trie, meta, record, turnings, seed),
+    )
+
+
+def _shifted_trie(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> Trie:
+    trie = record.trie
+    nodes = trie.trunk[:-1]
+    next_token = trie.next_token.copy()
+    for model, how in turnings.items():
+        agrees = trie.agreement[model]
+        draws = keyed_draws(seed, record.request_id, meta.model_names[model], len(nodes))
+        turned = how.turns(agrees, draws)
+        agreeing, refused = nodes[turned & ~agrees], nodes[turned & agrees]
+        next_token[model, agreeing] = next_token[-1, agreeing]
+        for node in refused.tolist():
+            taken = {*trie.next_token[:, node].tolist(), *next_token[:, node].tolist(), *meta.eos_token_ids}
+            next_token[model, node] = _another(taken, meta.vocab_size)
+    return replace(trie, next_token=next_token, ranks=None)
+
+
+def _another(taken: set[int], vocab_size: int) -> int:
+    """The first token that is not taken: no model writes it, so no context after it is recorded."""
+    token = next((token for token in range(vocab_size) if token not in taken), None)
+    if token is None:
+        raise ValueError(f"vocab_size must leave a token that no model writes, got {vocab_size}")
+    return token

@@ -1,0 +1,336 @@
+"""Workloads whose prompts are given by ids of blocks: Mooncake, Qwen-Bailian and LLMServingSim.
+
+Mooncake's traces (FAST'25) and Qwen-Bailian's: an object a line with hashes of blocks; and sessions of the first.
+
+Mooncake counts milliseconds and blocks of 512 tokens, Bailian seconds and blocks of 16. A row of either is the whole
+prompt. Bailian's `parent_chat_id` says whose text a prompt goes on from, which its hashes say too: each request arrives
+at its own time.
+
+AIPerf and Dynamo write Mooncake's lines with `session_id`: rows of a session follow each other, `delay` milliseconds
+after the end of the one before. With `hash_ids` a row is the whole prompt, as in Dynamo, and begins as the row before
+did; without them its `input_length` is added to all that was read and written, as AIPerf replays such rows.
+
+LLMServingSim's workloads: a request a line, or a session with its calls; times in nanoseconds.
+
+A call of a session comes `tool_duration_ns` of the one before after that has ended. Where `input_tok_ids` are all of a
+prompt's, equal beginnings of prompts are equal blocks of 16 tokens, each known by a hash of all tokens up to its end.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+from typing import Any
+
+from ...base.files import kind_of_json
+from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
+from .format import (
+    FIRST_LOCAL,
+    LOCAL_BITS,
+    Reading,
+    WorkloadFormat,
+    check_keys,
+    count_of,
+    ids_of,
+    objects_of,
+    shown,
+    text_of,
+    time_of,
+    wait_of,
+    whole,
+)
+from .sessions import Node, Session, SessionGraph, Turn, Waits, runs_of
+
+MOONCAKE_UNIT_TOKENS, BAILIAN_UNIT_TOKENS = 512, 16
+_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
+_BAILIAN = ("chat_id", "parent_chat_id", *_KEYS, "type", "turn")
+_MOONCAKE_SESSION, _SESSION_MORE = (
+    ("input_length", "output_length"),
+    ("session_id", "timestamp", "delay", "hash_ids", "type"),
+)
+_PS_PER_MS = PS_PER_S // 1000
+_MOST_OWN = 2 ** (LOCAL_BITS - 1)  # tokens of a session whose text has ids of ours
+HELD = "waits that hold the seconds of the request before, since the file does not say when that ended"
+ADDED = "requests of sessions without hash_ids, whose input_length is added to what was read and written before"
+
+
+def read_mooncake(reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    """The requests of a file, called by their line."""
+    for line, found in objects_of(reading):
+        check_keys(reading, line, found, _KEYS, _KEYS)
+        yield from _alone(reading, line, found, MOONCAKE_UNIT_TOKENS, _PS_PER_MS)
+
+
+def read_bailian(reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    """The same of Bailian's traces."""
+    for line, found in objects_of(reading):
+        check_keys(reading, line, found, ("chat_id", *_KEYS), _BAILIAN)
+        yield from _alone(reading, line, found, BAILIAN_UNIT_TOKENS, PS_PER_S)
+
+
+def _alone(
+    reading: Reading, line: int, found: Mapping[str, Any], unit: int, unit_ps: int
+) -> Iterator[tuple[int, Arrival]]:
+    arrives_ps = time_of(reading, line, "timestamp", found["timestamp"], unit_ps=unit_ps)
+    prompt, output = (count_of(reading, line, key, found[key]) for key in _MOONCAKE_SESSION)
+    blocks = _mooncake_blocks(reading, line, found, prompt, unit)
+    tokens = reading.lengths(line, prompt, output, names=_MOONCAKE_SESSION)
+    if tokens is not None:
+        yield line, Arrival(str(line), arrives_ps, *tokens, blocks=blocks)
+
+
+def _mooncake_blocks(reading: Reading, line: int, found: Mapping[str, Any], prompt: int, unit: int) -> tuple[int, ...]:
+    blocks = ids_of(reading, line, "hash_ids", found["hash_ids"])
+    if len(blocks) != (wanted := -(-prompt // unit)):
+        rule = f"must be one for each {unit} tokens of input_length {prompt} begun, {wanted}"
+        raise reading.error(line, "hash_ids", rule, len(blocks))
+    return blocks
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """A session while it is read.
+
+    Attributes:
+        name: of the session.
+        line: of its first row.
+        arrives_ps: of that.
+        begun_ps: when the newest row began, None if it does not say.
+        nodes: so far.
+        first_id: the first hash of its first row; None: rows are added to what was before.
+        text: all that was read and written, where rows are added.
+        held_ps: waits of rows that were dropped.
+    """
+
+    name: str
+    line: int
+    arrives_ps: int
+    begun_ps: int | None
+    first_id: int | None
+    text: Text = field(default_factory=lambda: Text(unit_tokens=MOONCAKE_UNIT_TOKENS))
+    nodes: list[Node] = field(default_factory=list[Node])
+    held_ps: int = 0
+
+
+def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    """The first request of each session, in order of the file; it is all in memory, since sessions are interleaved.
+
+    Requests are called by their line.
+    """
+    sessions: dict[str | int, _Session] = {}
+    timed = is_timed(reading.first)
+    for line, found in objects_of(reading):
+        for one in ("text_input", "messages", "payload"):
+            if one in found:
+                raise reading.error(line, one, "must be left out: how many tokens it has is not said", "a text")
+        check_keys(reading, line, found, _MOONCAKE_SESSION, (*_MOONCAKE_SESSION, *_SESSION_MORE))
+        if found.get("type", "mooncake_trace") != "mooncake_trace":
+            raise reading.error(line, "type", "must be mooncake_trace", found["type"])
+        name = found.get("session_id")
+        if name is not None:
+            text_of(reading, line, "session_id", name)
+        key: str | int = line if name is None else name  # a row without one is a session of its own
+        begins_ps = None
+        if found.get("timestamp") is not None:
+            begins_ps = time_of(reading, line, "timestamp", found["timestamp"], unit_ps=_PS_PER_MS)
+        if key not in sessions:
+            if timed != (begins_ps is not None):
+                rule = "must be there" if timed else "must be left out"
+                rule += " in the first row of each session, as in that of the file"
+                raise reading.error(line, "timestamp", rule, found.get("timestamp", "nothing"))
+            ids = found.get("hash_ids")
+            first_id = None if ids is None else next(iter(ids_of(reading, line, "hash_ids", ids)), None)
+            sessions[key] = _Session(
+                name=str(key), line=line, arrives_ps=begins_ps or 0, begun_ps=begins_ps, first_id=first_id
+            )
+        _take(reading, line, found, sessions[key], begins_ps)
+    for session in sessions.values():
+        if session.nodes:
+            yield session.line, SessionGraph(nodes=tuple(session.nodes)).begin(session.arrives_ps)
+
+
+def _take(reading: Reading, line: int, found: dict[str, Any], session: _Session, begins_ps: int | None) -> None:
+    """Add a row to its session."""
+    number, is_first = len(session.nodes), session.line == line
+    wait_ps = 0 if is_first else _wait(reading, line, found, session, begins_ps)
+    session.begun_ps = begins_ps
+    counts = [count_of(reading, line, key, found[key]) for key in _MOONCAKE_SESSION]
+    whole = found.get("hash_ids") is not None
+    blocks = _mooncake_blocks(reading, line, found, counts[0], MOONCAKE_UNIT_TOKENS) if whole else ()
+    if whole != (session.first_id is not None) or (whole and blocks[:1] != (session.first_id,)):
+        rule = (
+            f"must begin with {session.first_id} as the session's first row does: it is the whole prompt"
+            if session.first_id is not None
+            else "must be left out as in the session's first row"
+        )
+        raise reading.error(line, "hash_ids", rule, blocks[0] if blocks else "nothing")
+    tokens = reading.lengths(line, *counts, names=_MOONCAKE_SESSION)
+    if tokens is None:
+        session.held_ps += wait_ps
+        return
+    answer: Sequence[int] = ()
+    prompt = tokens[0]
+    if not whole and (number or not is_first or found.get("session_id") is not None):
+        if number:
+            reading.tally.remark(ADDED)
+        prompt, blocks, answer = _grown(reading, line, session, *tokens)
+    turn = Turn(
+        request_id=str(line),
+        wait_ps=(session.held_ps + wait_ps) if number else 0,
+        prompt_tokens=prompt,
+        output_tokens=tokens[1],
+        new_blocks=runs_of(blocks),
+    )
+    waits = (Waits(number - 1),) if number else ()
+    session.nodes.append(Node(turn=turn, waits=waits, answer=tuple(answer)))
+    session.held_ps = 0
+
+
+def _wait(reading: Reading, line: int, found: Mapping[str, Any], session: _Session, begins_ps: int | None) -> int:
+    """Picoseconds from the end of the row before."""
+    if found.get("delay") is not None:
+        return wait_of(reading, line, "delay", found["delay"], unit_ps=_PS_PER_MS)
+    if begins_ps is None:
+        return 0
+    if session.begun_ps is None or begins_ps < session.begun_ps:
+        rule = "must have a delay, or a timestamp not before that of the session's row before"
+        raise reading.error(line, "timestamp", rule, found["timestamp"])
+    reading.tally.remark(HELD)
+    return begins_ps - session.begun_ps
+
+
+def _grown(
+    reading: Reading, line: int, session: _Session, added: int, output: int
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """(tokens of the prompt, its blocks, those of its answer) of a row that is added to what was before."""
+    if session.text.num_tokens + added + output > min(_MOST_OWN, MOST_COUNT):
+        rule = f"must leave the session at most {_MOST_OWN:,} tokens in all"
+        raise reading.error(line, "input_length", rule, session.text.num_tokens + added + output)
+    ids = count(FIRST_LOCAL + (session.line << LOCAL_BITS) + len(session.text.ids))
+    asked = session.text.grown(added, ids)
+    session.text = asked.grown(output, ids)
+    return asked.num_tokens, asked.ids, session.text.ids[len(asked.ids) :]
+
+
+def is_timed(first: Mapping[str, Any]) -> bool:
+    """Whether the sessions of a file say when they begin, as its first row does."""
+    return first.get("timestamp") is not None
+
+
+MOONCAKE_FORMATS = (
+    WorkloadFormat(
+        name="mooncake",
+        keys=_KEYS,
+        sees=lambda keys: bool({"input_length", "hash_ids"} & keys) and not keys & {"session_id", "delay", "chat_id"},
+        read=read_mooncake,
+        unit_tokens=lambda _: MOONCAKE_UNIT_TOKENS,
+        is_json=True,
+    ),
+    WorkloadFormat(
+        name="mooncake-sessions",
+        keys=("session_id", *_MOONCAKE_SESSION),
+        sees=lambda keys: bool({"session_id", "delay"} & keys) and bool({"input_length", "output_length"} & keys),
+        read=read_sessions,
+        unit_tokens=lambda _: MOONCAKE_UNIT_TOKENS,
+        notes=(
+            "sessions are closed loops: a request waits for the end of the one before, then for its delay, "
+            "whatever its timestamp",
+        ),
+        timed=is_timed,
+        is_json=True,
+    ),
+    WorkloadFormat(
+        name="bailian",
+        keys=_BAILIAN[:2],
+        sees=lambda keys: bool({"chat_id", "parent_chat_id"} & keys),
+        read=read_bailian,
+        unit_tokens=lambda _: BAILIAN_UNIT_TOKENS,
+        notes=("parent_chat_id, turn and type are not used: each request arrives at its own time",),
+        is_json=True,
+    ),
+)
+
+
+LLMSERVINGSIM_UNIT_TOKENS = 16
+_COUNTS = ("input_toks", "output_toks")
+_IDS = ("input_tok_ids", "output_tok_ids")
+_FLAT = (*_COUNTS, "arrival_time_ns")
+_SESSION = ("session_id", "arrival_time_ns", "sub_requests")
+_PS_PER_NS = 1000
+UNUSED = "prompts whose input_tok_ids are not as many as input_toks: nothing is known of their text"
+
+
+def read_llmservingsim(reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    """The requests of a file, called by their line, and by their number in the session."""
+    for line, found in objects_of(reading):
+        is_session = "sub_requests" in found
+        needed = _SESSION if is_session else _FLAT
+        check_keys(reading, line, found, needed, needed if is_session else (*_FLAT, *_IDS))
+        arrives_ps = time_of(reading, line, "arrival_time_ns", found["arrival_time_ns"], unit_ps=_PS_PER_NS)
+        if is_session:
+            text_of(reading, line, "session_id", found["session_id"])
+        turns = [*(_calls(reading, line, found) if is_session else _turn(reading, line, found, "", str(line), 0))]
+        if turns:
+            yield line, Session(turns=tuple(turns)).begin(arrives_ps)
+
+
+def _calls(reading: Reading, line: int, found: Mapping[str, Any]) -> Iterator[Turn]:
+    """Of a session; a call that is dropped hands on its wait."""
+    calls = found["sub_requests"]
+    if not isinstance(calls, list):
+        raise reading.error(line, "sub_requests", "must be a list", kind_of_json(calls))
+    held_ps, begun = 0, False
+    for place, one in enumerate(calls):
+        of = f"sub_requests[{place}]."
+        if not isinstance(one, dict):
+            raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
+        check_keys(reading, line, one, _COUNTS, (*_COUNTS, "tool_duration_ns", *_IDS), of=of)
+        for turn in _turn(reading, line, one, of, f"{line}/{place + 1}", held_ps if begun else 0):
+            yield turn
+            held_ps, begun = 0, True
+        held_ps += wait_of(reading, line, f"{of}tool_duration_ns", one.get("tool_duration_ns", 0), unit_ps=_PS_PER_NS)
+
+
+def _turn(reading: Reading, line: int, one: Mapping[str, Any], of: str, name: str, wait_ps: int) -> Iterator[Turn]:
+    """The request, or none where it is dropped."""
+    counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in _COUNTS}
+    blocks = _llmservingsim_blocks(reading, line, one, of, counts[f"{of}input_toks"])
+    tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
+    if tokens is not None:
+        prompt, output = tokens
+        yield Turn(
+            request_id=name, wait_ps=wait_ps, prompt_tokens=prompt, output_tokens=output, new_blocks=runs_of(blocks)
+        )
+
+
+def _llmservingsim_blocks(reading: Reading, line: int, one: Mapping[str, Any], of: str, prompt: int) -> list[int]:
+    """Ids of the full units of a prompt; none where its tokens are not there."""
+    tokens = one.get("input_tok_ids")
+    if tokens is None:
+        return []
+    field = f"{of}input_tok_ids"
+    if not isinstance(tokens, list):
+        raise reading.error(line, field, "must be a list", kind_of_json(tokens))
+    wrong = next((place for place, token in enumerate(tokens) if not whole(token)), None)
+    if wrong is not None:
+        raise reading.error(line, f"{field}[{wrong}]", "must be a whole number >= 0", shown(tokens[wrong]))
+    if len(tokens) != prompt:
+        reading.tally.remark(UNUSED)
+        return []
+    found, before = list[int](), b""
+    for start in range(0, prompt - LLMSERVINGSIM_UNIT_TOKENS + 1, LLMSERVINGSIM_UNIT_TOKENS):
+        unit = array("q", tokens[start : start + LLMSERVINGSIM_UNIT_TOKENS]).tobytes()
+        before = blake2b(before + unit, digest_size=8).digest()
+        found.append(int.from_bytes(before, "little") >> 2)
+    return found
+
+
+LLMSERVINGSIM = WorkloadFormat(
+    name="llmservingsim",
+    keys=_FLAT,
+    sees=lambda keys: bool({"input_toks", "arrival_time_ns", "sub_requests"} & keys),
+    read=read_llmservingsim,
+    unit_tokens=lambda _: LLMSERVINGSIM_UNIT_TOKENS,
+    is_json=True,
+)

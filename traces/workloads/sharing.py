@@ -1,0 +1,643 @@
+"""The texts of generators of sessions, `react:steps=8,sessions=100,rate=2,prompt=200,...`, read and checked.
+
+How long tools and users take: given, or drawn.
+
+What a kind of session is: how one of them is drawn.
+
+Sessions in which each request reads all that came before it: what was read, what was answered, and something new.
+
+Letter: T turns.
+
+`persistent-agent`: sessions of many turns that send a growing context again and again.
+
+`shared-workers`: several workers that write into one context at once.
+
+Sessions that are drawn one after another; the same seed gives the same ones.
+
+`react` and `rewoo`: the same tool calls, with the model asked after each of them, or before and after all.
+
+`tree-rollouts`: answers to one prompt that branch at several depths.
+"""
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, count, islice, repeat
+from random import Random
+from typing import NamedTuple, Protocol
+
+from ...base.errors import ArgumentError
+from ...base.names import Branch, branches_of, num_paths_of
+from .arrival import (
+    MOST_COUNT,
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    MOST_TURNS,
+    MOST_UNITS,
+    PS_PER_S,
+    Arrival,
+    Text,
+    WorkloadAbout,
+)
+from .format import Tally
+from .generated import Length, Poisson, check_expected, length_of, number_of, pairs_of, whole_of
+from .sessions import Node, SessionGraph, Turn, Waits, runs_of
+from .workload import ps_of_option
+
+_NUMBER = r"(\d{1,7}(?:\.\d{1,12})?)"
+_GIVEN = re.compile(_NUMBER, re.ASCII)
+_EXPONENTIAL = re.compile(rf"exponential:{_NUMBER}", re.ASCII)
+_MOST_S = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """A distribution over waits.
+
+    Attributes:
+        mean_s: >= 0.
+        is_drawn: exponentially; else each is the mean, and nothing is drawn.
+    """
+
+    mean_s: float
+    is_drawn: bool
+
+    def draw_ps(self, rng: Random) -> int:
+        """One wait in picoseconds."""
+        if self.is_drawn:
+            return round(rng.expovariate(1 / self.mean_s) * PS_PER_S) if self.mean_s else 0
+        return _given_ps(self.mean_s)
+
+
+@lru_cache(maxsize=64)
+def _given_ps(seconds: float) -> int:
+    """Of seconds that all requests wait; exact, which takes a while."""
+    return ps_of_option(seconds)
+
+
+def seconds_of(name: str, text: str) -> Seconds:
+    """The distribution that a text says; raises ArgumentError, which names `name`."""
+    given, drawn = _GIVEN.fullmatch(text), _EXPONENTIAL.fullmatch(text)
+    found = given or drawn
+    if found is None or float(found[1]) > _MOST_S:
+        raise ArgumentError(f"{name} must be SECONDS or exponential:MEAN in [0, {_MOST_S}], got {text!r}")
+    return Seconds(mean_s=float(found[1]), is_drawn=drawn is not None)
+
+
+# Of ids within a session, more than it may have units; above them stands its number, and number 0 is what all sessions
+# share.
+SESSION_BITS = 31
+
+
+class Place(NamedTuple):
+    """Which session is drawn, and how its requests are to be.
+
+    Attributes:
+        number: of the session, from 1; its first request is called by it.
+        arrives_ps: of that request.
+        unit_tokens: of its blocks.
+        tag: of its requests.
+        slo: of its requests.
+    """
+
+    number: int
+    arrives_ps: int
+    unit_tokens: int
+    tag: str
+    slo: str
+
+    @property
+    def first_id(self) -> int:
+        """The first id that is the session's own."""
+        return self.number << SESSION_BITS
+
+    def check_units(self, num_units: int) -> None:
+        """Raise ArgumentError for more units of text than a session may have, each of which takes memory."""
+        if num_units > MOST_UNITS:
+            rule = f"must have at most {MOST_UNITS:,} units of text"
+            raise ArgumentError(f"sessions {rule}, got {num_units:,} in session {self.number}")
+
+
+def check_requests(num_requests: int) -> None:
+    """Raise ArgumentError for more requests than a session may have."""
+    if num_requests > MOST_TURNS:
+        raise ArgumentError(f"sessions must have at most {MOST_TURNS:,} requests, got {num_requests:,}")
+
+
+class SessionKind(Protocol):
+    """A kind of session; a frozen record of what its text says."""
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """Draw a session; returns its first request, which knows the others. Raises as `Place.check_units`."""
+        ...
+
+    @property
+    def num_requests(self) -> int | None:
+        """Of each session; None where that is drawn."""
+        ...
+
+
+class GrowingLine:
+    """The rest of a session; implements `Turns`. Units of its text are numbered one after another.
+
+    Args:
+        drawn: the session.
+        turn: number of the next request, from 0.
+    """
+
+    __slots__ = ("_drawn", "_turn")
+
+    depths = ()
+
+    def __init__(self, drawn: "DrawnLine", turn: int) -> None:
+        self._drawn = drawn
+        self._turn = turn
+
+    def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
+        """See `Turns`: nobody waits for a depth."""
+        return ()
+
+    def after(self, ended_ps: int) -> tuple[Arrival, ...]:
+        """See `Turns`."""
+        return (self._drawn.arrival(self._turn, ended_ps),)
+
+
+class DrawnLine:
+    """A session; changes no more.
+
+    Args:
+        place: which.
+        shared_tokens: with which the prompts of all sessions begin.
+        new_tokens: `[T]` that each request reads and none before it had, beside the shared ones.
+        output_tokens: `[T]`.
+        waits_ps: `[T - 1]` from the end of each request to the next.
+
+    Raises:
+        ArgumentError: see `Place.check_units`.
+    """
+
+    __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
+
+    def __init__(
+        self,
+        place: Place,
+        shared_tokens: int,
+        new_tokens: Sequence[int],
+        output_tokens: Sequence[int],
+        waits_ps: Sequence[int],
+    ) -> None:
+        self._place = place
+        texts = accumulate(map(sum, zip(new_tokens, output_tokens, strict=True)), initial=shared_tokens)
+        self._prompts = array("q", [text + new for text, new in zip(texts, new_tokens, strict=False)])
+        self._outputs = array("q", output_tokens)
+        self._waits_ps = waits_ps
+        shared, last = shared_tokens // place.unit_tokens, self._prompts[-1] // place.unit_tokens
+        place.check_units(last)
+        first = place.first_id
+        self._ids = array("q", range(shared)) + array("q", range(first, first + last - shared))
+
+    def begin(self) -> Arrival:
+        """The first request."""
+        return self.arrival(0, self._place.arrives_ps)
+
+    def arrival(self, turn: int, after_ps: int) -> Arrival:
+        """A request, by its number, whose wait begins then."""
+        number, _, unit, tag, slo = self._place
+        prompt, output, ids = self._prompts[turn], self._outputs[turn], self._ids
+        full = prompt // unit
+        follows = GrowingLine(self, turn + 1) if turn + 1 < len(self._prompts) else None
+        return Arrival(
+            f"{number}/{turn}" if turn else str(number),
+            after_ps + self._waits_ps[turn - 1] if turn else after_ps,
+            prompt,
+            output,
+            tag,
+            ids[:full],
+            follows,
+            slo,
+            ids[full : (prompt + output) // unit] if follows is not None else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistentAgent:
+    """An agent that keeps one conversation open, as coding agents do.
+
+    It imitates sessions such as those of kv-cache-tester (docs/workloads.md): a system prompt with tools that all
+    sessions have in common, then turn after turn, each of which sends all that was read and answered before, and the
+    result of a tool or a message of the user. The client keeps its text as it was, so that nothing but the newest
+    tokens has to be read, as long as the prefix cache holds the session: with many turns over 80% of the tokens read
+    are hits.
+    It leaves out what real clients do now and then: cutting or rewriting their history, and sub-agents.
+
+    Attributes:
+        turns: of a session.
+        system: tokens of the system prompt, >= 0.
+        prompt: new tokens of each turn.
+        output: tokens of each answer.
+        wait: seconds from an answer to the next turn.
+    """
+
+    turns: Length
+    system: int
+    prompt: Length
+    output: Length
+    wait: Seconds
+
+    @property
+    def num_requests(self) -> int | None:
+        """See `SessionKind`."""
+        return self.turns.least if self.turns.is_given else None
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """See `SessionKind`."""
+        turns = self.turns.draw(rng)
+        check_requests(turns)
+        new, outputs = ([length.draw(rng) for _ in range(turns)] for length in (self.prompt, self.output))
+        waits_ps = [self.wait.draw_ps(rng) for _ in range(turns - 1)]
+        return DrawnLine(place, self.system, new, outputs, waits_ps).begin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedWorkers:
+    """Workers on one problem that read each other's text, as in Hogwild! inference (arXiv:2504.06261).
+
+    The context is the problem, then what workers wrote, each at a place of its own: in round r worker w has the w-th
+    place behind all that was written in the rounds before. In each round all workers read the whole context, and write
+    side by side; a round begins when the one before is over.
+
+    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places instead of
+    reading the text again. A cache that is found by prefix cannot: what worker 0 writes follows all that it has read,
+    so its keys and values are those of the context; what the others write beside it has, in the context, worker 0's
+    text before it, so every worker reads it again. What was read in an earlier round is found. So this is what Hogwild!
+    costs on an engine without such turning, with a round in place of a token.
+
+    Attributes:
+        workers: >= 1.
+        rounds: >= 1.
+        prompt: tokens of the problem.
+        output: tokens that a worker writes in a round.
+    """
+
+    workers: int
+    rounds: int
+    prompt: Length
+    output: Length
+
+    @property
+    def num_requests(self) -> int | None:
+        """See `SessionKind`."""
+        return self.workers * self.rounds
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """See `SessionKind`."""
+        ids = count(place.first_id)
+        prompt = self.prompt.draw(rng)
+        place.check_units(prompt // place.unit_tokens)
+        context = Text(unit_tokens=place.unit_tokens).grown(prompt, ids)
+        nodes: list[Node] = []
+        for number in range(self.rounds):
+            outputs = [self.output.draw(rng) for _ in range(self.workers)]
+            # Rounds begin together: the first at once with the session, others with the ends of the one before.
+            before = tuple(Waits(len(nodes) - 1 - worker) for worker in range(self.workers)) if number else ()
+            place.check_units((context.num_tokens + sum(outputs)) // place.unit_tokens)
+            written = context.grown(outputs[0], ids)
+            for worker, tokens in enumerate(outputs):
+                waits = before if number or not worker else (Waits(0, 0),)
+                name = f"{place.number}/{number}/{worker}" if nodes else str(place.number)
+                turn = Turn(
+                    request_id=name,
+                    wait_ps=0,
+                    prompt_tokens=context.num_tokens,
+                    output_tokens=tokens,
+                    new_blocks=runs_of(context.ids),
+                )
+                answer = () if worker else written.ids[len(context.ids) :]
+                nodes.append(Node(turn=turn, waits=waits, answer=answer))
+            context = written.grown(sum(outputs[1:]), ids)
+        return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSource:
+    """A `Source` that draws sessions.
+
+    Attributes:
+        text: of the generator.
+        kind: what is drawn.
+        rate: sessions per second, which begin as a Poisson process; None: all at 0.
+        sessions: most of them; None: as many as `seconds` holds, and there is a rate.
+        seconds: no session begins at this time or later; None: there is no such time.
+        unit_tokens: of blocks.
+        tag: of all requests.
+        slo: of all requests.
+        seed: >= 0. Times and sessions are drawn apart.
+    """
+
+    text: str
+    kind: SessionKind
+    rate: float | None
+    sessions: int | None
+    seconds: float | None
+    unit_tokens: int
+    tag: str
+    slo: str
+    seed: int
+
+    @property
+    def about(self) -> WorkloadAbout:
+        """See `Source`."""
+        begin = "at once" if self.rate is None else f"as a Poisson process, {self.rate:g} sessions/s"
+        number, sessions = self.kind.num_requests, None if self.seconds else self.sessions
+        return WorkloadAbout(
+            name=self.text.partition(":")[0],
+            files=(),
+            format=self.text,
+            unit_tokens=self.unit_tokens,
+            num_requests=None if number is None or sessions is None else number * sessions,
+            num_arrivals=sessions,
+            notes=(f"drawn, seed {self.seed}", f"sessions begin {begin}"),
+            drawn=True,
+        )
+
+    @property
+    def timed(self) -> bool:
+        """See `Source`."""
+        return True
+
+    def arrivals(self, tally: Tally) -> Iterator[Arrival]:
+        """See `Source`; the first request of each session, called by its number, from 1."""
+        times = repeat(0) if self.rate is None else Poisson(rate=self.rate).times(Random(f"{self.seed}/times"))
+        drawn = Random(f"{self.seed}/lengths")
+        end_ps = None if self.seconds is None else ps_of_option(self.seconds)
+        for number, at_ps in enumerate(islice(times, self.sessions), start=1):
+            if end_ps is not None and at_ps >= end_ps:
+                return
+            yield self.kind.begin(Place(number, at_ps, self.unit_tokens, self.tag, self.slo), drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalls:
+    """What both do.
+
+    Attributes:
+        steps: calls of tools.
+        system: tokens that all prompts begin with, >= 0: the instruction and worked examples.
+        prompt: tokens of the question.
+        output: tokens that the model writes for each call, and for the answer.
+        observation: tokens that a tool returns.
+        wait: seconds that a tool takes.
+    """
+
+    steps: Length
+    system: int
+    prompt: Length
+    output: Length
+    observation: Length
+    wait: Seconds
+
+    def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
+        """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
+        steps, prompt = self.steps.draw(rng), self.prompt.draw(rng)
+        check_requests(steps)
+        outputs = [self.output.draw(rng) for _ in range(steps + 1)]
+        observations = [self.observation.draw(rng) for _ in range(steps)]
+        return prompt, outputs, observations, [self.wait.draw_ps(rng) for _ in range(steps)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReAct:
+    """Reasoning and acting in turns (Yao et al. 2023, arXiv:2210.03629).
+
+    The model writes a thought and an action, the tool returns an observation, and all of it is sent again for the next
+    thought; the last request writes the answer. With N calls N + 1 requests read a prompt that grows by as much each
+    time: the tokens sent grow with the square of N, those that a prefix cache does not hold with N.
+
+    Attributes:
+        calls: see `ToolCalls`.
+    """
+
+    calls: ToolCalls
+
+    @property
+    def num_requests(self) -> int | None:
+        """See `SessionKind`."""
+        return self.calls.steps.least + 1 if self.calls.steps.is_given else None
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """See `SessionKind`."""
+        prompt, outputs, observations, waits_ps = self.calls.draw(rng)
+        return DrawnLine(place, self.calls.system, [prompt, *observations], outputs, waits_ps).begin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReWOO:
+    """Reasoning without observation (Xu et al. 2023, arXiv:2305.18323): plan, call the tools, solve.
+
+    The planner writes all calls at once, each of which may name the results of earlier ones; the tools are called one
+    after another, and no model is asked between; the solver reads question, plan and results, and writes the answer. So
+    two requests do what N + 1 of `react` do, with the same tokens written and the same calls: the tokens sent grow
+    with N. The solver's prompt goes on from the planner's text here; where it has an instruction of its own, it shares
+    less.
+
+    Attributes:
+        calls: see `ToolCalls`.
+    """
+
+    calls: ToolCalls
+
+    @property
+    def num_requests(self) -> int | None:
+        """See `SessionKind`."""
+        return 2
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """See `SessionKind`."""
+        prompt, outputs, observations, waits_ps = self.calls.draw(rng)
+        plan, answer = sum(outputs[:-1]), outputs[-1]
+        line = DrawnLine(place, self.calls.system, [prompt, sum(observations)], [plan, answer], [sum(waits_ps)])
+        return line.begin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRollouts:
+    """Rollouts of one prompt for reinforcement learning on groups of answers, grown as a tree.
+
+    It imitates samplers such as TreePO (arXiv:2508.17445): with `branch=4@0/2@32/2@64` four answers begin at the
+    prompt, and each path splits in two after 32 tokens of its answer, and again after 64. A path that goes on is one
+    request; each new one is another, which arrives when its parent has written so many tokens, and whose prompt is its
+    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens, and for the tokens of
+    independent answers one gets more trajectories that differ; `branch=16@0` are independent ones.
+    Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one length.
+
+    Attributes:
+        branches: where paths part.
+        prompt: tokens of prompts.
+        output: tokens of each whole trajectory, above the last depth.
+    """
+
+    branches: tuple[Branch, ...]
+    prompt: Length
+    output: Length
+
+    @property
+    def num_requests(self) -> int | None:
+        """See `SessionKind`."""
+        return num_paths_of(self.branches)
+
+    def begin(self, place: Place, rng: Random) -> Arrival:
+        """See `SessionKind`."""
+        prompt_tokens, output_tokens = self.prompt.draw(rng), self.output.draw(rng)
+        units = (prompt_tokens + output_tokens) // place.unit_tokens
+        place.check_units(units * num_paths_of(self.branches))  # each path holds its text whole
+        ids = count(place.first_id)
+        prompt = Text(unit_tokens=place.unit_tokens).grown(prompt_tokens, ids)
+        paths = [_Path(prompt, 0, prompt.grown(output_tokens, ids))]
+        nodes = [_node(str(place.number), paths[0], ())]
+        for num_paths, depth in self.branches:
+            for number, path in enumerate(paths[:]):
+                for _ in range(num_paths - 1):
+                    head = path.whole.head(prompt_tokens + depth)
+                    child = _Path(head, depth, head.grown(output_tokens - depth, ids))
+                    nodes.append(_node(f"{place.number}.{len(nodes)}", child, (Waits(number, depth - path.depth),)))
+                    paths.append(child)
+        return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """What one request reads, the tokens of the answer in that, and all that it has in the end."""
+
+    prompt: Text
+    depth: int
+    whole: Text
+
+
+def _node(name: str, path: _Path, waits: tuple[Waits, ...]) -> Node:
+    read, whole = path.prompt, path.whole
+    turn = Turn(
+        request_id=name,
+        wait_ps=0,
+        prompt_tokens=read.num_tokens,
+        output_tokens=whole.num_tokens - read.num_tokens,
+        new_blocks=runs_of(read.ids),
+    )
+    return Node(turn=turn, waits=waits, answer=whole.ids[len(read.ids) :])
+
+
+_COMMON = ("rate", "sessions", "seconds", "unit", "tag", "slo")
+_TOOLS = ("steps", "prompt", "output", "observation")
+_UNIT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """The options of a text."""
+
+    kind: str
+    options: Mapping[str, str]
+
+    def length(self, key: str, most: int = MOST_TOKENS) -> Length:
+        return length_of(f"{key} of {self.kind}", self.options[key], most)
+
+    def count(self, key: str, default: int, least: int, most: int = MOST_COUNT) -> int:
+        found = whole_of(self.kind, self.options, key, least, most)
+        return default if found is None else found
+
+    def number(self, key: str) -> float | None:
+        return number_of(self.kind, self.options, key, "[1e-9, 1e9]")
+
+
+def _tree(given: _Given) -> SessionKind:
+    branches, output = branches_of("branch of tree-rollouts", given.options["branch"]), given.length("output")
+    if output.least <= branches[-1].depth:
+        rule = f"must be above the depth {branches[-1].depth} at which the last paths part"
+        raise ArgumentError(f"output of tree-rollouts {rule}, got {given.options['output']!r}")
+    return TreeRollouts(branches=branches, prompt=given.length("prompt"), output=output)
+
+
+def _agent(given: _Given) -> SessionKind:
+    wait, system = seconds_of("wait of persistent-agent", given.options.get("wait", "0")), _system(given)
+    lengths = {key: given.length(key) for key in ("prompt", "output")}
+    return PersistentAgent(system=system, wait=wait, turns=given.length("turns", MOST_TURNS), **lengths)
+
+
+def _workers(given: _Given) -> SessionKind:
+    lengths = {key: given.length(key) for key in ("prompt", "output")}
+    workers, rounds = (given.count(key, 1, 1, MOST_TURNS) for key in ("workers", "rounds"))
+    check_requests(workers * rounds)
+    return SharedWorkers(workers=workers, rounds=rounds, **lengths)
+
+
+def _calls(given: _Given) -> ToolCalls:
+    wait = seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
+    lengths = {key: given.length(key, MOST_TURNS if key == "steps" else MOST_TOKENS) for key in _TOOLS}
+    return ToolCalls(system=_system(given), wait=wait, **lengths)
+
+
+def _system(given: _Given) -> int:
+    return given.count("system", 0, 0, MOST_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a kind needs and may have, and who makes it."""
+
+    needs: tuple[str, ...]
+    may_have: tuple[str, ...]
+    make: Callable[[_Given], SessionKind]
+
+
+_KINDS = {
+    "tree-rollouts": _Kind(("branch", "prompt", "output"), (), _tree),
+    "persistent-agent": _Kind(("turns", "prompt", "output"), ("system", "wait"), _agent),
+    "shared-workers": _Kind(("workers", "rounds", "prompt", "output"), (), _workers),
+    "react": _Kind(_TOOLS, ("system", "wait"), lambda given: ReAct(calls=_calls(given))),
+    "rewoo": _Kind(_TOOLS, ("system", "wait"), lambda given: ReWOO(calls=_calls(given))),
+}
+SESSION_KINDS = tuple(_KINDS)
+
+
+def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
+    """Read the text of a generator of sessions.
+
+    Args:
+        text: `KIND:KEY=VALUE,...`.
+        rate: sessions per second, where the text names none.
+        seed: of what is drawn.
+
+    Raises:
+        ArgumentError: an unknown key, one given twice or missing, or a value out of its range.
+    """
+    kind, _, rest = text.partition(":")
+    known = _KINDS[kind]
+    options = pairs_of(kind, rest, (*_COMMON, *known.needs, *known.may_have))
+    for key in known.needs:
+        if key not in options:
+            raise ArgumentError(f"{kind} must have {', '.join(known.needs)}, got no {key} in {rest!r}")
+    if "rate" in options and rate is not None:
+        raise ArgumentError(f"`rate` must be given once: {text!r} has a rate of its own, got {rate:g} too")
+    given = _Given(kind=kind, options=options)
+    rate, seconds = given.number("rate") if rate is None else rate, given.number("seconds")
+    sessions = whole_of(kind, options, "sessions", 1, MOST_REQUESTS)
+    if sessions is None and (seconds is None or rate is None):
+        raise ArgumentError(f"{kind} must have sessions, or seconds and a rate, so that it ends, got {rest!r}")
+    if sessions is None:
+        check_expected(kind, rate, seconds)
+    made = known.make(given)
+    if sessions is not None and sessions * (made.num_requests or 1) > MOST_REQUESTS:
+        rule = f"must have at most {MOST_REQUESTS:,} requests in all"
+        raise ArgumentError(f"sessions of {kind} {rule}, got {sessions * (made.num_requests or 1):,}")
+    return SessionSource(
+        text=text,
+        kind=made,
+        rate=rate,
+        sessions=sessions,
+        seconds=seconds,
+        unit_tokens=given.count("unit", _UNIT, 1),
+        tag=options.get("tag", ""),
+        slo=options.get("slo", ""),
+        seed=seed,
+    )

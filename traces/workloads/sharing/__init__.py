@@ -1,1 +1,0 @@
-"""Workloads that are drawn and whose requests share text: sessions, trees and shared contexts."""

@@ -1,0 +1,274 @@
+"""Scaling and truncation of requests one by one, as the options ask for; every change is counted.
+
+A workload as it is used: what its source holds or draws, scaled and cut as its options ask for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice
+from random import Random
+from typing import Protocol
+
+from ...base.errors import ArgumentError
+from ..errors import TraceFormatError
+from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, WorkloadAbout, WorkloadOptions
+from .format import Tally
+
+ONE = Fraction(1)
+CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then have one text, which a prefix cache finds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What becomes of each request.
+
+    Attributes:
+        source: file or generator, which errors name.
+        options: ask for it.
+        unit_tokens: of the workload's blocks.
+        arrivals: factor of times of arrival, > 0.
+        waits: factor of waits within sessions, > 0.
+        tally: mutated.
+    """
+
+    source: str
+    options: WorkloadOptions
+    unit_tokens: int
+    arrivals: Fraction
+    waits: Fraction
+    tally: Tally
+
+    @property
+    def none(self) -> bool:
+        """Whether all requests stay as they are."""
+        asked = self.options
+        cuts = (asked.horizon_s, asked.max_prompt_tokens, asked.max_output_tokens, asked.tag)
+        return self.arrivals == self.waits == ONE and cuts == (None,) * len(cuts)
+
+    def of(self, arrival: Arrival) -> Arrival | None:
+        """A request that arrives by itself; None where that is too late."""
+        return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
+
+    def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
+        """A request that follows what was then; None where it arrives too late, and so all after it.
+
+        Raises:
+            TraceFormatError: see `check`.
+        """
+        found = self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
+        self.tally.late_requests += found is None
+        if found is not None:
+            self.check(found)
+            if found.prompt_tokens < arrival.prompt_tokens:
+                self.tally.remark(CUT_TURNS.format(found.prompt_tokens))
+        return found
+
+    def check(self, arrival: Arrival) -> None:
+        """Raise TraceFormatError for a request that arrives later than `MOST_PS`."""
+        if arrival.arrives_ps > MOST_PS:
+            rule = f"must be at most {MOST_PS // PS_PER_S:,} s after the start, once scaled and cut"
+            place = f"{self.source}: request {arrival.request_id}"
+            raise TraceFormatError(place, "arrival", rule, arrival.arrives_ps / PS_PER_S)
+
+    def _cut(self, arrival: Arrival, arrives_ps: int) -> Arrival | None:
+        asked, tally = self.options, self.tally
+        if asked.horizon_s is not None and arrives_ps >= ps_of_option(asked.horizon_s):
+            return None
+        prompt, output, blocks = arrival.prompt_tokens, arrival.output_tokens, arrival.blocks
+        if asked.max_prompt_tokens is not None and prompt > asked.max_prompt_tokens:
+            tally.cut_prompts += 1
+            prompt = asked.max_prompt_tokens
+            # An id stands for a unit's whole text, so one that was cut into has none.
+            blocks = blocks[: prompt // self.unit_tokens] if blocks else blocks
+        if asked.max_output_tokens is not None and output > asked.max_output_tokens:
+            tally.cut_outputs += 1
+            output = asked.max_output_tokens
+            self._check_depths(arrival, output)
+        turns = None if arrival.turns is None else ChangedTurns(inner=arrival.turns, changes=self)
+        tag = arrival.tag if asked.tag is None else asked.tag
+        answer = arrival.answer
+        if answer and (prompt, output) != (arrival.prompt_tokens, arrival.output_tokens):
+            # Of a prompt that was cut the answer is another text, of an answer that was cut the rest is not written.
+            whole = prompt == arrival.prompt_tokens
+            answer = answer[: (prompt + output) // self.unit_tokens - prompt // self.unit_tokens] if whole else ()
+        return Arrival(arrival.request_id, arrives_ps, prompt, output, tag, blocks, turns, arrival.slo, answer)
+
+    def _check_depths(self, arrival: Arrival, output: int) -> None:
+        """Raise TraceFormatError for an answer that is cut above a depth with which another request follows."""
+        depths = () if arrival.turns is None else arrival.turns.depths
+        if depths and depths[-1] > output:
+            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others go on from"
+            raise TraceFormatError(self.source, "max_output_tokens", rule, output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedTurns:
+    """Turns with the same changes; implements `Turns`."""
+
+    inner: Turns
+    changes: Changes
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """See `Turns`."""
+        return self.inner.depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._changed(self.inner.reached(depth, at_ps), at_ps)
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._changed(self.inner.after(ended_ps), ended_ps)
+
+    def _changed(self, found: Sequence[Arrival], at_ps: int) -> list[Arrival]:
+        return [turn for one in found if (turn := self.changes.of_turn(one, at_ps)) is not None]
+
+
+def scaled(ps: int, factor: Fraction) -> int:
+    """A time times a factor, rounded to the nearest picosecond, halves up."""
+    if factor is ONE:
+        return ps
+    return (2 * ps * factor.numerator + factor.denominator) // (2 * factor.denominator)
+
+
+def exact(number: float) -> Fraction:
+    """The number that somebody wrote: the shortest decimal that a float is read from."""
+    return Fraction(repr(number))
+
+
+def ps_of_option(seconds: float) -> int:
+    """Whole picoseconds of an option in seconds."""
+    return scaled(PS_PER_S, exact(seconds))
+
+
+def notes_of(changes: Changes) -> list[str]:
+    """What was done, a line each, with counts of what was met so far."""
+    asked, tally = changes.options, changes.tally
+    done: list[str] = []
+    if asked.limit is not None:
+        done.append(f"limited to the first {asked.limit:,} arrivals")
+    if asked.time_scale is not None:
+        done.append(f"all times are scaled by {asked.time_scale:g}")
+    if asked.horizon_s is not None:
+        done.append(f"what would arrive at {asked.horizon_s:g} s or later is left out")
+    counts = {
+        f"prompts cut to {asked.max_prompt_tokens} tokens": tally.cut_prompts,
+        f"outputs cut to {asked.max_output_tokens} tokens": tally.cut_outputs,
+        "requests of sessions that the horizon leaves out, and what waits for them": tally.late_requests,
+        "requests without a token of prompt or output dropped": tally.dropped,
+        "requests without a token of prompt or output served with one": tally.served_as_one,
+        **tally.remarks,
+    }
+    return done + [f"{text}: {count:,}" for text, count in counts.items() if count]
+
+
+class Source(Protocol):
+    """Where requests come from."""
+
+    @property
+    def about(self) -> WorkloadAbout:
+        """What is known before anything is read."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether it says when requests arrive; else all begin together."""
+        ...
+
+    def arrivals(self, tally: Tally) -> Iterator[Arrival]:
+        """Anew from the first; what is met on the way is counted in `tally`."""
+        ...
+
+
+class OpenedWorkload:
+    """A source with its options; implements `Workload`.
+
+    Args:
+        source: of the requests.
+        options: what is done to them. With a rate, a source that has times is read once to measure its own.
+        rate_drawn: whether the source draws its times at that rate already.
+
+    Raises:
+        ArgumentError: a rate for arrivals that are all at one time.
+        TraceFormatError: a rate, and the source cannot be read.
+    """
+
+    def __init__(self, source: Source, options: WorkloadOptions, *, rate_drawn: bool = False) -> None:
+        self._source = source
+        self._options = options
+        scales = options.rate is not None and source.timed and not rate_drawn
+        self._own_rate = _mean_rate(source, options) if scales else None
+        self._changes = self._anew()
+
+    @property
+    def about(self) -> WorkloadAbout:
+        """See `Workload`."""
+        about, asked = self._source.about, self._options
+        requests, arrivals = about.num_requests, about.num_arrivals
+        if asked.horizon_s is not None:
+            requests = arrivals = None
+        elif asked.limit is not None and arrivals is not None and asked.limit < arrivals:
+            requests = None if requests is None else requests * asked.limit // arrivals
+            arrivals = asked.limit
+        notes = (*about.notes, *self._started(), *notes_of(self._changes))
+        spread = not self._source.timed and asked.rate is not None
+        drawn = about.drawn or spread
+        return replace(about, num_requests=requests, num_arrivals=arrivals, notes=notes, drawn=drawn)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """See `Workload`."""
+        self._changes = changes = self._anew()
+        arrivals = islice(self._source.arrivals(changes.tally), self._options.limit)
+        none = changes.none
+        for arrival in arrivals if self._source.timed else self._spread(arrivals):
+            changed = arrival if none else changes.of(arrival)
+            if changed is None:  # all that follow are later still
+                return
+            changes.check(changed)
+            yield changed
+
+    def _anew(self) -> Changes:
+        asked = self._options
+        waits = ONE if asked.time_scale is None else exact(asked.time_scale)
+        arrivals = waits
+        if self._own_rate is not None and asked.rate is not None:
+            arrivals = self._own_rate / exact(asked.rate)
+        about = self._source.about
+        source = about.files[0] if about.files else about.format
+        unit = about.unit_tokens
+        return Changes(source=source, options=asked, unit_tokens=unit, arrivals=arrivals, waits=waits, tally=Tally())
+
+    def _spread(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+        """Sessions without times: at once, or as a Poisson process of the rate asked for."""
+        if self._options.rate is None:
+            yield from arrivals
+            return
+        draw, start_ps = Random(f"{self._options.seed}/starts"), 0
+        for arrival in arrivals:
+            yield arrival._replace(arrives_ps=arrival.arrives_ps + start_ps)
+            start_ps += scaled(PS_PER_S, Fraction(draw.expovariate(self._options.rate)))
+
+    def _started(self) -> Iterator[str]:
+        """What the options say of times of arrival, in words."""
+        rate = self._options.rate
+        if not self._source.timed:
+            how = "at once" if rate is None else f"as a Poisson process, {rate:g} sessions/s, seed {self._options.seed}"
+            yield f"sessions begin {how}"
+        elif rate is not None and self._own_rate is not None:
+            by = float(self._changes.arrivals)
+            yield f"times of arrival are scaled by {by:.6g}, from {float(self._own_rate):.6g}/s to {rate:g}/s"
+
+
+def _mean_rate(source: Source, options: WorkloadOptions) -> Fraction:
+    """Arrivals a second between the first and the last, as far as the limit reaches."""
+    count = first_ps = last_ps = 0
+    for arrival in islice(source.arrivals(Tally()), options.limit):
+        first_ps = arrival.arrives_ps if not count else first_ps
+        last_ps = arrival.arrives_ps
+        count += 1
+    if last_ps == first_ps:
+        told = f"{count} of them at one time" if count else "none"
+        raise ArgumentError(f"`rate` must be left out: arrivals have to be spread over time to be scaled, got {told}")
+    return Fraction((count - 1) * PS_PER_S, last_ps - first_ps)
