@@ -1,4 +1,4 @@
-"""errors that name the argument, foreign code, what to install.
+"""Errors that name the argument, failures of foreign code in words, and what to install where an extra is missing.
 
 Arguments that are refused: in one line that names the argument, its range and what was given instead.
 

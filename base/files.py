@@ -1,4 +1,4 @@
-"""strict JSON and TOML, files that appear whole, what is shipped.
+"""Strict JSON, files that appear whole, the machine's folders, and the files that come with the package.
 
 The machine at hand: what it is called, and where what is measured on it is kept.
 

@@ -1,4 +1,4 @@
-"""classes that users name, names imported when asked for, notations.
+"""Classes that users name, names that a package imports when asked for, and the notation of answers that branch.
 
 Classes that users name: those of this package, those that others registered, or one of a file or a module.
 

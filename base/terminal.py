@@ -1,4 +1,4 @@
-"""progress, interrupts.
+"""Progress and interrupts of a command, and the characters that its terminal can show.
 
 Interrupts that wait: Ctrl-C, or an order to end, is heard where there is something whole to be kept.
 

@@ -1,4 +1,4 @@
-"""texts of the command line to values; typer options are made from `studies/setting.py`.
+"""Options that commands share, and texts of the command line as values.
 
 Texts of options that hold several numbers, names, or numbers by name.
 

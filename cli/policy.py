@@ -1,6 +1,7 @@
 """`paceline policy list | show | check | fit`."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,7 +76,7 @@ def _default_of(option: inspect.Parameter) -> str | None:
 
 
 def _type_of(option: inspect.Parameter) -> str:
-    return str(getattr(option.annotation, "__name__", option.annotation))
+    return re.sub(r"(?:\w+\.)+(\w+)", r"\1", str(getattr(option.annotation, "__name__", option.annotation)))
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:

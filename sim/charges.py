@@ -1,4 +1,4 @@
-"""what an operation costs: of forwards, of measured operations, with prefix caches.
+"""What an operation costs: by its forwards, as it was measured, or with prefix caches.
 
 What an operation costs: its forwards, with catch-up, verification width and the rows still running.
 

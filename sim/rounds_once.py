@@ -1,4 +1,4 @@
-"""rounds of policies that pending tokens alone decide, each played once per recording.
+"""Rounds of policies that pending tokens alone decide, each played once per recording.
 
 Rounds of one recorded request, played by the session and the answers that any other policy meets.
 

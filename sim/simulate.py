@@ -1,4 +1,4 @@
-"""one run in a closed loop: Scenario, simulate.
+"""One run in a closed loop: its scenario, its devices, and what oracles know beforehand.
 
 The SimPy process of one device, which runs the loop's operations in turn, and the pause of the garbage collector.
 

@@ -1,4 +1,4 @@
-"""every option of a study declared once: type, default, words; the command line and the docs follow.
+"""What a study was asked for: recording, policies, seconds and scenarios, checked once.
 
 What a comparison runs under at each seed, and the what-if on acceptance that is drawn anew for each.
 

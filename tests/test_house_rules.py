@@ -52,6 +52,12 @@ def test_files_are_short():
     assert {path: length for path, length in lengths.items() if length > MOST_FILE_LINES} == {}
 
 
+def test_folders_have_two_storeys():
+    assert {path.as_posix() for path in package() if len(path.parts) > 3} == set()
+    inner = Counter(path.parent for path in package() if len(path.parts) == 3)
+    assert {folder.as_posix(): count for folder, count in inner.items() if count < 4} == {}
+
+
 def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 

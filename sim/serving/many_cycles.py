@@ -1,4 +1,4 @@
-"""the one fast path: cycles of such requests added up; proven equal to single steps.
+"""Many cycles of requests whose rounds are known, added up at once; equal to single steps.
 
 Requests that decode side by side, each a row of numbers known to its end: what they cost together is a sum.
 

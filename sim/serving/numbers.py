@@ -1,4 +1,4 @@
-"""requests as numbers (rounds are known): queue and operations only.
+"""Requests as numbers, where rounds are known: their queue, their batch and what they are charged.
 
 Which replicas may be served from what was played once; of any other one can say why it goes step by step.
 

@@ -1,4 +1,4 @@
-"""the one engine: plans an operation, commits it; for requests of tokens and of numbers alike.
+"""One replica, step by step: it plans an operation, commits it, and tells its books.
 
 How a member below the target reads what its cache lacks: in chunks of the token budget, before it runs.
 

@@ -1,4 +1,4 @@
-"""who takes part in the next operation: budget, batch, blocks; for both kinds of request.
+"""Who takes part in a replica's next operation, within budget, batch and blocks, and the world that answers it.
 
 The world of a served batch: what a replica asks for, and how a recording answers it.
 

@@ -36,8 +36,8 @@ print("begun", flush=True)  # before that Python itself would be interrupted
 ARENA = f"""{BEGUN}
 from dataclasses import replace
 from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.played import BEST_STATIC
-from paceline.laboratory.arena.stage import player
+from paceline.laboratory.arena import run
+from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
 
 class OneChain:
@@ -48,7 +48,7 @@ class OneChain:
         found = play(self.stage, cell, PolicySpec.parse("draft:4/target"), seed)
         return replace(found, policy=BEST_STATIC, chain="draft:4/target")
 
-player.CellStatics = OneChain
+run.CellStatics = OneChain
 sys.exit(main())
 """
 PLAYED = ("--seeds", "1", "--jobs", "1", "--policy", "plain", "--policy", "two-level", "--work", "arena")

@@ -74,6 +74,7 @@ def test_a_config_that_transformers_saved_says_what_the_model_says(tmp_path, mod
     config = tiny_config(model_type, **changes)
     config._attn_implementation = attention_of(config)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model.config.architectures = [type(model).__name__]  # as `model.save_pretrained` writes it
     model.config.save_pretrained(tmp_path)
     said = read_hub_config(tmp_path, "target")
     assert said == model_info(describe_model("target", "model", model, None))

@@ -215,14 +215,14 @@ class Interrupts:
 
 
 def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_path):
-    (tmp_path / "base/terminal.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
-    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "base/terminal.py:Interrupts"]
+    (tmp_path / "interrupts.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
+    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "interrupts.py:Interrupts"]
     process = subprocess.run(
         [sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert process.returncode == 130
     # What precedes it is progress: whether loading takes ten seconds is the machine's affair.
-    told = "interrupted: in base/terminal.py:Interrupts at base/terminal.py:1[34]; 1 of 3 requests ended and are kept"
+    told = "interrupted: in interrupts.py:Interrupts at interrupts.py:1[34]; 1 of 3 requests ended and are kept"
     assert re.fullmatch(f"paceline: error: {told}", process.stderr.splitlines()[-1])
     assert (tmp_path / "out" / "outputs.jsonl").is_file()
 

@@ -145,7 +145,7 @@ def test_only_the_first_process_prints_and_writes(pools, seen):
 POLICY = """
 import os, signal
 from paceline.policies import Draft, Verify
-from paceline.policies.lossless.plain import Plain
+from paceline.policies.fixed import Plain
 
 class Odd(Plain):
     asked = 0

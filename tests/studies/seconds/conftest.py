@@ -11,7 +11,7 @@ from paceline.studies.record import record
 
 from .profiled_pool import GRID, POOL, PROMPTS
 
-TIMED = ("profiling.forward_run", "profiling.operations", "timing.clock", "timing.timed_policy")
+TIMED = ("profiling.forwards", "profiling.operations", "clock")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_one_that_failed_is_not_there(tmp_path):
 MAKER = """
 import sys
 from pathlib import Path
-from paceline.laboratory.arena.recordings.made_once import made_once
+from paceline.laboratory.arena.recordings import made_once
 
 folder, who = Path(sys.argv[1]), sys.argv[2]
 
