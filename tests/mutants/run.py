@@ -147,7 +147,7 @@ def fate_of(number: int, mutant: Mutant, killer: str | None) -> dict:
                 return fate
     seconds, found = hitting()
     if number not in found:
-        return fate or {"fate": "not hit"}
+        return fate or {"fate": "not hit" if seconds else "no killer known"}
     order = sorted(found[number], key=lambda test: (not found[number][test], seconds[test]))
     first = cheapest([test for test in order if found[number][test]], FIRST_S, FIRST)
     later = cheapest([test for test in order if test not in first], MOST_S)
