@@ -191,10 +191,10 @@ def _own_command(command: str) -> tuple[list[str], dict[str, str]] | None:
 def _run_forked(arguments: list[str], variables: dict[str, str], folder: Path, out: int) -> None:
     """Run the package's command in a fork of this process, both of its outputs to the file descriptor `out`."""
     # Here, as many pages run no command; what most commands need, so that no fork imports it.
-    import paceline.cli.commands.compare
-    import paceline.cli.commands.policy
-    import paceline.cli.commands.serving.simulate
-    import paceline.cli.commands.trace_import  # noqa: F401
+    import paceline.cli.compare
+    import paceline.cli.policy
+    import paceline.cli.serving
+    import paceline.cli.trace_import  # noqa: F401
     from paceline.__main__ import main as paceline_main
 
     sys.stdout.flush()
