@@ -1,5 +1,7 @@
 """Numbers that a log states twice: a mean or a rate beside the counts that it follows from."""
 
+from decimal import Decimal
+
 from ..errors import TraceFormatError
 from .reading import Fields
 
@@ -8,7 +10,7 @@ _NOISE = 1e-6  # of single precision
 
 def half_of_last_digit(text: str) -> float:
     """How far a number that is printed so can be from what it was, by rounding alone."""
-    return 0.5 * 10.0 ** -len(text.partition(".")[2])
+    return 0.5 * 10.0 ** int(Decimal(text).as_tuple().exponent)
 
 
 def check_agrees(place: str, field: str, text: str, least: float, most: float, why: str) -> None:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from paceline.traces.importers import Load
+from paceline.traces.importers.agreement import half_of_last_digit
 
 from .foreign_files import (
     counters,
@@ -24,6 +25,13 @@ from .foreign_files import (
 
 LOAD = {"load": Load(requests=3, output_tokens=20)}
 WINDOW = {"windows": {"drafter": 4}}
+
+
+@pytest.mark.parametrize(
+    ("text", "half"), [("3", 0.5), ("3.0", 0.05), ("0.554", 0.0005), ("5e-05", 0.5e-5), ("1.25e-05", 0.5e-7)]
+)
+def test_rounding_is_told_by_the_digits_that_are_printed(text, half):
+    assert half_of_last_digit(text) == pytest.approx(half)
 
 
 def changed(found, path, value):
