@@ -6,7 +6,7 @@ The notation of answers that branch: `4@0/2@32` is four paths at the prompt, eac
 
 Names of a package that are imported when they are asked for (PEP 562).
 
-Whoever imports one module of a package would wait for all that the package exports. Imports nothing of ours.
+Whoever imports one module of a package would wait for all that the package exports.
 """
 
 import importlib

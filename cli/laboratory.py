@@ -33,7 +33,6 @@ from ..laboratory.arena.store import BEST_STATIC, outcome_to_json
 from ..laboratory.experiments.catalogue import Experiment, experiments
 from ..laboratory.figure import check_figure, write_figure
 from ..laboratory.findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
-from ..laboratory.findings import table_cell as cell
 from ..traces.contexts.store import read_trace
 from .errors import Interrupted
 from .output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json
@@ -205,7 +204,9 @@ def list_experiments(json: JsonOption = None) -> None:
     """List every experiment."""
     known = experiments()
     data = {"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}
-    rows = ([cell("experiment", name), cell("what it measures", one.summary)] for name, one in known.items())
+    rows = (
+        [table_cell("experiment", name), table_cell("what it measures", one.summary)] for name, one in known.items()
+    )
     show_table(json, data, table("", rows).grid())
 
 

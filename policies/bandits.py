@@ -56,7 +56,7 @@ class BanditSpec:
         explore: of `ucb` the factor on the radius, >= 0, default 1; of `exp3` the share of even draws, above 0 to 1,
             default 0.3.
         seed: of the draws of `exp3`, default 0; `ucb` draws nothing and takes none.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -235,7 +235,7 @@ class HedgeSpec:
         memory: rounds that the rates reach back, >= 1.
         reward: `speed` (tokens per second) or `tokens` (per round).
         seed: of the draws.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         most_pending: tokens it may have pending, at most.

@@ -189,7 +189,7 @@ class Polybasic:
         every: rounds between two choices, 1 to 1,000,000.
         refresh: rounds of one chain in turn after each choice, 0 to `every`.
         memory: rounds that the averages reach back, >= 1.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -354,7 +354,7 @@ class CasSpec:
         recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.
         warmup: rounds of each member below the target with the target, window 4, before the first plan, 1 to 1,000,000.
         refresh: such rounds of one member in turn after each estimate, 0 to `every`.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         most_pending: tokens it may have pending, at most.

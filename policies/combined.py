@@ -103,7 +103,7 @@ class Guarded(MadeOf):
         trial: rounds before a judgement, >= 1.
         retry: plain rounds before the policy is tried again, >= 1.
         memory: rounds that the averages reach back, >= 1.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         wrapped: the policy.
@@ -275,7 +275,7 @@ class PerTurn(MadeOf):
             1 by speed, where it must be >= 0, and 0.3 by acceptance, where it must be in [0, 1].
         after: rounds of a request before it is looked at first, >= 1.
         window: latest rounds that count, `after` or more.
-        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds.
 
     Attributes:
         falls: requests that went over so far. `MadeOf` has the others.

@@ -194,7 +194,7 @@ class PerformanceProfiler:
 
     Args:
         pool: the members.
-        costs: of a forward by member, as `member_seconds` takes them, at every width; None measures.
+        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures.
         memory: forwards that a cell's mean reaches back, >= 1.
         moved: share by which a mean moves before what was read is read anew, > 0.
 

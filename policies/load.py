@@ -88,7 +88,7 @@ class Autotune:
             all arms to be tried anew.
         memory: rounds that an arm's means reach back, >= 1.
         seed: of the draws.
-        costs: of forwards, as `draft:1/target:10`, at any batch, instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, at any batch, instead of measured seconds.
 
     Attributes:
         arms: the chains.

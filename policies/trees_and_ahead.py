@@ -66,7 +66,7 @@ class Pearl:
         start: window until both members' seconds are known, 1 to `most`; default 4, or `most` if that is less.
         most: longest window, 1 to 1,000,000; default 8.
         memory: measured steps that averages of seconds reach back, >= 1; default 64.
-        costs: of forwards, as `draft:1/target:10`, in place of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, in place of measured seconds.
 
     Attributes:
         window: of the next step.

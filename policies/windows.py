@@ -229,7 +229,7 @@ class TwoLevel(DraftedBlocks):
         warmup: rounds before the window is chosen, >= 1.
         every: rounds between two choices, >= 1.
         memory: rounds that the averages reach back, >= 1.
-        costs: of forwards, as `draft:1/target:10`, to plan with instead of measured seconds; see `member_seconds`.
+        costs: of forwards, as `draft:1/target:10`, to plan with instead of measured seconds.
 
     Attributes:
         window: of the next round, 0 to `most`.

@@ -28,7 +28,7 @@ and on the capacity only, not on what was rolled back.
 Where the nodes of a tree stand in a cache, and what each looks at: the text, its ancestors, itself.
 
 Slots say nothing of a node's place in its text: nodes lie one after another behind the context, and positions are
-explicit. Letters as in `kv.placement`; N new nodes of a request, M nodes of its tree in the cache, the new ones last.
+explicit. Letters as above; N new nodes of a request, M nodes of its tree in the cache, the new ones last.
 """
 
 import os
@@ -476,7 +476,7 @@ class MemberKV(ABC):
 
 
 class MaskCache(MemberKV):
-    """Append-only with holes. Letters as in `member_kv`; B requests of a forward, Q the most tokens of one.
+    """Append-only with holes. Letters as in `MemberKV`; B requests of a forward, Q the most tokens of one.
 
     Args:
         shape: of one slot.
@@ -596,7 +596,7 @@ class MaskCache(MemberKV):
 
 
 class SlotCache(MemberKV):
-    """Slot == position. Letters as in `member_kv`; Q new tokens of one request."""
+    """Slot == position. Letters as in `MemberKV`; Q new tokens of one request."""
 
     def __init__(self, shape: KVShape) -> None:
         super().__init__(shape)

@@ -1,6 +1,6 @@
 """Either process of a run of tests: one holds the answer that is tested, the other one the tests.
 
-`code_run` starts both, by `python -c` of this file's text; so it imports nothing of ours. They talk in lines of JSON:
+`sandbox` starts both, by `python -c` of this file's text; so it imports nothing of ours. They talk in lines of JSON:
 calls one way, what came of them the other way. What passes is plain data, made anew on the other side, so no object of
 the answer ever reaches the tests; and the exit status that says "passed" is that of the process which never held it.
 """

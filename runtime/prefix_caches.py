@@ -14,14 +14,14 @@ Whether attention over a common prefix is computed once for all rows of a forwar
 Which of both ways is quicker depends on the machine, the model's heads, rows, queries and lengths, so it is timed at
 the first forward of each kind, on the very tensors of that forward, and remembered.
 
-Letters as in `two_parts`; P slots that a forward reads out of a prefix cache, of which C are common.
+Letters as above; P slots that a forward reads out of a prefix cache, of which C are common.
 
 A text is cut in two. Its first tokens, the **base**, are read from the store of blocks, the others from the request's
 row, in which the slots are counted from the base on. A block that enters the store is moved out of its row, so that it
 is held once, whoever shares it. Rolling back below the base lowers the base: blocks hold committed text, and never
 change.
 
-Letters as in `member_kv`; B requests of a forward, T new tokens, P the most tokens of one base, Q the most new tokens.
+Letters as in `MemberKV`; B requests of a forward, T new tokens, P the most tokens of one base, Q the most new tokens.
 """
 
 from abc import abstractmethod

@@ -27,7 +27,7 @@ class Prompt:
         tag: task or domain.
         text: what the models continue, not empty.
         answer: what a right answer holds, or None; never shown to a model.
-        check: how an answer is compared with it (`answer_check`).
+        check: how an answer is compared with it (`runtime/rules.py`).
         tests: of the code that is asked for, or None; instead of `answer`.
     """
 

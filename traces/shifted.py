@@ -10,7 +10,7 @@ Letters: R rounds of one drafter in one request, K known decisions of theirs.
 
 What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
 
-What turns over is drawn by (seed, request, drafter) and by place (`shifted_decisions`): other requests do not matter,
+What turns over is drawn by (seed, request, drafter) and by place: other requests do not matter,
 and a larger shift of the same sign turns over all that a smaller one does.
 """
 

@@ -288,7 +288,7 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """What the models say at F contexts, on the grids of `stored_resolution`.
+    """What the models say at F contexts, on the grids of `GRIDS`.
 
     Attributes:
         choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice.

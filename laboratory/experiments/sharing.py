@@ -59,7 +59,6 @@ from ...traces.contexts.recording import TrieRecording
 from ...traces.contexts.store import read_trace
 from ..findings import Cell as TableCell
 from ..findings import ExperimentSetting, Finding, Panel, Rows, Series, table, table_cell
-from ..findings import table_cell as cell
 from ..replays import in_turns
 from ..shared import GREEDY, models_of, prompts_of, ran
 
@@ -501,33 +500,33 @@ def _at_size(
 def batch_table(found: Sequence[AtSize]) -> Rows:
     """A row for each batch."""
     title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
-    return table(title, [[cell("batch", one.size), *_common(one)] for one in found])
+    return table(title, [[table_cell("batch", one.size), *_common(one)] for one in found])
 
 
 def memory_table(found: Sequence[AtSize]) -> Rows:
     """A row for each memory."""
     title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
-    return table(title, [[cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
+    return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
 
 
 def _put_back(one: AtSize) -> list[TableCell]:
     return [
-        cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
-        cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
+        table_cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
+        table_cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
     ]
 
 
 def _common(one: AtSize) -> list[TableCell]:
     term = one.interaction
     return [
-        cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
-        cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
-        cell("cache gains plain", term.gain.mean, "x", 2),
-        cell("speed-up without", term.without.mean, "x", 2),
-        cell("speed-up with", term.together.mean, "x", 2),
-        cell("interaction", term.term.mean, digits=3),
-        cell("±", term.term.half_width, digits=3),
-        cell("speculation is worth", term.words),
+        table_cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
+        table_cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
+        table_cell("cache gains plain", term.gain.mean, "x", 2),
+        table_cell("speed-up without", term.without.mean, "x", 2),
+        table_cell("speed-up with", term.together.mean, "x", 2),
+        table_cell("interaction", term.term.mean, digits=3),
+        table_cell("±", term.term.half_width, digits=3),
+        table_cell("speculation is worth", term.words),
     ]
 
 
@@ -590,15 +589,15 @@ def _row_of_served(found: Served, chain: str, sharing: str) -> list[TableCell]:
     hits = found.cells[chain, sharing]
     members = {name: 100 * fmean(one.hit_shares[name] for one in hits) for name in hits[0].hit_shares}
     return [
-        cell("chain", chain),
-        cell("sharing", sharing),
-        cell("tokens/s", mean("tokens_per_s"), digits=0),
-        cell("TTFT", 1e3 * mean("ttft_s"), "ms", 0),
-        cell("TPOT", 1e3 * mean("tpot_s"), "ms", 2),
-        cell("prompts", found.seconds(chain, sharing, "reading"), "s", 1),
-        cell("answers", found.seconds(chain, sharing, "writing"), "s", 1),
-        *(cell(f"hits of {name}", members.get(name), "%", 1) for name in ("draft", "mid", "target")),
-        cell("accept. length", mean("acceptance_length"), digits=2),
+        table_cell("chain", chain),
+        table_cell("sharing", sharing),
+        table_cell("tokens/s", mean("tokens_per_s"), digits=0),
+        table_cell("TTFT", 1e3 * mean("ttft_s"), "ms", 0),
+        table_cell("TPOT", 1e3 * mean("tpot_s"), "ms", 2),
+        table_cell("prompts", found.seconds(chain, sharing, "reading"), "s", 1),
+        table_cell("answers", found.seconds(chain, sharing, "writing"), "s", 1),
+        *(table_cell(f"hits of {name}", members.get(name), "%", 1) for name in ("draft", "mid", "target")),
+        table_cell("accept. length", mean("acceptance_length"), digits=2),
     ]
 
 
@@ -611,16 +610,16 @@ def interaction_table(found: Sequence[Served]) -> Rows:
 def _interaction(found: Served, chain: str, sharing: str, over: str) -> list[TableCell]:
     one = found.interaction(chain, sharing, over)
     return [
-        cell("workload", found.load.name),
-        cell("chain", chain),
-        cell("sharing", sharing),
-        cell("over", over),
-        cell("it gains plain", one.gain.mean, "x", 2),
-        cell("speed-up without", one.without.mean, "x", 2),
-        cell("speed-up with", one.together.mean, "x", 2),
-        cell("interaction", one.term.mean, digits=3),
-        cell("±", one.term.half_width, digits=3),
-        cell("speculation is worth", one.words),
+        table_cell("workload", found.load.name),
+        table_cell("chain", chain),
+        table_cell("sharing", sharing),
+        table_cell("over", over),
+        table_cell("it gains plain", one.gain.mean, "x", 2),
+        table_cell("speed-up without", one.without.mean, "x", 2),
+        table_cell("speed-up with", one.together.mean, "x", 2),
+        table_cell("interaction", one.term.mean, digits=3),
+        table_cell("±", one.term.half_width, digits=3),
+        table_cell("speculation is worth", one.words),
     ]
 
 
@@ -676,14 +675,14 @@ def _uncached(one: Uncached) -> list[TableCell]:
         return 1e3 * sum(cell.tpot_s for cell in cells) / len(cells)
 
     return [
-        cell("workload", one.load),
-        cell("chain", one.chain),
-        cell("drafts read prompts, with", below(one.cached), "s", 2),
-        cell("without", below(one.uncached), "s", 2),
-        cell("TPOT with", tpot(one.cached), "ms", 2),
-        cell("TPOT without", tpot(one.uncached), "ms", 2),
-        cell("takes longer by", 100 * (one.slowdown.mean - 1.0), "%", 1),
-        cell("±", 100 * one.slowdown.half_width, "%", 1),
+        table_cell("workload", one.load),
+        table_cell("chain", one.chain),
+        table_cell("drafts read prompts, with", below(one.cached), "s", 2),
+        table_cell("without", below(one.uncached), "s", 2),
+        table_cell("TPOT with", tpot(one.cached), "ms", 2),
+        table_cell("TPOT without", tpot(one.uncached), "ms", 2),
+        table_cell("takes longer by", 100 * (one.slowdown.mean - 1.0), "%", 1),
+        table_cell("±", 100 * one.slowdown.half_width, "%", 1),
     ]
 
 

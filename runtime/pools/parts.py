@@ -305,8 +305,8 @@ def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seque
     """Raises BrokenRuleError where a submodel is not `model` with the other layers skipped.
 
     First the settings of modules are compared, which also tells of windows longer than any text tried, and of models
-    without values. Then, where there are values, the logits of a few tokens, of families that `mask_check` does not
-    know.
+    without values. Then, where there are values, the logits of a few tokens, of families whose
+    masks `masks_known` does not know.
 
     Args:
         model: the whole; not changed.
@@ -422,7 +422,7 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
 
     Raises:
         BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not
-            the model's stock ones, or layers are others under another number (`skip_check`).
+            the model's stock ones, or layers are others under another number (`check_skipped`).
     """
     # Buffers that belong to the weights among them, as what corrects the choice of experts.
     weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)

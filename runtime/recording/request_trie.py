@@ -123,7 +123,7 @@ class RequestRecorder:
         return logits, logits[:0]
 
     def _choose(self, logits: Tensor, position: int) -> int:
-        """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `next_token_views`."""
+        """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `views`."""
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 

@@ -94,7 +94,7 @@ class JumpingRequest:
         serial: of the request in its run.
         most_tokens: that its text ever has, prompt and answer.
         text: tokens of its prompt and answer, unless it decodes.
-        base: of its row while it decodes (`decoding_rows`), else None.
+        base: of its row while it decodes (`DecodingRows`), else None.
         depths: tokens of the answer that others of its session wait for, and that are not written yet.
         shown_at: tokens of its text with which others may find what it wrote.
         read: tokens of its text that the target has read, while it is prefilled.

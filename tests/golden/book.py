@@ -41,6 +41,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGES = HERE / "pages"
 INPUTS = HERE / "inputs"
+EXAMPLE = HERE.parents[1] / "examples" / "my_policy.py"
 SHIPPED = ("examples", "pools", "recordings")  # links to these lie in the folder of a group
 LONGEST_JSON, LONGEST_TEXT, LONGEST_LINE = 10_000, 4_000, 100  # characters
 FIXED = {
@@ -231,6 +232,7 @@ def _fixed(folder: Path) -> Iterator[None]:
 def played(commands: list[str], folder: Path) -> str:
     """The page of a group, played in this empty folder."""
     shutil.copytree(INPUTS, folder, dirs_exist_ok=True)
+    shutil.copy(EXAMPLE, folder)
     for name in SHIPPED:
         (folder / name).symlink_to(ROOT / name)
     with _fixed(folder):

@@ -212,7 +212,7 @@ def _codes(values: NDArray[Any], column: Column, path: Path) -> NDArray[Any]:
         raise TraceFormatError(path / NODES, column.name, "must be numbers on its grid", str(error)) from None
     off_grid = values != grid.decode(codes)
     if off_grid.any():
-        rule = f"must be a multiple of {grid.step:g} in range (`stored_resolution`)"
+        rule = f"must be a multiple of {grid.step:g} in range"
         raise TraceFormatError(path / NODES, column.name, rule, float(values[off_grid][0]))
     return codes
 
@@ -333,7 +333,7 @@ def _encode(values: NDArray[np.float64], grid: Grid, name: str, path: Path) -> C
         raise TraceFormatError(path / NODES, name, "must be numbers on its grid", str(error)) from None
     off_grid = values != grid.decode(codes)
     if off_grid.any():
-        rule = f"must be a multiple of {grid.step:g} in range (`stored_resolution`)"
+        rule = f"must be a multiple of {grid.step:g} in range"
         raise TraceFormatError(path / NODES, name, rule, float(values[off_grid][0]))
     return codes
 

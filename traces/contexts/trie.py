@@ -37,7 +37,7 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureViews:
-    """Views at depths 2 to D; row 0 is depth 2. All probabilities are on the grids of `stored_resolution`.
+    """Views at depths 2 to D; row 0 is depth 2. All probabilities are on the grids of `GRIDS`.
 
     Where a node lies fewer tokens after the prompt than the depth says, which the target has read in any case, there is
     no such view: the token is -1, and all else 0.
@@ -119,7 +119,7 @@ class TreeRanks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trie:
-    """Contexts reached from one prompt. All probabilities are on the grids of `stored_resolution`.
+    """Contexts reached from one prompt. All probabilities are on the grids of `GRIDS`.
 
     Attributes:
         parent: `[N]` node index, -1 at the root.

@@ -13,7 +13,7 @@ and what follows it: what a tool or a user took.
 Sessions of coding agents as kv-cache-tester records them: a session a line, or one a file.
 
 A session's requests follow each other: each waits for the end of the one before, then as long as the tool or the user
-took. Sub-agents run beside each other (`agent_requests`).
+took. Sub-agents run beside each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
