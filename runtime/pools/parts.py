@@ -318,7 +318,8 @@ def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seque
         return
     config: Any = model.config
     ids = torch.arange(NUM_TOKENS, device=model.device)[None] * 7 % int(config.vocab_size)
-    step = max(1, min(POSITION_STEP, int(config.max_position_embeddings) // NUM_TOKENS))
+    positions = getattr(config, "max_position_embeddings", None) or NUM_TOKENS * POSITION_STEP  # None: no bound
+    step = max(1, min(POSITION_STEP, positions // NUM_TOKENS))
     name = type(model).__name__
     with torch.no_grad():
         try:
