@@ -41,8 +41,9 @@ def run_command(command: Callable[..., object]) -> int:
 
 
 def _code_of(command: Callable[..., object]) -> int:
+    came: list[int] = []
     try:
-        with one_interrupt(), one_voice():
+        with one_interrupt(came), one_voice():
             result = command(standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
@@ -53,8 +54,8 @@ def _code_of(command: Callable[..., object]) -> int:
     except typer.TyperException as error:
         return _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
-        # Up to Python 3.11 an interrupt while a class is made, as imports do, comes as the cause of a RuntimeError.
-        if type(error) is RuntimeError and type(error.__cause__) is KeyboardInterrupt:
+        # Libraries may turn an interrupt into an error of their own, as Python 3.11 does where a class is being made.
+        if came:
             return _say("interrupted", INTERRUPTED)
         return _failed(error, command)
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
@@ -95,17 +96,22 @@ def _flushed(code: int) -> int:
 
 
 @contextmanager
-def one_interrupt() -> Iterator[None]:
-    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written."""
+def one_interrupt(came: list[int]) -> Iterator[None]:
+    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written.
+
+    Args:
+        came: takes the number of the signal that interrupted.
+    """
     if threading.current_thread() is not threading.main_thread():  # others have no say in signals
         yield
         return
 
     numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def interrupt(*_: int | FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
+    def interrupt(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = [(number, signal.signal(number, interrupt)) for number in numbers]
