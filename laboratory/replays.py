@@ -23,24 +23,24 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.base.terminal import quiet
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.pool import Pool
+from paceline.decoding.seen import Observation
+from paceline.decoding.steps import Outcome, Step
+from paceline.policies.chains import ChainSpec
+from paceline.policies.spec import make_policy
+from paceline.runs.log import RunLog
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.sim.cost.what_if import Price
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.meta import ModelInfo
+from paceline.traces.shapes import presets
 
-from ..base.terminal import quiet
-from ..decoding.legal_steps import Policy
-from ..decoding.pool import Pool
-from ..decoding.seen import Observation
-from ..decoding.steps import Outcome, Step
-from ..policies.chains import ChainSpec
-from ..policies.spec import make_policy
-from ..runs.log import RunLog
-from ..sim.contexts import TrieTables
-from ..sim.cost.make import default_cost, make_cost
-from ..sim.cost.roofline import RooflineCost, device_sheet
-from ..sim.cost.what_if import Price
-from ..sim.simulate import Scenario, simulate
-from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.store import read_trace
-from ..traces.meta import ModelInfo
-from ..traces.shapes import presets
 from .findings import ExperimentSetting
 
 

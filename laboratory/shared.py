@@ -27,26 +27,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from paceline.policies.spec import make_policy
+from paceline.runs.log import RunLog
+from paceline.runtime.caches import MemberKV
+from paceline.runtime.decode import Output, Run, decode, sessions_of, whole
+from paceline.runtime.draft import num_common
+from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
+from paceline.runtime.slim import Calibration, Mask, next_token_probs
+from paceline.runtime.threads import CacheKind, Memory
+from paceline.runtime.tokenizers import Alignment
+from paceline.runtime.world import TorchWorld
+from paceline.studies.agree import matching_trace
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..policies.spec import make_policy
-from ..runs.log import RunLog
-from ..runtime.caches import MemberKV
-from ..runtime.decode import Output, Run, decode, sessions_of, whole
-from ..runtime.draft import num_common
-from ..runtime.pools.members import LoadedMember, describe_model, loaded_pool
-from ..runtime.pools.parts import make_submodel
-from ..runtime.pools.pool import ModelPool
-from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
-from ..runtime.slim import Calibration, Mask, next_token_probs
-from ..runtime.threads import CacheKind, Memory
-from ..runtime.tokenizers import Alignment
-from ..runtime.world import TorchWorld
-from ..studies.agree import matching_trace
-from ..traces.contexts.recording import TrieRecording
-from ..traces.meta import Sampling
 from .findings import ExperimentSetting
 from .replays import in_turns
 from .training.recipe import read_recipe

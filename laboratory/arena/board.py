@@ -37,11 +37,13 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from ...base.errors import counted
-from ...base.files import whole_file
-from ...policies.spec import PolicySpec
-from ..figure import check_figure, write_figure
-from ..findings import Cell, Panel, Rows, Series, by_category, markdown_table, table, table_cell
+from paceline.base.errors import counted
+from paceline.base.files import whole_file
+from paceline.policies.spec import PolicySpec
+from paceline.reports.figure import check_figure, write_figure
+from paceline.reports.panels import Panel, Series, by_category
+
+from ..findings import Cell, Rows, markdown_table, table, table_cell
 from .cells import PARTS, ArenaCell, Side, Split
 from .store import BEST_STATIC, MARKS, Played
 

@@ -28,21 +28,21 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Self
 
+from paceline.base.errors import ArgumentError, repeated
+from paceline.base.files import write_whole
+from paceline.base.terminal import tell
+from paceline.base.toml import TomlFileError, checked_toml, read_toml
+from paceline.policies.about import BRANCHES, about_of
+from paceline.policies.chains import PolicyClass
+from paceline.policies.check import check_pool
+from paceline.policies.learned import SpecDec
+from paceline.policies.spec import PolicySpec, PolicySpecError, own_policies
+from paceline.sim.recorded import recorded_pool
+from paceline.studies.fit import fit_shared_head
+from paceline.traces.forms import by_form, open_recording
+from paceline.traces.meta import Record
 from pydantic import ValidationInfo, field_validator
 
-from ...base.errors import ArgumentError, repeated
-from ...base.files import write_whole
-from ...base.terminal import tell
-from ...base.toml import TomlFileError, checked_toml, read_toml
-from ...policies.about import BRANCHES, about_of
-from ...policies.chains import PolicyClass
-from ...policies.check import check_pool
-from ...policies.learned import SpecDec
-from ...policies.spec import PolicySpec, PolicySpecError, own_policies
-from ...sim.recorded import recorded_pool
-from ...studies.fit import fit_shared_head
-from ...traces.forms import by_form, open_recording
-from ...traces.meta import Record
 from .ladders import ladder, ladders
 from .versions import DIGITS, code_version, recording_version
 

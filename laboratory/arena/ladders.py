@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from ...base.errors import ArgumentError
-from ...base.files import shipped
-from ...sim.cost.base import LOOKUP_S, CostModel, DraftTerms
-from ...sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
-from ...sim.cost.what_if import Price, PricedAsCost
-from ...traces.contexts.store import read_trace
-from ...traces.recording import Recording
+from paceline.base.errors import ArgumentError
+from paceline.base.files import shipped
+from paceline.sim.cost.base import LOOKUP_S, CostModel, DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
+from paceline.sim.cost.what_if import Price, PricedAsCost
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.recording import Recording
+
 from ..replays import Family, families, submodel
 
 UNIT_S = 1e-3  # of a price in the ladders of ratios

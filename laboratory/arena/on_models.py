@@ -7,21 +7,22 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from ...base.errors import ArgumentError, check_least
-from ...base.terminal import Progress, quiet
-from ...policies.chains import ChainSpec
-from ...policies.spec import PolicySpec
-from ...reports.grid import Grid, Printed, table
-from ...reports.seconds import total_s
-from ...reports.summary import summarise_run
-from ...runs.log import RunLog
-from ...runtime.prompts import PROMPTS_FILE
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel
-from ...sim.simulate import Scenario, simulate
-from ...studies.setting import NamedPolicy, named_policies
-from ...studies.validate import MeasuredRuns, checked_cost, measured_runs
-from ...traces.contexts.recording import TrieRecording
+from paceline.base.errors import ArgumentError, check_least
+from paceline.base.terminal import Progress, quiet
+from paceline.policies.chains import ChainSpec
+from paceline.policies.spec import PolicySpec
+from paceline.reports.grid import Grid, Printed, table
+from paceline.reports.seconds import total_s
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import RunLog
+from paceline.runtime.prompts import PROMPTS_FILE
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel
+from paceline.sim.simulate import Scenario, simulate
+from paceline.studies.setting import NamedPolicy, named_policies
+from paceline.studies.validate import MeasuredRuns, checked_cost, measured_runs
+from paceline.traces.contexts.recording import TrieRecording
+
 from .recordings import RecordingShelf, TrainedSource
 from .statics import Family, sampled, seek
 from .store import BEST_STATIC

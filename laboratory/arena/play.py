@@ -16,34 +16,34 @@ from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.pool import Pool
+from paceline.decoding.seen import Observation
+from paceline.decoding.steps import Outcome, Step
+from paceline.policies.about import About, about_of, decides_by_pending, runs_target_alone
+from paceline.policies.fixed import Plain
+from paceline.policies.spec import PolicySpec
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import UNKNOWN_COUNT, RunLog
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout, ServingLog
+from paceline.sim.context_tables import RequestTables
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel, CostRangeError
+from paceline.sim.replay_tables import ReplayTables, check_observed, tables_of
+from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.replica import ReplicaSpec
+from paceline.sim.serving.requests import DrawnRequests
+from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
+from paceline.sim.serving.running import ServedReplica
+from paceline.sim.serving.serve import serve
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.forms import by_form
+from paceline.traces.recording import Recording
+from paceline.traces.rounds.rounds import TARGET_ALONE
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
-from ...decoding.legal_steps import Policy
-from ...decoding.pool import Pool
-from ...decoding.seen import Observation
-from ...decoding.steps import Outcome, Step
-from ...policies.about import About, about_of, decides_by_pending, runs_target_alone
-from ...policies.fixed import Plain
-from ...policies.spec import PolicySpec
-from ...reports.summary import summarise_run
-from ...runs.log import UNKNOWN_COUNT, RunLog
-from ...runs.recorder import ServingRecorder
-from ...runs.serving import ServingAbout, ServingLog
-from ...sim.context_tables import RequestTables
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel, CostRangeError
-from ...sim.replay_tables import ReplayTables, check_observed, tables_of
-from ...sim.serving.limits import EngineLimits, KvLimits
-from ...sim.serving.replica import ReplicaSpec
-from ...sim.serving.requests import DrawnRequests
-from ...sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
-from ...sim.serving.running import ServedReplica
-from ...sim.serving.serve import serve
-from ...sim.simulate import Scenario, simulate
-from ...traces.contexts.recording import TrieRecording
-from ...traces.forms import by_form
-from ...traces.recording import Recording
-from ...traces.rounds.rounds import TARGET_ALONE
-from ...traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 from .cells import MOST_RUNNING, ArenaCell, Load, load
 from .ladders import ladder
 from .store import MARKS, Played

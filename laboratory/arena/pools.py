@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from paceline.base.errors import ArgumentError
+from paceline.base.files import whole_folder, write_whole
+from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.reports import grid
+from paceline.runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
+from paceline.runtime.threads import use_threads
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...base.errors import ArgumentError
-from ...base.files import whole_folder, write_whole
-from ...decoding.request_text import LookupRule, prompt_lookup
-from ...reports import grid
-from ...runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
-from ...runtime.threads import use_threads
 from ..findings import markdown_table
 from ..training.pool import export_model
 from ..training.recipe import TAGS, Recipe

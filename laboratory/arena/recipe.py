@@ -6,10 +6,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from paceline.base.toml import TomlFileError, checked_toml, read_toml
+from paceline.runtime.pools.pool_file import MemberEntry, NgramEntry
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ...base.toml import TomlFileError, checked_toml, read_toml
-from ...runtime.pools.pool_file import MemberEntry, NgramEntry
 from ..training.recipe import TAGS, Recipe, Schedule, Shape, read_recipe
 
 # Steps over which a student's learning rate rises.

@@ -39,17 +39,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from ...base.errors import ArgumentError, needs_torch
-from ...base.files import shipped, whole_folder, write_whole
-from ...base.terminal import tell
-from ...traces.contexts.meta import TrieMeta
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace, write_trace
-from ...traces.contexts.trie import TrieRequest
-from ...traces.folder import META, hash_file
-from ...traces.importers import ImportOptions, import_recording
-from ...traces.rounds.rounds import RoundsRequest
-from ...traces.synthetic import SyntheticSpec, make_trace
+from paceline.base.errors import ArgumentError, needs_torch
+from paceline.base.files import shipped, whole_folder, write_whole
+from paceline.base.terminal import tell
+from paceline.traces.contexts.meta import TrieMeta
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.trie import TrieRequest
+from paceline.traces.folder import META, hash_file
+from paceline.traces.importers import ImportOptions, import_recording
+from paceline.traces.rounds.rounds import RoundsRequest
+from paceline.traces.synthetic import SyntheticSpec, make_trace
+
 from .recipe import PoolRecipe, pool_recipe
 from .versions import code_version
 
@@ -568,7 +569,8 @@ class TrainedSource:
         recipe = self._recipe()
         pool = self.trained(shelf.work)
         with needs_torch(f"recording {name}"):
-            from ...studies.record import record
+            from paceline.studies.record import record
+
             from .pools import write_recorded_prompts
         prompts = out.with_name(f"{out.name}.prompts.jsonl")
         write_recorded_prompts(recipe, pool, prompts)

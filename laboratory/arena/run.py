@@ -16,12 +16,13 @@ from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...base.errors import ArgumentError, check_least, check_within
-from ...base.terminal import Interrupts, Progress, held_interrupts, tell
-from ...decoding.steps import UnavailableStepError
-from ...policies.spec import PolicySpec
-from ...traces.errors import TraceFormatError
-from ...traces.forms import open_recording
+from paceline.base.errors import ArgumentError, check_least, check_within
+from paceline.base.terminal import Interrupts, Progress, held_interrupts, tell
+from paceline.decoding.steps import UnavailableStepError
+from paceline.policies.spec import PolicySpec
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.forms import open_recording
+
 from .board import TARGET_ALONE, oracle_cells, oracles
 from .cells import ArenaCell, check_buildable, given_to, needs_head, with_heads
 from .play import RecordingStage, play
@@ -238,7 +239,7 @@ def came_from_json(content: Mapping[str, Any]) -> Came:
     return outcome_from_json(content)
 
 
-STATICS = "paceline.laboratory.arena.statics"
+STATICS = "paceline_laboratory.arena.statics"
 MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
 
 

@@ -25,18 +25,18 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.decoding.pool import Pool
+from paceline.decoding.results import DRAFT
+from paceline.policies.chains import ChainSpec
+from paceline.policies.fixed import Chain
+from paceline.policies.spec import PolicySpec
+from paceline.runs.log import RunLog
+from paceline.sim.context_tables import RequestTables
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
+from paceline.sim.replay_tables import ReplayTables
+from paceline.sim.simulate import Scenario, simulate
 
-from ...decoding.pool import Pool
-from ...decoding.results import DRAFT
-from ...policies.chains import ChainSpec
-from ...policies.fixed import Chain
-from ...policies.spec import PolicySpec
-from ...runs.log import RunLog
-from ...sim.context_tables import RequestTables
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
-from ...sim.replay_tables import ReplayTables
-from ...sim.simulate import Scenario, simulate
 from .cells import ArenaCell, load
 from .play import RecordingStage, play
 from .store import BEST_STATIC, Played

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...base.errors import ArgumentError, check_least, check_within
-from ...base.terminal import tell
+from paceline.base.errors import ArgumentError, check_least, check_within
+from paceline.base.terminal import tell
+
 from .cells import ArenaCell
 
 # Output tokens after which seconds are read for learning curves.

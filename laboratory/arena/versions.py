@@ -2,7 +2,7 @@
 
 What code a result depends on, as a hash of it: comments and docstrings count for nothing.
 
-A module depends on what it imports, and so on, as far as that is in this package.
+A module depends on what it imports, and so on, as far as that is in paceline or its laboratory.
 """
 
 import ast
@@ -13,13 +13,14 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...policies.fixed import Chain
-from ...policies.spec import PolicySpec
-from ...sim.cost.base import CostModel
-from ...traces.recording import Recording
+from paceline.policies.fixed import Chain
+from paceline.policies.spec import PolicySpec
+from paceline.sim.cost.base import CostModel
+from paceline.traces.recording import Recording
+
 from .ladders import ladder
 
-PACKAGE = __name__.partition(".")[0]
+PACKAGES = ("paceline", "paceline_laboratory")
 DIGITS = 12
 
 
@@ -40,14 +41,14 @@ def code_version(roots: Collection[str], *, without: Collection[str] = ()) -> st
 
 
 def file_version(path: Path) -> str:
-    """Hash of a file of Python outside the package, and of what it imports of the package."""
+    """Hash of a file of Python outside our packages, and of what it imports of them."""
     text = path.read_bytes()
     return _digest([text.decode(errors="replace"), code_version(dict.fromkeys(_imported(ast.parse(text), "")))])
 
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]]:
-    """A hash of a module's code, and the modules of the package that it imports."""
+    """A hash of a module's code, and the modules of our packages that it imports."""
     spec = find_spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return "", ()
@@ -61,13 +62,17 @@ def _source(name: str) -> tuple[str, tuple[str, ...]]:
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if one.name.startswith(f"{PACKAGE}."))
+            yield from (one.name for one in node.names if _is_ours(one.name))
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            if base.startswith(PACKAGE):
+            if _is_ours(base):
                 yield base
                 yield from (name for one in node.names if _is_module(name := f"{base}.{one.name}"))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in PACKAGES
 
 
 @cache
@@ -94,9 +99,9 @@ def _digest(texts: list[str]) -> str:
     return found.hexdigest()
 
 
-SIMULATOR = f"{PACKAGE}.laboratory.arena.play"
+SIMULATOR = "paceline_laboratory.arena.play"
 # How a text becomes a policy has no part in what it does, and would bring in all of them.
-NO_SIMULATOR = (f"{PACKAGE}.policies.spec", f"{PACKAGE}.policies.registry")
+NO_SIMULATOR = ("paceline.policies.spec", "paceline.policies.registry")
 # Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
 SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
 
@@ -155,7 +160,7 @@ def _seconds(cost: CostModel, recording: Recording) -> Iterator[object]:
 def _of_policy(spec: PolicySpec) -> Iterator[bytes]:
     kind = spec.policy_class or Chain
     module = kind.__module__
-    if module == PACKAGE or module.startswith(f"{PACKAGE}."):
+    if _is_ours(module):
         yield code_version([module]).encode()
     else:
         yield file_version(Path(inspect.getfile(kind))).encode()

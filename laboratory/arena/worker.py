@@ -1,4 +1,4 @@
-"""A process that plays: `python -m paceline.laboratory.arena.worker FD`, FD its end of a line to who asks."""
+"""A process that plays: `python -m paceline_laboratory.arena.worker FD`, FD its end of a line to who asks."""
 
 import json
 import sys

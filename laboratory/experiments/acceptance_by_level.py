@@ -12,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.decoding.results import VERIFY
+from paceline.reports.panels import Panel, by_category
+from paceline.runs.log import RunLog
+from paceline.sim.simulate import Scenario
 
-from ...decoding.results import VERIFY
-from ...runs.log import RunLog
-from ...sim.simulate import Scenario
-from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,

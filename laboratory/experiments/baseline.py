@@ -6,12 +6,14 @@ every longer chain and every policy has to beat.
 
 from collections.abc import Mapping, Sequence
 
-from ...base.errors import counted
-from ...runs.log import RunLog
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...traces.contexts.recording import TrieRecording
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, by_category, series_of
+from paceline.runs.log import RunLog
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.traces.contexts.recording import TrieRecording
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,

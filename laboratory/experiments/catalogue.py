@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...base.errors import needs_torch
+from paceline.base.errors import needs_torch
+
 from ..findings import ExperimentSetting, Finding
 
 Use = Literal["pool", "trace", "seed", "threads"]

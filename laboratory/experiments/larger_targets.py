@@ -7,16 +7,18 @@ says how far off), so read ratios between chains, not seconds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...reports.summary import summarise_run
-from ...runs.log import RunLog
-from ...sim.cost.base import CostModel
-from ...sim.cost.files import CostLine, FileCost
-from ...sim.cost.what_if import PricedAsCost
-from ...sim.simulate import Scenario
-from ...traces.contexts.meta import TrieMeta
-from ...traces.contexts.recording import TrieRecording
-from ...traces.meta import ModelInfo
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, table, table_cell
+from paceline.reports.panels import Panel, by_category
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import RunLog
+from paceline.sim.cost.base import CostModel
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.what_if import PricedAsCost
+from paceline.sim.simulate import Scenario
+from paceline.traces.contexts.meta import TrieMeta
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.meta import ModelInfo
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,

@@ -14,11 +14,12 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
+from paceline.reports.panels import Panel, series_of
+from paceline.studies.serving import simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
 
-from ...studies.serving import simulate
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace
-from ..findings import Cell, ExperimentSetting, Finding, Panel, series_of, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE
 
 # Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s.

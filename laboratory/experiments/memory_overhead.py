@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...base.errors import counted
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.threads import CacheKind
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, Series, by_category
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import CacheKind
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import chain
 from ..shared import Held, pool_of, prompts_of, watch_caches
 

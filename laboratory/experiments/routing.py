@@ -8,15 +8,17 @@ figure of speed stands beside what it cost: divergences, and the target's own vi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...base.errors import counted
-from ...decoding.results import VERIFY
-from ...reports.summary import Quality, quality_of, rejection_rate
-from ...runs.log import RunLog, with_quality
-from ...runtime.decode import Alone, text_qualities
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...traces.contexts.recording import TrieRecording
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, Value, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.decoding.results import VERIFY
+from paceline.reports.panels import Panel, Series, by_category
+from paceline.reports.summary import Quality, quality_of, rejection_rate
+from paceline.runs.log import RunLog, with_quality
+from paceline.runtime.decode import Alone, text_qualities
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.traces.contexts.recording import TrieRecording
+
+from ..findings import Cell, ExperimentSetting, Finding, Value, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...base.errors import counted
-from ...decoding.legal_steps import Policy
-from ...policies.spec import make_policy
-from ...policies.specrouter.policy import SpecRouter
-from ...reports.summary import summarise_run
-from ...sim.cost.make import default_cost, make_cost
-from ...sim.simulate import Scenario, simulate
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.decoding.legal_steps import Policy
+from paceline.policies.spec import make_policy
+from paceline.policies.specrouter.policy import SpecRouter
+from paceline.reports.panels import Panel, series_of
+from paceline.reports.summary import summarise_run
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.simulate import Scenario, simulate
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of, three_levels, two_levels
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -12,13 +12,14 @@ from math import nan
 from time import thread_time
 
 import numpy as np
+from paceline.base.errors import counted
+from paceline.decoding.pool import Member, Pool
+from paceline.policies.specrouter.policy import SpecRouter
+from paceline.policies.specrouter.search import Figures, best_chain
+from paceline.reports.panels import Panel, series_of
+from paceline.sim.simulate import simulate
 
-from ...base.errors import counted
-from ...decoding.pool import Member, Pool
-from ...policies.specrouter.policy import SpecRouter
-from ...policies.specrouter.search import Figures, best_chain
-from ...sim.simulate import simulate
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import TARGET_ALONE, TimedSteps, recording_of, replayed, scenario_of
 
 SIZES = (2, 4, 8, 16, 32, 64)

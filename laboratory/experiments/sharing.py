@@ -35,30 +35,32 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from ...base.terminal import Progress
-from ...decoding.prefixes import PrefixCacheSize
-from ...decoding.seen import Start
-from ...policies.spec import make_policy
-from ...reports.serving import ServingMetrics
-from ...reports.summary import Interval, mean_interval
-from ...runs.log import RunLog
-from ...runs.same_steps import Agreement
-from ...runs.serving import ServingLog
-from ...runtime.pools.members import loaded_pool
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.threads import Memory
-from ...sim.contexts import TrieTables
-from ...sim.cost.make import default_cost, make_cost
-from ...sim.simulate import Scenario
-from ...sim.simulate import simulate as simulate_policy
-from ...studies.agree import BothWorlds, closure_for, recording_made_now
-from ...studies.serving import simulate
-from ...studies.setting import named_policy
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace
+from paceline.base.terminal import Progress
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.seen import Start
+from paceline.policies.spec import make_policy
+from paceline.reports.panels import Panel, Series
+from paceline.reports.serving import ServingMetrics
+from paceline.reports.summary import Interval, mean_interval
+from paceline.runs.log import RunLog
+from paceline.runs.same_steps import Agreement
+from paceline.runs.serving import ServingLog
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import Memory
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.simulate import Scenario
+from paceline.sim.simulate import simulate as simulate_policy
+from paceline.studies.agree import BothWorlds, closure_for, recording_made_now
+from paceline.studies.serving import simulate
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
+
 from ..findings import Cell as TableCell
-from ..findings import ExperimentSetting, Finding, Panel, Rows, Series, table, table_cell
+from ..findings import ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import in_turns
 from ..shared import GREEDY, models_of, prompts_of, ran
 

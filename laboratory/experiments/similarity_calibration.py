@@ -14,16 +14,17 @@ from math import sqrt
 from statistics import fmean
 
 import numpy as np
+from paceline.decoding.results import VERIFY
+from paceline.reports.panels import Panel, Series, by_category, series_of
+from paceline.runtime.pools.members import describe_model
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
+from paceline.traces.meta import Sampling
 from transformers import PreTrainedModel
 
-from ...decoding.results import VERIFY
-from ...runtime.pools.members import describe_model
-from ...runtime.pools.parts import make_submodel
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
-from ...traces.meta import Sampling
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, series_of, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import chain
 from ..shared import GREEDY, measure_agreement, perturbed, pool_of, prompts_of, ran
 

@@ -8,14 +8,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...base.errors import counted
-from ...runs.log import RunLog
-from ...runtime.pools.members import LoadedMember
-from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.pool_file import read_pool_file
-from ...runtime.prompts import Prompt
-from ...runtime.slim import Budget, Distance, Frontier, SlimFound, calibrate, find_slims, masks_of, measure_distance
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, Series, series_of
+from paceline.runs.log import RunLog
+from paceline.runtime.pools.members import LoadedMember
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import read_pool_file
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.slim import (
+    Budget,
+    Distance,
+    Frontier,
+    SlimFound,
+    calibrate,
+    find_slims,
+    masks_of,
+    measure_distance,
+)
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, chain
 from ..shared import pool_of, prompts_of, ran_in_turns, with_slims
 

@@ -7,12 +7,14 @@ that what differs is the vocabulary. All of them draft for the pool's target.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...base.errors import counted
-from ...reports.summary import Summary, summarise_run
-from ...runtime.decode import Output
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, by_category
+from paceline.reports.summary import Summary, summarise_run
+from paceline.runtime.decode import Output
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, chain
 from ..shared import DrafterTraining, Tally, add_drafts, pool_of, prompts_of, ran_in_turns
 

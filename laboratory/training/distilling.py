@@ -8,7 +8,7 @@ The number format in which this machine multiplies sooner: bfloat16 may be four 
 
 Submodels of a pool's target on their way through a distillation: what is claimed, trained, written and named.
 
-A process of a distillation: `python -m paceline.laboratory.training.distilling JOB`, JOB as JSON.
+A process of a distillation: `python -m paceline_laboratory.training.distilling JOB`, JOB as JSON.
 
 The long parts of a distillation, one process each: shards are written side by side, then drafters trained.
 """
@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paceline.base.errors import counted
+from paceline.base.files import processor, write_whole
+from paceline.base.terminal import tracked
+from paceline.reports import grid
+from paceline.runtime.fused import FAMILIES
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
+from paceline.runtime.slim import Mask, moved
 from torch import Tensor
 from torch.nn import functional
 
-from ...base.errors import counted
-from ...base.files import processor, write_whole
-from ...base.terminal import tracked
-from ...reports import grid
-from ...runtime.fused import FAMILIES
-from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
-from ...runtime.slim import Mask, moved
 from ..findings import markdown_table
 from ..shared import with_slims
 from .pool import members_table

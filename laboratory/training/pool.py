@@ -13,18 +13,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from paceline.base.files import write_whole
+from paceline.base.terminal import tracked
+from paceline.reports import grid
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.runtime.rules import is_right
+from paceline.runtime.slim import Calibration, calibrate, measure_distance
+from paceline.runtime.timing import measure_costs
 from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from ...base.files import write_whole
-from ...base.terminal import tracked
-from ...reports import grid
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt, read_prompts
-from ...runtime.rules import is_right
-from ...runtime.slim import Calibration, calibrate, measure_distance
-from ...runtime.timing import measure_costs
 from ..findings import markdown_table
 from .recipe import TAGS, Recipe
 from .texts import END_TOKEN, Corpus, Item, build_corpus, held_out_items, pack_corpus, train_tokenizer, write_prompts

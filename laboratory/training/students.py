@@ -53,6 +53,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paceline.base.terminal import tracked
+from paceline.runtime.features import INPUT, give_input
+from paceline.runtime.forward import cache_argument
+from paceline.runtime.pools.parts import LAYERS_PREFIX, ChatTemplate, make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
 from pydantic import TypeAdapter
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -61,12 +67,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ...base.terminal import tracked
-from ...runtime.features import INPUT, give_input
-from ...runtime.forward import cache_argument
-from ...runtime.pools.parts import LAYERS_PREFIX, ChatTemplate, make_submodel
-from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.pool_file import PoolFileError
 from .recipe import Schedule
 from .training import TrainingRun, layers_of, run_training, write_tensors, write_texts
 

@@ -36,9 +36,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from paceline.base.files import write_whole
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ...base.files import write_whole
 from .recipe import TAGS, Recipe
 
 

@@ -33,6 +33,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from paceline.base.files import write_whole
+from paceline.base.terminal import Progress
+from paceline.runtime.features import INPUT
+from paceline.runtime.forward import cache_argument
 from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -50,10 +54,6 @@ from transformers import (
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ...base.files import write_whole
-from ...base.terminal import Progress
-from ...runtime.features import INPUT
-from ...runtime.forward import cache_argument
 from .recipe import TAGS, Recipe, Schedule, Shape
 from .texts import END_TOKEN_ID, Corpus
 

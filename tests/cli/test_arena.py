@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from paceline.laboratory.arena import run as player
-from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
+from paceline_laboratory.arena import run as player
+from paceline_laboratory.arena.play import play
+from paceline_laboratory.arena.store import BEST_STATIC
 
 from .command_line import paceline, refused
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from paceline.laboratory.training.pool import export_model, write_pool_file
-from paceline.laboratory.training.recipe import read_recipe
-from paceline.laboratory.training.training import make_model
+from paceline_laboratory.training.pool import export_model, write_pool_file
+from paceline_laboratory.training.recipe import read_recipe
+from paceline_laboratory.training.training import make_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PROMPTS = ("Q: one", "Q: two and two", "Q: three")

@@ -1,8 +1,8 @@
 """Families of chains."""
 
 from paceline.decoding.pool import Member, Pool
-from paceline.laboratory.replays import chain, three_levels, two_levels
 from paceline.policies.chains import parse_chain
+from paceline_laboratory.replays import chain, three_levels, two_levels
 
 POOL = Pool((Member(name="a"), Member(name="b"), Member(name="c"), Member(name="target")))
 

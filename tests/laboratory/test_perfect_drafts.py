@@ -1,6 +1,6 @@
 """Drafts that write the target's own text in other tokens."""
 
-from paceline.laboratory.shared import Tally, add_drafts
+from paceline_laboratory.shared import Tally, add_drafts
 
 
 class Pairs:

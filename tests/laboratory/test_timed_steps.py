@@ -1,9 +1,9 @@
 """A policy whose thinking is timed decides as it would alone."""
 
-from paceline.laboratory.replays import TimedSteps
 from paceline.policies import make_policy
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
+from paceline_laboratory.replays import TimedSteps
 
 from ..sim.tries.small_traces import replay
 

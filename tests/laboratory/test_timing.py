@@ -1,6 +1,6 @@
 """Jobs that are run in turn."""
 
-from paceline.laboratory.replays import in_turns, interleaved
+from paceline_laboratory.replays import in_turns, interleaved
 
 
 def test_all_jobs_run_in_turn_and_warm_ups_are_dropped():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.cells import NAME, ArenaCell
+from paceline_laboratory.arena.cells import NAME, ArenaCell
 
 NAMES = st.from_regex(NAME, fullmatch=True)
 

@@ -3,9 +3,9 @@
 from math import isclose
 
 import pytest
-from paceline.laboratory.arena.cells import ArenaCell, loads
-from paceline.laboratory.arena.play import SERVED, STEPPED, WALKED, play
 from paceline.policies.spec import PolicySpec
+from paceline_laboratory.arena.cells import ArenaCell, loads
+from paceline_laboratory.arena.play import SERVED, STEPPED, WALKED, play
 
 POLICIES = ("plain", "draft:4/target", "two-level", "via-sd")
 

@@ -7,18 +7,18 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
-from paceline.laboratory.arena import cells as buildable
-from paceline.laboratory.arena import run as arena_run
-from paceline.laboratory.arena import run as player
-from paceline.laboratory.arena.cells import ArenaCell, asked_field
-from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.recordings import RecordingUnavailableError
-from paceline.laboratory.arena.run import ArenaAsked, run_arena
-from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.learned import read_head
 from paceline.policies.spec import PolicySpec, PolicySpecError
 from paceline.sim.recorded import recorded_pool
 from paceline.traces.contexts.store import read_trace, write_trace
+from paceline_laboratory.arena import cells as buildable
+from paceline_laboratory.arena import run as arena_run
+from paceline_laboratory.arena import run as player
+from paceline_laboratory.arena.cells import ArenaCell, asked_field
+from paceline_laboratory.arena.play import play
+from paceline_laboratory.arena.recordings import RecordingUnavailableError
+from paceline_laboratory.arena.run import ArenaAsked, run_arena
+from paceline_laboratory.arena.store import BEST_STATIC
 
 POLICIES = ("plain", "two-level", "via-sd")
 

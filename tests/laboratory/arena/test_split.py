@@ -1,7 +1,7 @@
 """The split of recordings."""
 
 import pytest
-from paceline.laboratory.arena.cells import Side, SplitFileError, read_split
+from paceline_laboratory.arena.cells import Side, SplitFileError, read_split
 
 
 def test_nothing_is_on_both_sides_of_the_split_that_is_committed():

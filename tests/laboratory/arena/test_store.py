@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.arena.cells import ArenaCell
-from paceline.laboratory.arena.store import (
+from paceline_laboratory.arena.cells import ArenaCell
+from paceline_laboratory.arena.store import (
     PARTS,
     ArenaStore,
     AskedRun,

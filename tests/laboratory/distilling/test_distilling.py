@@ -6,8 +6,11 @@ from shutil import copytree
 
 import pytest
 import torch
-from paceline.laboratory.training.distilling import Job, JobFailedError, distil_pool, run_jobs
-from paceline.laboratory.training.students import (
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.studies.agree import agree
+from paceline_laboratory.training.distilling import Job, JobFailedError, distil_pool, run_jobs
+from paceline_laboratory.training.students import (
     begin_feature_student,
     begin_student,
     common_tokens,
@@ -17,9 +20,6 @@ from paceline.laboratory.training.students import (
     read_shards,
     states_at_depths,
 )
-from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_file import PoolFileError
-from paceline.studies.agree import agree
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM

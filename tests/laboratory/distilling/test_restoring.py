@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.laboratory.training.distilling import check_sizes, distil_pool, submodels_of_target
-from paceline.laboratory.training.recipe import Schedule
-from paceline.laboratory.training.students import (
+from paceline.runtime.pools.parts import make_submodel, restore
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
+from paceline.studies.agree import agree
+from paceline_laboratory.training.distilling import check_sizes, distil_pool, submodels_of_target
+from paceline_laboratory.training.recipe import Schedule
+from paceline_laboratory.training.students import (
     Text,
     begin_restored,
     distance,
@@ -14,10 +18,6 @@ from paceline.laboratory.training.students import (
     read_recipe,
     train_restored,
 )
-from paceline.runtime.pools.parts import make_submodel, restore
-from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
-from paceline.studies.agree import agree
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM

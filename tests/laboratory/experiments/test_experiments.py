@@ -11,20 +11,11 @@ from pathlib import Path
 import pytest
 from paceline.base.errors import install_hint
 from paceline.base.files import shipped
-from paceline.laboratory.experiments import catalogue
-from paceline.laboratory.experiments.catalogue import Experiment, experiments
-from paceline.laboratory.figure import write_figure
-from paceline.laboratory.findings import (
-    ExperimentSetting,
-    Finding,
-    Head,
-    Panel,
-    Rows,
-    Series,
-    markdown_table,
-    table,
-    table_cell,
-)
+from paceline.reports.figure import write_figure
+from paceline.reports.panels import Panel, Series
+from paceline_laboratory.experiments import catalogue
+from paceline_laboratory.experiments.catalogue import Experiment, experiments
+from paceline_laboratory.findings import ExperimentSetting, Finding, Head, Rows, markdown_table, table, table_cell
 
 from ...cli.command_line import done, paceline, refused
 
@@ -81,7 +72,7 @@ def known(monkeypatch):
         "replays": Experiment(summary="Replays.", run=finding, uses=frozenset(("trace", "seed"))),
     }
     # First the one that takes the other's name: imported between the two it would keep the patch for good.
-    for module in ("paceline.cli.laboratory", "paceline.laboratory.experiments.catalogue"):
+    for module in ("paceline.cli.laboratory", "paceline_laboratory.experiments.catalogue"):
         monkeypatch.setattr(f"{module}.experiments", lambda: entries)
     return entries
 
@@ -240,7 +231,7 @@ def setting_of(limit: int | None) -> ExperimentSetting:
 def test_an_experiment_uses_what_it_says(name):
     """Options that have no part in it are refused, so that none is accepted and ignored."""
     experiment = experiments()[name]
-    module = importlib.import_module(f"paceline.laboratory.experiments.{name.replace('-', '_')}")
+    module = importlib.import_module(f"paceline_laboratory.experiments.{name.replace('-', '_')}")
     source = Path(module.__file__).read_text()
     assert module.__doc__.startswith(f"{experiment.summary}\n")
     assert experiment.summary.endswith((".", "?"))
@@ -253,8 +244,8 @@ def test_an_experiment_uses_what_it_says(name):
 def test_an_experiment_does_not_wait_for_the_others():
     code = "import sys, paceline.cli.laboratory as group; group.experiment_commands(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "paceline.laboratory.experiments.catalogue" in loaded
-    modules = {f"paceline.laboratory.experiments.{name.replace('-', '_')}" for name in experiments()}
+    assert "paceline_laboratory.experiments.catalogue" in loaded
+    modules = {f"paceline_laboratory.experiments.{name.replace('-', '_')}" for name in experiments()}
     assert not modules & set(loaded)
 
 

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 from paceline.decoding.results import DRAFT, VERIFY
-from paceline.laboratory.experiments.routing import _figures
-from paceline.laboratory.replays import ALL
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
+from paceline_laboratory.experiments.routing import _figures
+from paceline_laboratory.replays import ALL
 
 from ...sim.tries.small_traces import replay
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from paceline.laboratory.experiments import similarity_calibration, slim_frontier
-from paceline.laboratory.findings import ExperimentSetting
+from paceline_laboratory.experiments import similarity_calibration, slim_frontier
+from paceline_laboratory.findings import ExperimentSetting
 from tokenizers import Tokenizer
 
 from ...cli.untrained_pool import write_untrained_pool

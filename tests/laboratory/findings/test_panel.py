@@ -1,7 +1,7 @@
 """Panels that are made of names and values."""
 
 import pytest
-from paceline.laboratory.findings import by_category, series_of
+from paceline.reports.panels import by_category, series_of
 
 
 def test_series_lie_over_the_same_places():

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.findings import markdown_table, table, table_cell
+from paceline_laboratory.findings import markdown_table, table, table_cell
 
 VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.text("ab|*_\\ ", max_size=8)
 

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 from paceline.base.files import shipped
-from paceline.laboratory.experiments.sharing import (
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.workloads import open_workload
+from paceline_laboratory.experiments.sharing import (
     ATTENTION,
     CACHE,
     CHAINS,
@@ -19,8 +21,6 @@ from paceline.laboratory.experiments.sharing import (
     served,
     served_load,
 )
-from paceline.traces.contexts.store import read_trace
-from paceline.traces.workloads import open_workload
 
 AGENT = next(load for load in LOADS if load.name == "persistent-agent")
 SEEDS = (0, 1)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.experiments.sharing import LESS, MORE, OPEN, interaction
+from paceline_laboratory.experiments.sharing import LESS, MORE, OPEN, interaction
 
 SECONDS = st.floats(1e-3, 1e6)
 RUNS = st.integers(2, 5).flatmap(lambda seeds: st.tuples(*[st.lists(SECONDS, min_size=seeds, max_size=seeds)] * 4))

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.base.files import shipped
-from paceline.laboratory.experiments.sharing import (
+from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.experiments.sharing import (
     CACHE,
     CACHES,
     CHAINS,
@@ -19,9 +20,8 @@ from paceline.laboratory.experiments.sharing import (
     shared_prompts,
     term,
 )
-from paceline.laboratory.findings import ExperimentSetting
-from paceline.laboratory.shared import pool_of
-from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.findings import ExperimentSetting
+from paceline_laboratory.shared import pool_of
 
 
 def common(texts):

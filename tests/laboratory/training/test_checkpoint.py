@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.pool import write_pool_file
-from paceline.laboratory.training.recipe import read_recipe
-from paceline.laboratory.training.texts import Item, write_prompts
-from paceline.laboratory.training.training import read_tensors, write_tensors
+from paceline_laboratory.training.pool import write_pool_file
+from paceline_laboratory.training.recipe import read_recipe
+from paceline_laboratory.training.texts import Item, write_prompts
+from paceline_laboratory.training.training import read_tensors, write_tensors
 
 WRITERS = {
     "tensors": lambda path: write_tensors({"a": torch.ones(99)}, path),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paceline.laboratory.training.training import ROOM, GrowingLayer, write_texts
+from paceline_laboratory.training.training import ROOM, GrowingLayer, write_texts
 from transformers.cache_utils import DynamicLayer
 
 from ...runtime.conftest import random_llama

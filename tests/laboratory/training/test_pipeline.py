@@ -11,10 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.training import pool as pipeline
-from paceline.laboratory.training.pool import AGREEMENT_TOKENS, train_pool
-from paceline.laboratory.training.recipe import TAGS, Schedule, read_recipe
-from paceline.laboratory.training.texts import (
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import read_prompts
+from paceline.runtime.rules import is_right
+from paceline_laboratory.training import pool as pipeline
+from paceline_laboratory.training.pool import AGREEMENT_TOKENS, train_pool
+from paceline_laboratory.training.recipe import TAGS, Schedule, read_recipe
+from paceline_laboratory.training.texts import (
     build_corpus,
     english,
     english_ordinal,
@@ -29,10 +32,7 @@ from paceline.laboratory.training.texts import (
     make_word_problem,
     read_stdlib,
 )
-from paceline.laboratory.training.training import _top_cross_entropy, make_model, run_training, write_texts
-from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.prompts import read_prompts
-from paceline.runtime.rules import is_right
+from paceline_laboratory.training.training import _top_cross_entropy, make_model, run_training, write_texts
 
 SEEDS = st.integers(0, 10**9)
 POOL_FILES = (
@@ -50,7 +50,7 @@ POOL_FILES = (
 def stdlib_read_once():
     """Reading the standard library takes seconds and gives the same texts every time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.laboratory.training.texts.read_stdlib", lru_cache(read_stdlib))
+        patch.setattr("paceline_laboratory.training.texts.read_stdlib", lru_cache(read_stdlib))
         yield
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.pool import export_model, write_pool_file
-from paceline.laboratory.training.recipe import read_recipe
-from paceline.laboratory.training.training import make_model
 from paceline.runtime.forward import cache_argument
 from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline_laboratory.training.pool import export_model, write_pool_file
+from paceline_laboratory.training.recipe import read_recipe
+from paceline_laboratory.training.training import make_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import DynamicCache, LlamaForCausalLM

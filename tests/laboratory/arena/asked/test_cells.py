@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.cells import CellsFileError, Side, all_cells, asked_cells, read_split
-from paceline.laboratory.arena.ladders import ladders
+from paceline_laboratory.arena.cells import CellsFileError, Side, all_cells, asked_cells, read_split
+from paceline_laboratory.arena.ladders import ladders
 
 SPLIT = read_split()
 

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from paceline.laboratory.arena import versions
-from paceline.laboratory.arena.versions import code_version
+from paceline_laboratory.arena import versions
+from paceline_laboratory.arena.versions import code_version
 
 MODULES = {
     "__init__": "",

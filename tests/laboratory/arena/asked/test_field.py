@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.cells import asked_field, default_field
+from paceline_laboratory.arena.cells import asked_field, default_field
 
 
 def test_the_default_field_sees_nothing_ahead_and_needs_no_option():

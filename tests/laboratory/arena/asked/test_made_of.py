@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from paceline.laboratory.arena import ladders
-from paceline.laboratory.arena import versions as code_version
-from paceline.laboratory.arena.versions import Versions, ladder_version
 from paceline.policies.spec import PolicySpec
+from paceline_laboratory.arena import ladders
+from paceline_laboratory.arena import versions as code_version
+from paceline_laboratory.arena.versions import Versions, ladder_version
 
 CLASS = """class Mine:
     def __init__(self, pool, *, head: str = ""):

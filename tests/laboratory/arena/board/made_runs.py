@@ -1,8 +1,8 @@
 """Runs of an arena that nobody played."""
 
 from hypothesis import strategies as st
-from paceline.laboratory.arena.cells import ArenaCell, Split
-from paceline.laboratory.arena.store import BEST_STATIC, Played
+from paceline_laboratory.arena.cells import ArenaCell, Split
+from paceline_laboratory.arena.store import BEST_STATIC, Played
 
 SPLIT = Split(tune=("home",), report=("away", "abroad"))
 CELLS = tuple(

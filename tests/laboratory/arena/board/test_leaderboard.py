@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from paceline.laboratory.arena.board import (
+from paceline_laboratory.arena.board import (
     BoardRuns,
     check_page,
     leaderboard,
@@ -14,8 +14,8 @@ from paceline.laboratory.arena.board import (
     ranking,
     write_leaderboard,
 )
-from paceline.laboratory.arena.cells import Side
-from paceline.laboratory.arena.store import BEST_STATIC
+from paceline_laboratory.arena.cells import Side
+from paceline_laboratory.arena.store import BEST_STATIC
 
 from .made_runs import CELLS, POLICIES, SEEDS, SPLIT, run_of, runs
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from paceline.laboratory.arena.board import (
+from paceline_laboratory.arena.board import (
     EARLY,
     LIMITS,
     OTHERS,
@@ -21,7 +21,7 @@ from paceline.laboratory.arena.board import (
     scores,
     worst_cells,
 )
-from paceline.laboratory.arena.store import BEST_STATIC
+from paceline_laboratory.arena.store import BEST_STATIC
 
 from .made_runs import CELLS, POLICIES, SEEDS, run_of, runs
 

@@ -1,9 +1,9 @@
 import json
 
 import pytest
-from paceline.laboratory.arena import recordings as imported
-from paceline.laboratory.arena.recordings import RecordingShelf, RecordingUnavailableError, hsd, spec_bench
 from paceline.traces import read_rounds
+from paceline_laboratory.arena import recordings as imported
+from paceline_laboratory.arena.recordings import RecordingShelf, RecordingUnavailableError, hsd, spec_bench
 
 from ....data_folder import data_files
 

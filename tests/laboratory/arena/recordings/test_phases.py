@@ -4,8 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.pools import TargetTexts
-from paceline.laboratory.arena.recordings import (
+from paceline.policies.spec import make_policy
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.replay_tables import tables_of
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
+from paceline_laboratory.arena.pools import TargetTexts
+from paceline_laboratory.arena.recordings import (
     Entry,
     RecordingShelf,
     StaleSource,
@@ -14,11 +19,6 @@ from paceline.laboratory.arena.recordings import (
     gone_stale,
     turned_over,
 )
-from paceline.policies.spec import make_policy
-from paceline.sim.cost.make import default_cost, make_cost
-from paceline.sim.replay_tables import tables_of
-from paceline.sim.simulate import Scenario, simulate
-from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 
 RECIPES = Path(__file__).with_name("recipes.toml")
 TAGS = ("code", "math", "prose")

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from paceline.base.files import shipped
-from paceline.laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
 
 PICO = read_trace(shipped("recordings", "pico.trace"))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.recordings import Entry, RecordingShelf, Shelf, recording
 from paceline.traces.folder import META
+from paceline_laboratory.arena.recordings import Entry, RecordingShelf, Shelf, recording
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def test_one_that_failed_is_not_there(tmp_path):
 MAKER = """
 import sys
 from pathlib import Path
-from paceline.laboratory.arena.recordings import made_once
+from paceline_laboratory.arena.recordings import made_once
 
 folder, who = Path(sys.argv[1]), sys.argv[2]
 

@@ -2,10 +2,10 @@ import json
 
 import numpy as np
 import pytest
-from paceline.laboratory.arena import recordings as synthetic
-from paceline.laboratory.arena.recordings import RecordingShelf, bursty, catalogue, deep, flat, ladder
 from paceline.traces import read_trace
 from paceline.traces.contexts.store import write_trace
+from paceline_laboratory.arena import recordings as synthetic
+from paceline_laboratory.arena.recordings import RecordingShelf, bursty, catalogue, deep, flat, ladder
 
 SOURCES = {"synth-flat": flat(), "synth-deep": deep(), "synth-bursty": bursty(), "synth-ladder": ladder()}
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena import pools as training
-from paceline.laboratory.arena.pools import TargetTexts, joined
-from paceline.laboratory.arena.recipe import PoolRecipeError, pool_recipe
-from paceline.laboratory.arena.recordings import TRAINED, Entry, RecordingShelf, TrainedSource, catalogue
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena import pools as training
+from paceline_laboratory.arena.pools import TargetTexts, joined
+from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
+from paceline_laboratory.arena.recordings import TRAINED, Entry, RecordingShelf, TrainedSource, catalogue
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import shipped
-from paceline.laboratory.arena.play import PARTS, reordered
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.play import PARTS, reordered
 
 RECORDING = read_trace(shipped("recordings", "pico.trace"))
 IDS = [request.request_id for request in RECORDING.requests]

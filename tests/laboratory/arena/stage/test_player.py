@@ -1,10 +1,10 @@
 """What a player tells of runs that cannot be."""
 
 import pytest
-from paceline.laboratory.arena.cells import ArenaCell
-from paceline.laboratory.arena.run import Player, RunOf
-from paceline.laboratory.arena.store import LeftOut, Played
 from paceline.traces.contexts.store import write_trace
+from paceline_laboratory.arena.cells import ArenaCell
+from paceline_laboratory.arena.run import Player, RunOf
+from paceline_laboratory.arena.store import LeftOut, Played
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """A recording that all runs on it share."""
 
 import pytest
-from paceline.laboratory.arena.play import reordered
 from paceline.policies.spec import make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
+from paceline_laboratory.arena.play import reordered
 
 
 @pytest.mark.parametrize("policy", ["two-level", "draft:3/mid:6/target", "specrouter"])

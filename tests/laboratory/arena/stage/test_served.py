@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.decoding.steps import Verify
-from paceline.laboratory.arena.play import served
+from paceline_laboratory.arena.play import served
 
 
 class Looking:

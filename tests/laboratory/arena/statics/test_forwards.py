@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import shipped
-from paceline.laboratory.arena.ladders import ladders
-from paceline.laboratory.arena.statics import ForwardKinds, UnitCost
 from paceline.policies.spec import make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import DraftTerms
@@ -17,6 +15,8 @@ from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import CostTable
+from paceline_laboratory.arena.ladders import ladders
+from paceline_laboratory.arena.statics import ForwardKinds, UnitCost
 
 from ....sim.fixed.recorded import contexts, logs, texts
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from paceline.base.files import shipped
-from paceline.laboratory.arena.cells import ArenaCell
-from paceline.laboratory.arena.play import RecordingStage, play
-from paceline.laboratory.arena.statics import CellStatics
-from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.cells import ArenaCell
+from paceline_laboratory.arena.play import RecordingStage, play
+from paceline_laboratory.arena.statics import CellStatics
+from paceline_laboratory.arena.store import BEST_STATIC
 
 
 @pytest.fixture(scope="module")

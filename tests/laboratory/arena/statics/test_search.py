@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import shipped
 from paceline.decoding.pool import Member, Pool
-from paceline.laboratory.arena import statics as at_batch_one
-from paceline.laboratory.arena.statics import MOST, ChainSearch, Family, PlayedChains, Search
 from paceline.policies.chains import ChainSpec, parse_chain
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena import statics as at_batch_one
+from paceline_laboratory.arena.statics import MOST, ChainSearch, Family, PlayedChains, Search
 
 POOL = Pool(
     (

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from ..base.errors import install_hint
 from ..base.files import whole_file
-from .findings import Panel
+from .panels import Panel
 
 SUFFIXES = (".svg", ".png")
 

@@ -1,9 +1,4 @@
-"""`paceline arena`: policies over a matrix of recordings, ladders of costs and loads.
-
-`paceline arena-models`: whether policies stand in the same order on a trained pool's models as simulated.
-
-`paceline experiment NAME`: one question about chains, measured, tabulated and drawn; `all` and `list`.
-"""
+"""Commands of `paceline`, found as entry points: `arena`, `arena-models`, `experiment`, `pool train`, `pool distil`."""
 
 import time
 from collections import Counter
@@ -13,11 +8,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from paceline.base.errors import counted, needs_torch
+from paceline.base.files import kept_folder, pool_path, write_whole
+from paceline.base.terminal import Progress, quiet
+from paceline.cli.errors import Interrupted
+from paceline.cli.output import (
+    JsonOption,
+    check_file_path,
+    check_json_path,
+    print_table,
+    say,
+    show,
+    show_table,
+    write_json,
+)
+from paceline.cli.study_options import PoliciesOption, TraceOption, batches
+from paceline.reports.figure import check_figure, write_figure
+from paceline.traces.contexts.store import read_trace
 
-from ..base.errors import counted, needs_torch
-from ..base.files import kept_folder, write_whole
-from ..base.terminal import Progress, quiet
-from ..laboratory.arena.board import (
+from .arena.board import (
     BoardRuns,
     Leaderboard,
     check_page,
@@ -27,16 +36,11 @@ from ..laboratory.arena.board import (
     regret,
     write_leaderboard,
 )
-from ..laboratory.arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
-from ..laboratory.arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
-from ..laboratory.arena.store import BEST_STATIC, outcome_to_json
-from ..laboratory.experiments.catalogue import Experiment, experiments
-from ..laboratory.figure import check_figure, write_figure
-from ..laboratory.findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
-from ..traces.contexts.store import read_trace
-from .errors import Interrupted
-from .output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json
-from .study_options import PoliciesOption, TraceOption, batches
+from .arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
+from .arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
+from .arena.store import BEST_STATIC, outcome_to_json
+from .experiments.catalogue import Experiment, experiments
+from .findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
 
 FAILED = 1  # exit code: a run ended in an error that is nobody's input
 
@@ -171,8 +175,8 @@ def arena_models(
     """Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ."""
     check_json_path(json, work)
     with needs_torch():
-        from ..laboratory.arena.on_models import order_on_models
-        from ..laboratory.arena.recordings import RecordingShelf
+        from .arena.on_models import order_on_models
+        from .arena.recordings import RecordingShelf
     shelf = RecordingShelf(work=work if work is not None else kept_folder() / "arena")
     show(json, order_on_models(recording, shelf, batches=batches(batch), requests=requests, runs=runs, cost=cost))
 
@@ -291,3 +295,50 @@ def _print_finding(finding: Finding) -> None:
     for rows in finding.tables:
         print_table(rows.grid())
     say(finding.answer)
+
+
+def train(
+    out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
+    ] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
+) -> None:
+    """Train the pool of small models on this machine; a second call continues one that was cut short."""
+    with needs_torch():
+        from paceline.runtime.threads import use_threads
+
+        from .training.pool import train_pool
+        from .training.recipe import read_recipe
+    use_threads(threads)
+    recipe = read_recipe("tiny" if tiny else "pico")
+    options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool train {out.name}{options}"
+    train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
+    typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
+
+
+def distil(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
+) -> None:
+    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
+
+    The target writes questions itself, by its chat template, and answers them.
+    """
+    with needs_torch():
+        from paceline.runtime.threads import check_processors
+
+        from .training.distilling import distil_pool
+        from .training.students import read_recipe
+    check_processors("`--processes`", processes)
+    options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool distil {pool} {out.name}{options}"
+    recipe = read_recipe("tiny" if tiny else "full")
+    folder = work or out.with_name(f"{out.name}.work")
+    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
+    typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")

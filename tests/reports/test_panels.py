@@ -1,8 +1,8 @@
 """The figure of a validation holds every cell once, and its errors by policy."""
 
 import pytest
-from paceline.laboratory.figure import write_figure
-from paceline.laboratory.findings import validation_panels
+from paceline.reports.figure import write_figure
+from paceline.reports.panels import validation_panels
 from paceline.reports.seconds import Cell
 
 

@@ -8,7 +8,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .findings import Panel, Series
+from .panels import Panel, Series
 
 # By suffix: neither a date nor the version that drew it.
 METADATA = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
