@@ -334,11 +334,11 @@ def distil(
         from paceline.runtime.threads import check_processors
 
         from .training.distilling import distil_pool
-        from .training.students import read_recipe
+        from .training.recipe import read_distillation
     check_processors("`--processes`", processes)
     options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
     command = f"paceline pool distil {pool} {out.name}{options}"
-    recipe = read_recipe("tiny" if tiny else "full")
+    recipe = read_distillation("tiny" if tiny else "full")
     folder = work or out.with_name(f"{out.name}.work")
     distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
     typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")

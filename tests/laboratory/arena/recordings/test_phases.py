@@ -141,5 +141,5 @@ def test_a_stale_pool_differs_in_what_its_drafter_has_learned(tmp_path, monkeypa
 def test_goals_are_of_students_and_within_range():
     with pytest.raises(ValueError, match="goals must be of draft, not of mid"):
         TrainedSource(pool="llama", file=RECIPES, goals={"mid": 0.4}).recipe()
-    with pytest.raises(ValueError, match="less than or equal to 1"):
+    with pytest.raises(ValueError, match=r"the goal of draft must be in \(0, 1\], got 1.4"):
         TrainedSource(pool="llama", file=RECIPES, goals={"draft": 1.4}).recipe()

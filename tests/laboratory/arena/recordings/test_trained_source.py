@@ -89,7 +89,7 @@ def test_what_is_left_of_another_recipe_is_not_gone_on_from(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("num_steps = 21", "num_steps = 20", r"students\[0\].num_steps .* greater than 20, got 20"),
+        ("[20, 5e-3]", "[0, 5e-3]", r"students\[0\].schedule knots must be in order of their steps"),
         ("agreement = 0.99", "agreement = 1.5", r"students\[0\].agreement .* less than or equal to 1, got 1.5"),
         ("hidden_size = 16", "hidden_size = 18", "even multiples of num_heads, not 18 and 2 of draft"),
         ('name = "draft"', 'name = "slim"', "none of them ngram, slim or target"),
