@@ -69,19 +69,12 @@ DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Three models that stand for drafter, middle level and target, and what they run on.
-
-    Attributes:
-        name: shown.
-        device: of the device sheet.
-        models: shapes, the target's last.
-        devices: that each is split over.
-    """
+    """Three models that stand for drafter, middle level and target, and what they run on."""
 
     name: str
-    device: str
-    models: tuple[ModelInfo, ...]
-    devices: tuple[int, ...]
+    device: str  # of the device sheet
+    models: tuple[ModelInfo, ...]  # shapes, the target's last
+    devices: tuple[int, ...]  # that each is split over
 
     @property
     def target(self) -> ModelInfo:
@@ -89,11 +82,7 @@ class Family:
         return self.models[-1]
 
     def price(self, model: ModelInfo, num_devices: int) -> Price:
-        """Seconds of one of its models, by roofline.
-
-        Raises:
-            ValueError: the weights of all three do not fit into the devices together.
-        """
+        """Seconds of one of its models, by roofline; raises ValueError where all three do not fit together."""
         device = device_sheet()[self.device]
         RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # refuses what does not fit
         return Price(cost=RooflineCost(device, (model,), tensor_parallel=num_devices), model=model.name)
@@ -198,8 +187,7 @@ class TimedSteps:
     """Passes on to a policy and keeps the seconds of what it does.
 
     Attributes:
-        deciding_s, learning_s: of this thread in `decide` and in `learn`, in all: whatever else the machine does adds
-            none.
+        deciding_s, learning_s: of this thread, in all: whatever else the machine does adds none.
         steps_s: by the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
     """
 
@@ -242,10 +230,7 @@ def in_turns(
 ) -> dict[Name, list[Result]]:
     """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
 
-    Args:
-        jobs: by name.
-        runs: of each, >= 1.
-        warm_ups: runs of each before these, whose results are dropped.
+    Results of `warm_ups` runs of each before these are dropped.
     """
     given: dict[Name, list[Result]] = {name: [] for name in jobs}
     with quiet():  # telling takes time, too

@@ -55,10 +55,6 @@ def reordered(recording: Recording, seed: int) -> Recording:
     """The same requests in another order; at seed 0 in the recorded one.
 
     Requests change places within a quarter of the recording: what changes in mid-run still does.
-
-    Args:
-        recording: of either form.
-        seed: >= 0.
     """
     if seed == 0:
         return recording
@@ -76,14 +72,7 @@ PLAIN = "plain"
 
 
 class RecordingStage:
-    """Everything that runs on a recording share. Final.
-
-    Args:
-        recording: as it was read.
-
-    Attributes:
-        recording: in its recorded order.
-    """
+    """A recording, and everything that runs on it share."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -134,18 +123,10 @@ BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
 
 
 class PoissonArrivals:
-    """The requests of a recording, in their order, at times that are drawn.
+    """The requests of a recording, in their order, at times that are drawn: a workload.
 
     The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
     it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
-
-    Args:
-        recording: whose requests they are.
-        tokens_per_s: of output that are asked for, in the mean.
-        seed: of the times, and of the engine.
-
-    Attributes:
-        about: see `Workload`.
     """
 
     def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
@@ -180,31 +161,17 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFigures:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        tokens: of output.
-        busy_s: seconds in which the device ran a member.
-        mean_e2e_s: from a request's arrival to its last token, in the mean.
-    """
-
-    tokens: int
-    busy_s: float
-    mean_e2e_s: float
+    tokens: int  # of output
+    busy_s: float  # seconds in which the device ran a member
+    mean_e2e_s: float  # from a request's arrival to its last token, in the mean
 
 
 def served(
     tables: ReplayTables, cost: CostModel, policy: Policy, name: str, *, tokens_per_s: float, seed: int
 ) -> ServedFigures:
-    """Serve all requests of a recording to the end.
-
-    Args:
-        tables: the recording.
-        cost: seconds.
-        policy: built for its pool, and new.
-        name: of the policy, for errors.
-        tokens_per_s: of output that arrivals ask for.
-        seed: of arrivals, and of what is modelled.
+    """Serve all requests of a recording to the end, `tokens_per_s` of output being asked for in the mean.
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -243,14 +210,7 @@ def _dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
 
 
 class ThinkingTimed:
-    """Passes on to a policy and keeps how long it takes for each step, `decide` and `learn` together.
-
-    Args:
-        policy: any.
-
-    Attributes:
-        about: what the policy says of itself.
-    """
+    """Passes on to a policy and keeps how long it takes for each step, `decide` and `learn` together."""
 
     def __init__(self, policy: Policy) -> None:
         self.about: About | None = about_of(policy)
@@ -282,14 +242,7 @@ WALKED, STEPPED, SERVED = "walked", "stepped", "served"
 
 
 def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) -> Played:
-    """Play a policy.
-
-    Args:
-        stage: the cell's recording.
-        cell: where.
-        policy: built anew.
-        seed: 0 for the recorded order of requests, each other number for another order; of what has to be modelled,
-            and of arrivals.
+    """Play a policy, built anew, in a cell; `seed` sets the order of requests, arrivals and what has to be modelled.
 
     Raises:
         PolicyError: the policy broke the contract.

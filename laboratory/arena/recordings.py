@@ -69,14 +69,7 @@ def as_one(
 ) -> TrieRecording:
     """Requests of these recordings as one; near ties are those of all of them, and the rest is that of the first.
 
-    Args:
-        recordings: at least one.
-        requests: of them, in the order of the new one.
-        name: of the new one.
-        origin: how it was made, in words.
-
-    Raises:
-        ArgumentError: the recordings differ in members, tokens, sampling or closure, or are none.
+    Raises ArgumentError where the recordings differ in members, tokens, sampling or closure, or are none.
     """
     if not recordings:
         raise ArgumentError(f"recording {name}: must be of at least one recording, got none")
@@ -98,17 +91,12 @@ def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
 
 
 def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path:
-    """The folder `out`, made unless it is there and was made with this fingerprint.
+    """The folder `out`, made unless it is there and was made with this fingerprint of all that decides what is in it.
 
     A fingerprint stands beside what it is of: `NAME.made.json` of a finished folder, `NAME.making.json` of one that was
-    cut short, so that what is left of that is gone on from only where it is of the same recipe. While another process
-    makes it, this one waits.
-
-    Args:
-        out: the folder.
-        fingerprint: of all that decides what is in it.
-        make: writes a folder that is not there, `NAME.making` with the suffix of `out`; what it keeps to go on from
-            after it was cut short stands beside, under names that begin with that one.
+    cut short, so that what is left of that is gone on from only where it is of the same recipe. `make` writes the
+    folder `NAME.making`, and keeps what it could go on from beside it, under names that begin with that one. While another
+    process makes it, this one waits: who makes it holds a lock of the system, which ends with the process.
     """
     if is_made(out, fingerprint):
         return out
@@ -210,19 +198,11 @@ class Source(Protocol):
         """All that decides what comes out, save the recordings it needs: something that JSON can hold.
 
         The code that makes it is part of it where that takes seconds; what is trained is not trained anew for a change
-        of code that may be none to it. A finished recording is used again only where this is the same.
-
-        Raises:
-            RecordingUnavailableError: it cannot be had on this machine.
+        of code that may be none to it. Raises RecordingUnavailableError where it cannot be had on this machine.
         """
 
     def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Write the recording.
-
-        Args:
-            out: the .trace folder to write; not there yet. What a later call could go on from may be kept beside it.
-            name: what the recording is called in its meta.
-            shelf: has the recordings that it needs.
+        """Write the recording to `out`, which is not there yet; what to go on from later may be kept beside it.
 
         Raises:
             RecordingUnavailableError: it cannot be had on this machine.
@@ -249,26 +229,15 @@ BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedSource(QuickSource):
-    """Logs of a benchmark, through the importer of their format.
+    """Logs of a benchmark, through the importer of their format."""
 
-    Attributes:
-        folder: of the logs, below the folder of published logs.
-        pattern: which of its files.
-        format_name: of the importer.
-        every: of the logged requests the first of so many is taken, >= 1, so that all tasks stay.
-    """
-
-    folder: str
-    pattern: str
-    format_name: str
-    every: int
+    folder: str  # of the logs, below the folder of published logs
+    pattern: str  # which of its files
+    format_name: str  # of the importer
+    every: int  # of the logged requests the first of so many is taken, >= 1, so that all tasks stay
 
     def recipe(self) -> object:
-        """Hashes of the files, what is done with them, and the code that does it.
-
-        Raises:
-            RecordingUnavailableError: the files are not there.
-        """
+        """Hashes of the files, what is done with them, and the code that does it."""
         files = {path.name: hash_file(path) for path in self._files()}
         code = code_version([import_recording.__module__])
         return {"files": files, "format": self.format_name, "every": self.every, "code": code}
@@ -307,15 +276,10 @@ def published_logs() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleSource:
-    """A drafter goes stale: the first half of the requests is from one recording, the rest from another.
+    """A drafter goes stale: the first half of the requests is from one recording, the rest from another."""
 
-    Attributes:
-        fresh: recording of the catalogue.
-        stale: makes one of the same prompts, by a pool that differs in what a drafter has learned.
-    """
-
-    fresh: str
-    stale: Source
+    fresh: str  # recording of the catalogue
+    stale: Source  # makes one of the same prompts, by a pool that differs in what a drafter has learned
 
     @property
     def slow(self) -> bool:
@@ -332,11 +296,7 @@ class StaleSource:
         return {"stale": self.stale.recipe()}
 
     def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Record the stale one beside `out`, and put both together.
-
-        Raises:
-            ArgumentError: the recordings differ in more than views.
-        """
+        """Record the stale one beside `out`, and put both together."""
         beside = out.with_name(f"{out.name}.stale")
         shutil.rmtree(beside, ignore_errors=True)
         self.stale.make(beside, name=f"{name}.stale", shelf=shelf)
@@ -346,15 +306,10 @@ class StaleSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnoverSource:
-    """The mix of tags turns over: requests of some tags come first, those of the others after them.
+    """The mix of tags turns over: requests of some tags come first, those of the others after them."""
 
-    Attributes:
-        recording: of the catalogue.
-        phases: the tags of each phase; each tag of the recording in one of them.
-    """
-
-    recording: str
-    phases: tuple[tuple[str, ...], ...]
+    recording: str  # of the catalogue
+    phases: tuple[tuple[str, ...], ...]  # the tags of each phase; each tag of the recording in one of them
 
     @property
     def slow(self) -> bool:
@@ -378,8 +333,7 @@ class TurnoverSource:
 def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> TrieRecording:
     """The first half of the requests as the fresh recording has them, the rest as the stale one; tags take turns.
 
-    Raises:
-        ArgumentError: another target, other requests in one than in the other, or recordings that cannot be one.
+    Raises ArgumentError for another target or other requests, and as `as_one`.
     """
     if _texts(fresh) != _texts(stale):
         raise ArgumentError(
@@ -401,8 +355,7 @@ def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[in
 def turned_over(recording: TrieRecording, phases: Sequence[Sequence[str]], *, name: str) -> TrieRecording:
     """The requests of each phase's tags after those of the phase before; within a phase tags take turns.
 
-    Raises:
-        ArgumentError: the phases do not name each tag of the recording once.
+    Raises ArgumentError where the phases do not name each tag of the recording once.
     """
     tags = sorted({request.tag for request in recording.requests})
     if sorted(tag for phase in phases for tag in phase) != tags:
@@ -423,11 +376,7 @@ def tags_in_turn(requests: Sequence[TrieRequest]) -> tuple[TrieRequest, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedSource(QuickSource):
-    """A recording of the package.
-
-    Attributes:
-        title: of the recording, such as `pico`.
-    """
+    """A recording of the package."""
 
     title: str
 
@@ -447,14 +396,10 @@ class ShippedSource(QuickSource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource(QuickSource):
-    """A recording of several tags, a request of each in turn.
+    """A recording of several tags, a request of each in turn."""
 
-    Attributes:
-        spec: of every tag but for its acceptance: `requests` and `tokens` are those of one tag.
-        acceptance: by tag, S rates of equal next tokens with the target on the trunk (S members below the target).
-    """
-
-    spec: SyntheticSpec
+    spec: SyntheticSpec  # of every tag but for its acceptance: `requests` and `tokens` are those of one tag
+    # by tag, S rates of equal next tokens with the target on the trunk (S members below the target)
     acceptance: Mapping[str, tuple[float, ...]]
 
     def recipe(self) -> object:
@@ -534,16 +479,11 @@ def _spec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSource:
-    """A pool of the recipes, trained, and what it says of its held-out prompts.
+    """A pool of the recipes, trained, and what it says of its held-out prompts."""
 
-    Attributes:
-        pool: name of the recipe.
-        file: of recipes; ours if None.
-        goals: agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`.
-    """
-
-    pool: str
-    file: Path | None = None
+    pool: str  # name of the recipe
+    file: Path | None = None  # of recipes; ours if None
+    # agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`
     goals: Mapping[str, float] = dataclass_field(default_factory=dict)
 
     @property
@@ -561,11 +501,7 @@ class TrainedSource:
         return self._recipe().deciding(recorded=True)
 
     def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Train the pool, if it is not there, and record it.
-
-        Raises:
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+        """Train the pool, if it is not there, and record it."""
         recipe = self._recipe()
         pool = self.trained(shelf.work)
         with needs_torch(f"recording {name}"):
@@ -587,11 +523,7 @@ class TrainedSource:
         prompts.unlink()
 
     def trained(self, work: Path) -> Path:
-        """The folder of the pool, `pools/NAME` below `work`; trained if need be, and continued where it was cut short.
-
-        Raises:
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+        """The folder of the pool, `pools/NAME` below `work`; trained, or continued, if need be."""
         recipe = self._recipe()
         deciding = json.dumps(recipe.deciding(recorded=False), sort_keys=True)
         fingerprint = hashlib.sha256(deciding.encode()).hexdigest()
@@ -621,15 +553,10 @@ TRAINED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One recording.
+    """One recording."""
 
-    Attributes:
-        what: one line that says what is special about it.
-        source: makes it.
-    """
-
-    what: str
-    source: Source
+    what: str  # one line that says what is special about it
+    source: Source  # makes it
 
 
 def catalogue() -> Mapping[str, Entry]:
@@ -661,15 +588,10 @@ def catalogue() -> Mapping[str, Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingShelf:
-    """Recordings below one folder.
+    """Recordings below one folder."""
 
-    Attributes:
-        work: the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint.
-        entries: what can be asked for.
-    """
-
-    work: Path
-    entries: Mapping[str, Entry] = dataclass_field(default_factory=catalogue)
+    work: Path  # the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint
+    entries: Mapping[str, Entry] = dataclass_field(default_factory=catalogue)  # what can be asked for
 
     def recording(self, name: str) -> Path:
         """The finished .trace folder, made if it is not there or its recipe is another now.

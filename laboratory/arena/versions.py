@@ -25,12 +25,7 @@ DIGITS = 12
 
 
 def code_version(roots: Collection[str], *, without: Collection[str] = ()) -> str:
-    """Hash of modules and of all they depend on.
-
-    Args:
-        roots: by full name.
-        without: modules, and packages, that are left out with what only they depend on.
-    """
+    """Hash of modules, by full name, and of all they depend on, but for what only those of `without` depend on."""
     pending, seen = list(roots), set(roots)
     while pending:
         for name in _source(pending.pop())[1]:
@@ -133,11 +128,7 @@ class Versions:
 
 
 def recording_version(path: Path) -> str:
-    """Of a recording: its `meta.json` holds hashes of all else.
-
-    Args:
-        path: the .trace folder.
-    """
+    """Of a .trace folder: its `meta.json` holds hashes of all else."""
     return _digest_of_bytes([(path / "meta.json").read_bytes()])
 
 

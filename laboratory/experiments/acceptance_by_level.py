@@ -37,15 +37,10 @@ WINDOWS = {2: (3, 6), 3: (3, 5, 8)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCounts:
-    """What one level of a chain did with the tokens it looked at.
+    """What one level of a chain did with the tokens it looked at."""
 
-    Attributes:
-        judged: tokens it looked at.
-        accepted: of those, how many stayed.
-    """
-
-    judged: int
-    accepted: int
+    judged: int  # tokens it looked at
+    accepted: int  # of those, how many stayed
 
     @property
     def dropped(self) -> int:
@@ -60,19 +55,12 @@ class LevelCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One chain, run over the recording.
+    """One chain, run over the recording."""
 
-    Attributes:
-        members: of the chain, smallest first.
-        name: in the notation of chains.
-        log: of the run.
-        speed_up: over the target alone.
-    """
-
-    members: tuple[str, ...]
-    name: str
-    log: RunLog
-    speed_up: float
+    members: tuple[str, ...]  # of the chain, smallest first
+    name: str  # in the notation of chains
+    log: RunLog  # of the run
+    speed_up: float  # over the target alone
 
     @property
     def judges(self) -> tuple[str, ...]:

@@ -37,21 +37,13 @@ WITHIN = 0.03  # of the best fixed choice: what is called following it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server and what its requests are like.
-
-    Attributes:
-        name: shown.
-        units: of `UNIT_TOKENS` that a prompt shares with others, before `PROMPT_TOKENS` of its own.
-        max_num_seqs: requests in a batch at most.
-        windows: for `off-under-load`, as somebody sets it who has measured fixed windows at this context.
-        rates: arrivals per second, rising.
-    """
+    """A server and what its requests are like."""
 
     name: str
-    units: int
-    max_num_seqs: int
-    windows: str
-    rates: tuple[float, ...]
+    units: int  # of `UNIT_TOKENS` that a prompt shares with others, before `PROMPT_TOKENS` of its own
+    max_num_seqs: int  # requests in a batch at most
+    windows: str  # for `off-under-load`, as somebody sets it who has measured fixed windows at this context
+    rates: tuple[float, ...]  # arrivals per second, rising
 
     @property
     def policies(self) -> Mapping[str, str]:

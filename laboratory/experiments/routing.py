@@ -40,19 +40,12 @@ SPECULATION, VIA_SD = "speculation", "via-sd"
 
 
 class PolicyFigures(NamedTuple):
-    """What one policy did with the requests of one tag.
+    """What one policy did with the requests of one tag."""
 
-    Attributes:
-        rejection_rate: see `reports.summary`.
-        calls_per_token: target calls per committed token.
-        speed_up: over the target alone.
-        quality: of the texts; None where nothing is known.
-    """
-
-    rejection_rate: float
-    calls_per_token: float
-    speed_up: float
-    quality: Quality | None
+    rejection_rate: float  # see `reports.summary`
+    calls_per_token: float  # target calls per committed token
+    speed_up: float  # over the target alone
+    quality: Quality | None  # of the texts; None where nothing is known
 
     @property
     def rejected(self) -> float:
@@ -70,12 +63,7 @@ ByPolicy = Mapping[tuple[str, str], PolicyFigures]  # by policy and tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay all policies by tag, then run them on the models.
-
-    Raises:
-        ValueError: a pool without a drafter and a verifier between it and the target.
-        TraceFormatError: the recording is not one of this pool and its prompts.
-    """
+    """Replay all policies by tag, then run them on the models."""
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)

@@ -69,19 +69,13 @@ MORE, LESS, OPEN = "more", "less", "as much, or chance hides it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """Two changes, alone and together, of the same requests.
+    """Two changes, alone and together, of the same requests."""
 
-    Attributes:
-        without: speed-up by speculation without sharing.
-        together: the same with it.
-        gain: by sharing, without speculation.
-        term: `together / without`, which equals what sharing gains with speculation over what it gains without. Above
-            1 each makes the other worth more.
-    """
-
-    without: Interval
-    together: Interval
-    gain: Interval
+    without: Interval  # speed-up by speculation without sharing
+    together: Interval  # the same with it
+    gain: Interval  # by sharing, without speculation
+    # `together / without`, which equals what sharing gains with speculation over what it gains without. Above 1 each
+    # makes the other worth more
     term: Interval
 
     @property
@@ -96,16 +90,8 @@ def interaction(
 ) -> Interaction:
     """The term of durations, each by seed in the same order, of runs that met the same requests.
 
-    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them.
-
-    Args:
-        neither: seconds without speculation and sharing.
-        speculation: with speculation alone.
-        sharing: with sharing alone.
-        both: with both.
-
-    Raises:
-        ValueError: fewer than two seeds.
+    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them. Raises ValueError for
+    fewer than two seeds.
     """
     without = [a / b for a, b in zip(neither, speculation, strict=True)]
     together = [a / b for a, b in zip(sharing, both, strict=True)]
@@ -117,17 +103,11 @@ def interaction(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload.
+    """A workload."""
 
-    Attributes:
-        name: of its generator.
-        text: as `open_workload` takes it, `{sessions}` in place of their number.
-        sessions: of a run.
-    """
-
-    name: str
-    text: str
-    sessions: int
+    name: str  # of its generator
+    text: str  # as `open_workload` takes it, `{sessions}` in place of their number
+    sessions: int  # of a run
 
     def workload(self, limit: int | None) -> str:
         """The generator's text, of so many sessions at most."""
@@ -190,19 +170,12 @@ SHARINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What serves a workload.
+    """What serves a workload."""
 
-    Attributes:
-        sharing: a key of `SHARINGS`.
-        max_num_seqs: requests in a batch at most.
-        blocks: of each member, >= 1.
-        uncached: members that keep no prefix cache of their own, whatever `sharing` says.
-    """
-
-    sharing: str = CACHE
-    max_num_seqs: int = 16
-    blocks: int = AMPLE_BLOCKS
-    uncached: tuple[str, ...] = ()
+    sharing: str = CACHE  # a key of `SHARINGS`
+    max_num_seqs: int = 16  # requests in a batch at most
+    blocks: int = AMPLE_BLOCKS  # of each member, >= 1
+    uncached: tuple[str, ...] = ()  # members that keep no prefix cache of their own, whatever `sharing` says
 
     def toml(self) -> str:
         """The cluster file."""
@@ -221,42 +194,24 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What one run came to.
+    """What one run came to."""
 
-    Attributes:
-        duration_s: until the last request ended.
-        tokens_per_s: output tokens over that.
-        ttft_s, tpot_s: means over requests.
-        reading_s, writing_s: by member that ran; see the module.
-        hit_shares: by member that ran, of the tokens of prompts.
-        acceptance_length: tokens that a verification by the target leaves, its own among them.
-        running: requests in the batch, over time.
-        preemptions: of all requests.
-    """
-
-    duration_s: float
-    tokens_per_s: float
+    duration_s: float  # until the last request ended
+    tokens_per_s: float  # output tokens over that
+    # means over requests
     ttft_s: float
     tpot_s: float
+    # by member that ran; see the module
     reading_s: Mapping[str, float]
     writing_s: Mapping[str, float]
-    hit_shares: Mapping[str, float]
-    acceptance_length: float
-    running: float
-    preemptions: int
+    hit_shares: Mapping[str, float]  # by member that ran, of the tokens of prompts
+    acceptance_length: float  # tokens that a verification by the target leaves, its own among them
+    running: float  # requests in the batch, over time
+    preemptions: int  # of all requests
 
 
 def served(workload: str | Path, chain: str, server: Server, *, trace: TrieRecording, seed: int, folder: Path) -> Cell:
-    """Serve a workload once, in a folder for its files.
-
-    Args:
-        workload: a generator's text, or a file.
-        chain: of the replica.
-        server: see above.
-        trace: that acceptance is drawn from.
-        seed: of all that is drawn: with one seed, all chains and servers meet the same requests.
-        folder: for cost and cluster.
-    """
+    """Serve a workload once, cost and cluster in `folder`; at one seed all chains and servers meet the same requests."""
     cost, cluster = folder / "cost.json", folder / "cluster.toml"
     cost.write_text(json.dumps({member.name: COST.get(member.name, COST["target"]) for member in trace.meta.models}))
     cluster.write_text(server.toml())
@@ -299,21 +254,16 @@ Key = tuple[str, str]  # chain and sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InBothWorlds:
-    """One chain with one kind of sharing.
+    """One chain with one kind of sharing."""
 
-    Attributes:
-        agreement: of its steps and hits in both worlds, at made-up seconds.
-        simulated_s, measured_s: until the last request ended; measured, of the quickest of interleaved runs.
-        simulated_hits, measured_hits: tokens that prefix caches held, all members together, in the timed runs.
-        tokens: of all answers.
-    """
-
-    agreement: Agreement
+    agreement: Agreement  # of its steps and hits in both worlds, at made-up seconds
+    # until the last request ended; measured, of the quickest of interleaved runs
     simulated_s: float
     measured_s: float
+    # tokens that prefix caches held, all members together, in the timed runs
     simulated_hits: int
     measured_hits: int
-    tokens: int
+    tokens: int  # of all answers
 
 
 def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecording) -> dict[Key, InBothWorlds]:
@@ -349,11 +299,7 @@ def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecord
 
 
 def shared_prompts(setting: ExperimentSetting) -> tuple[Prompt, ...]:
-    """Groups of prompts that begin with the same texts, several of the pool's own one after another.
-
-    Raises:
-        ValueError: a pool with too few prompts.
-    """
+    """Groups of prompts that begin with the same texts, several of the pool's own one after another."""
     num_head, num_all = GROUPS * TEXTS_OF_HEAD, GROUPS * PROMPTS_OF_GROUP
     own = prompts_of(replace(setting, limit=None), num_head + num_all)
     if len(own) < num_head + num_all:
@@ -440,15 +386,10 @@ MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtSize:
-    """The crowd on a server of one size.
+    """The crowd on a server of one size."""
 
-    Attributes:
-        size: requests in a batch at most, or gigabytes for keys and values of all members of a chain.
-        cells: by chain and sharing, one run for each seed.
-    """
-
-    size: int
-    cells: Mapping[tuple[str, str], Sequence[Cell]]
+    size: int  # requests in a batch at most, or gigabytes for keys and values of all members of a chain
+    cells: Mapping[tuple[str, str], Sequence[Cell]]  # by chain and sharing, one run for each seed
 
     @property
     def interaction(self) -> Interaction:
@@ -538,15 +479,10 @@ STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One load.
-
-    Attributes:
-        load: which.
-        cells: by chain and sharing, one for each seed, in the same order.
-    """
+    """One load."""
 
     load: Load
-    cells: Mapping[Key, Sequence[Cell]]
+    cells: Mapping[Key, Sequence[Cell]]  # by chain and sharing, one for each seed, in the same order
 
     def durations(self, chain: str, sharing: str) -> list[float]:
         """Seconds until the last request ended, by seed."""
@@ -630,16 +566,11 @@ BELOW = {TWO: ("draft",), THREE: ("draft", "mid")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncached:
-    """A chain whose members below the target read every prompt anew.
-
-    Attributes:
-        load: by name.
-        chain: which.
-        cached, uncached: one run for each seed, with prefix caches in all members, and in the target alone.
-    """
+    """A chain whose members below the target read every prompt anew."""
 
     load: str
     chain: str
+    # one run for each seed, with prefix caches in all members, and in the target alone
     cached: Sequence[Cell]
     uncached: Sequence[Cell]
 
@@ -776,12 +707,7 @@ SEEDS, FEW_SEEDS = 5, 2
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models.
-
-    Raises:
-        TraceFormatError: the recording is not one of this pool and its prompts.
-        ValueError: a pool with too few prompts.
-    """
+    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models."""
     trace = read_trace(setting.trace)
     pool, _ = models_of(setting, trace, 1)
     prompts = shared_prompts(setting)
