@@ -1,19 +1,7 @@
-"""Models near a pool's target, to try statistics of similarity on: perturbed copies, submodels in no file.
+"""What experiments with real models share: pool and prompts, runs, caches watched, models near a pool's target.
 
-What experiments with real models share: the pool, its prompts, and greedy runs, alone or in turns.
-
-What the caches of a run hold after each of its operations, and how much of it is live; apart from what is timed.
-
-How much of a perfect draft survives an alignment: the drafter writes the target's own text in its own tokens.
-
-And how often two models write the same token when both sample with the same noise. With one Gumbel variable per token,
-added to the log-probabilities of both, token i is the argmax of both with probability
-1 / sum_j max(p_j / p_i, q_j / q_i): an exponential race of all tokens at once (Daliri et al. 2024, arXiv:2408.07978,
-who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD.
-
-Letters: T tokens of a text, V vocabulary.
-
-Small drafters trained on the spot: one network, the same texts, in the pool's tokens or in tokens of its own.
+Such are perturbed copies, submodels in no file, and small drafters that are trained on the spot. Letters: T tokens of a
+text, V vocabulary.
 """
 
 import copy
@@ -235,8 +223,11 @@ def with_slims(pool: ModelPool, masks: Mapping[str, Mask]) -> ModelPool:
 
 
 def shared_noise_agreement(first: Tensor, second: Tensor) -> Tensor:
-    """`[T]` probability of the same token, from distributions `[T, V]` each, in float64.
+    """`[T]` probability that two models write the same token with the same noise, from `[T, V]` each, in float64.
 
+    With one Gumbel variable per token, added to the log-probabilities of both, token i is the argmax of both with
+    probability 1 / sum_j max(p_j / p_i, q_j / q_i): an exponential race of all tokens at once (Daliri et al. 2024,
+    arXiv:2408.07978, who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD.
     Ordered by p / q, the j with p_j / p_i > q_j / q_i are those before i, so that two running sums are enough.
     """
     p, q = first.double(), second.double()

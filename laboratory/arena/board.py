@@ -1,32 +1,15 @@
-"""All that the leaderboard tells, computed once for the page, the figure and the JSON.
+"""The leaderboard, worked out once for the page (docs/leaderboard.md), the figure and the JSON.
 
-Where a policy loses: its worst cells, and the recordings, ladders and loads that it does worst in.
+Runs are looked up by policy and cell, each beside the best static chain's. A **ratio** of a cell is the mean over its
+seeds, each seed's runs among themselves; a mean over cells is arithmetic.
 
-Runs of the arena as the leaderboard looks them up: by policy and cell, each beside the best static chain's.
+**Regret** is how much longer policies take than oracles, which plan each answer from the recording. Planning takes half
+a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders, on recordings of
+every continuation, in the recorded order.
 
-A ratio of a cell is the mean over its seeds, each seed's runs among themselves. A mean over cells is arithmetic.
-
-Regret: how much longer policies take than oracles, which plan each answer from the recording.
-
-Planning takes half a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders,
-on recordings of every continuation, in the recorded order.
-
-Learning curves: how far a policy is from the best static chain after its first 100, 1,000 and 10,000 tokens.
-
-What SpecRouter is held to in every reporting cell, and where it misses.
-
-At least 0.97 of the best static chain in cells of 5,000 tokens and more, never more than 1% below the target alone,
-never more than 2% below any other general policy, and at least 0.93 of the best static chain after 1,000 tokens.
-
-What the leaderboard says of a policy in a line: of the cells of one side of the split.
-
-The figure of the leaderboard.
-
-Tables of the leaderboard.
-
-docs/leaderboard.md, written from what was just played.
-
-Writes the leaderboard: a page, and a figure and JSON beside it.
+SpecRouter is held to this in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
+more, never more than 1% below the target alone, never more than 2% below any other general policy, and at least 0.93 of
+the best static chain after 1,000 tokens.
 """
 
 import json
@@ -55,27 +38,16 @@ def worst_cells(ratios: Mapping[ArenaCell, float]) -> list[tuple[ArenaCell, floa
     return sorted(ratios.items(), key=lambda item: item[1])[:WORST]
 
 
-def worst_by_part(ratios: Mapping[ArenaCell, float]) -> dict[str, tuple[str, float]]:
-    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
-    found = {}
-    for part in PARTS:
-        means = by_part(ratios, part)
-        if len(means) > 1:
-            found[part] = min(means.items(), key=lambda item: item[1])
-    return found
-
-
-def by_part(ratios: Mapping[ArenaCell, float], part: str) -> dict[str, float]:
-    """Mean ratio by the names of a part of cells."""
-    groups: dict[str, list[float]] = {}
-    for cell, ratio in ratios.items():
-        groups.setdefault(getattr(cell, part), []).append(ratio)
-    return {name: mean(group) for name, group in groups.items()}
-
-
 def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
-    """The pattern in a line."""
-    named = [f"{part} {name} ({ratio:.2f})" for part, (name, ratio) in worst_by_part(ratios).items()]
+    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
+    named = []
+    for part in PARTS:
+        groups: dict[str, list[float]] = {}
+        for cell, ratio in ratios.items():
+            groups.setdefault(getattr(cell, part), []).append(ratio)
+        if len(groups) > 1:
+            least_mean, name = min((mean(group), name) for name, group in groups.items())
+            named.append(f"{part} {name} ({least_mean:.2f})")
     return ", ".join(named)
 
 
@@ -188,7 +160,7 @@ LEARNT = 1_000  # tokens after which a policy ought to know its cell
 
 
 def ratios_after(runs: BoardRuns, policy: str, tokens: int) -> Ratios:
-    """Seconds of the best static chain until so many of `MARKS` tokens were out, over the policy's, by cell with as many."""
+    """Seconds of the best static chain until its first `tokens`, of `MARKS`, were out, over the policy's, by cell."""
     mark = MARKS.index(tokens)
 
     def ratio(ours: Played, static: Played) -> float | None:

@@ -1,21 +1,13 @@
-"""The cells of the arena: `cells.toml`, and those of them that are asked for.
+"""What is played in the arena: cells of `cells.toml` by the split of `split.toml`, their loads, and the policies.
 
-The policies of an arena: those of this package that need not be told anything, or a user's choice.
+A cell is a recording, a ladder of costs and a load. A load is a batch, a closed loop in which one request finishes and
+the next starts, or arrivals: as many requests as the recording has, with their lengths and tags, as a Poisson process
+to one replica, which runs `MOST_RUNNING` at a time at most. Their rate is a share of capacity: the output tokens a
+second of the target alone in the same cell with `MOST_RUNNING` running.
 
-What the arena gives to policies that must be fitted beforehand: a head, fitted to tuning recordings alone.
-
-Whether policies can be built for any recording at all; one that cannot is a mistake in its name or its options.
-
-Loads of the arena: how many requests run at a time, or how fast they come.
-
-A batch is a closed loop: one request finishes, the next starts. Arrivals are as many requests as the recording has,
-with their lengths and tags; they come as a Poisson process to one replica, which runs `MOST_RUNNING` at a time at
-most. Their rate is a share of capacity: the output tokens a second of the target alone in the same cell with
-`MOST_RUNNING` running.
-
-A cell of the arena: what policies are compared in, by three names.
-
-Which recordings constants are settled on, and which are reported: `split.toml`, committed before any tuning.
+The split, which recordings constants are settled on and which are reported, was committed before any tuning. Policies
+are those of paceline that need not be told anything, or a user's choice. One that must be fitted beforehand gets a head
+that is fitted to tuning recordings alone.
 """
 
 import re

@@ -24,7 +24,7 @@ from paceline.studies.validate import MeasuredRuns, checked_cost, measured_runs
 from paceline.traces.contexts.recording import TrieRecording
 
 from .recordings import RecordingShelf, TrainedSource
-from .statics import Family, sampled, seek
+from .statics import ChainFamily, sampled, seek
 from .store import BEST_STATIC
 
 POLICIES = ("specrouter", "two-level", "plain")
@@ -197,7 +197,9 @@ def _jobs(part: TrieRecording, cost: CostModel, batch: int) -> list[_Job]:
 def best_static(scenario: Scenario) -> ChainSpec:
     """The fastest static chain of a scenario in hindsight, by search."""
     some = replace(scenario, tables=sampled(scenario.tables))
-    return seek(Family(scenario.tables.pool), sample=partial(_seconds, some), whole=partial(_seconds, scenario)).best
+    return seek(
+        ChainFamily(scenario.tables.pool), sample=partial(_seconds, some), whole=partial(_seconds, scenario)
+    ).best
 
 
 def _seconds(scenario: Scenario, chain: ChainSpec) -> float:

@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
@@ -24,25 +24,14 @@ from .play import RecordingStage, play
 from .recordings import RecordingShelf, RecordingUnavailableError
 from .statics import CellStatics
 from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played, anew
-from .versions import Versions, ladder_version, made_of, recording_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOf:
-    """A run to be played."""
-
-    trace: Path  # folder of the recording
-    # as of `Played`
-    cell: ArenaCell
-    policy: str
-    seed: int
-    given: tuple[tuple[str, str], ...] = ()  # options of the policy besides those that its name says, by name
-
-    @property
-    def spec(self) -> PolicySpec:
-        """The policy with all its options; raises PolicySpecError for a name that is none."""
-        named = PolicySpec.parse(self.policy)
-        return replace(named, options={**named.options, **dict(self.given)})
+from .versions import (
+    NO_SIMULATOR,
+    code_version,
+    ladder_version,
+    policy_version,
+    recording_version,
+    simulator_version,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +58,7 @@ class Player:
         self._trace: Path | None = None
         self._kept: tuple[RecordingStage, CellStatics] | None = None
 
-    def outcome(self, run: RunOf) -> Came:
+    def outcome(self, run: AskedRun) -> Came:
         """What came of a run; nothing is raised, so that one run does not lose the others."""
         try:
             return self._play(run)
@@ -84,7 +73,7 @@ class Player:
             said = f"{type(error).__name__}: {_line(error)}"
         return Failed(cell=run.cell, policy=run.policy, seed=run.seed, error=said)
 
-    def _play(self, run: RunOf) -> Played:
+    def _play(self, run: AskedRun) -> Played:
         stage, statics = self._on(run.trace)
         if run.policy == BEST_STATIC:
             return statics.best(run.cell, run.seed)
@@ -109,7 +98,7 @@ class LostWorkerError(RuntimeError):
     """A process ended by itself in the midst of its runs, as one that was killed for memory does."""
 
 
-def played_here(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts) -> Iterator[tuple[RunOf, Came]]:
+def played_here(groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts) -> Iterator[tuple[AskedRun, Came]]:
     """Play groups of runs one after another in this process, up to an interrupt."""
     player = Player()
     for group in groups:
@@ -119,13 +108,17 @@ def played_here(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts) -> It
             yield run, player.outcome(run)
 
 
-def played_by(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts, *, jobs: int) -> Iterator[tuple[RunOf, Came]]:
+def played_by(
+    groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts, *, jobs: int
+) -> Iterator[tuple[AskedRun, Came]]:
     """Play groups of runs, each in one of the processes, up to an interrupt: runs in the midst are then lost.
 
     Groups that take long come first. Raises LostWorkerError where a process ended by itself.
     """
     waiting = deque(groups)
-    coming: dict[Future[Came], tuple[RunOf, Executor]] = {}  # in the order in which each process plays them
+    coming: dict[
+        Future[Came], tuple[AskedRun, ProcessPoolExecutor]
+    ] = {}  # in the order in which each process plays them
     with executors(min(jobs, len(waiting))) as made:
         idle = list(made)
         while True:
@@ -153,7 +146,7 @@ def _player() -> Player:
     return Player()
 
 
-def _outcome(run: RunOf) -> Came:
+def _outcome(run: AskedRun) -> Came:
     return _player().outcome(run)
 
 
@@ -240,7 +233,7 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         store = ArenaStore(asked.work)
         rest = [run for run in runs if store.found(run) is None]
         _tell(runs, rest, anew(store, rest), missing)
-        failed = _played(asked, traces, store, rest, interrupts)
+        failed = _played(asked, store, rest, interrupts)
     outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
     looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
     return ArenaResults(
@@ -284,44 +277,32 @@ def _recordings(
 
 def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
     """All runs of recordings that are there, by recording, cell, policy and seed."""
-    versions = Versions()
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
-    code = {spec.label: versions.policy(spec) for spec in specs}
-    code[BEST_STATIC] = versions.module(STATICS)
+    code = {spec.label: policy_version(spec) for spec in specs}
+    code[BEST_STATIC] = code_version([STATICS], without=NO_SIMULATOR)
+    given = {spec.label: given_to(spec) for spec in asked.policies}
+    simulator = simulator_version()
     for name, cells in groupby(asked.cells, key=lambda cell: cell.recording):
         if name not in traces:
             continue
         recording, of_recording = open_recording(traces[name]), recording_version(traces[name])
-        ladders: dict[str, str] = {}
+        version_of = cache(partial(ladder_version, recording=recording))
         for cell in cells:
-            if cell.ladder not in ladders:
-                ladders[cell.ladder] = ladder_version(cell.ladder, recording)
+            made_of = {"recording": of_recording, "ladder": version_of(cell.ladder), "simulator": simulator}
             for label, seed in asked.entrants(cell):
-                parts = made_of(
-                    recording=of_recording,
-                    ladder=ladders[cell.ladder],
-                    simulator=versions.simulator,
-                    policy=code[label],
+                yield AskedRun(
+                    trace=traces[name],
+                    cell=cell,
+                    policy=label,
+                    seed=seed,
+                    made_of=made_of | {"policy": code[label]},
+                    given=given.get(label, ()),
                 )
-                yield AskedRun(cell=cell, policy=label, seed=seed, made_of=parts)
 
 
-def _played(
-    asked: ArenaAsked, traces: Mapping[str, Path], store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts
-) -> list[Failed]:
+def _played(asked: ArenaAsked, store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts) -> list[Failed]:
     """Play the runs and keep what comes of them; returns those that failed."""
-    given = {spec.label: given_to(spec) for spec in asked.policies}
-    by_run = {
-        RunOf(
-            trace=traces[run.cell.recording],
-            cell=run.cell,
-            policy=run.policy,
-            seed=run.seed,
-            given=given.get(run.policy, ()),
-        ): run
-        for run in rest
-    }
-    groups = _groups(list(by_run), asked.jobs)
+    groups = _groups(rest, asked.jobs)
     come = played_here(groups, interrupts) if asked.jobs == 1 else played_by(groups, interrupts, jobs=asked.jobs)
     failed = []
     with Progress("arena", len(rest), unit="runs") as progress:
@@ -329,13 +310,13 @@ def _played(
             if isinstance(came, Failed):
                 failed.append(came)
             else:
-                store.add(by_run[run], came)
+                store.add(run, came)
             progress.advance()
             progress.note(str(run.cell))
     return failed
 
 
-def _groups(runs: Sequence[RunOf], jobs: int) -> list[list[RunOf]]:
+def _groups(runs: Sequence[AskedRun], jobs: int) -> list[list[AskedRun]]:
     """Runs of one recording for one process, the largest group first; of cells where recordings are few."""
     by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell.recording)]
     if len(by_recording) < jobs:

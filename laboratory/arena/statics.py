@@ -1,20 +1,12 @@
-"""Runs with one request at a time as counts of forwards, so that a run that was played once has seconds at any cost.
+"""The best static chain of a cell in hindsight, by search, and what it did there.
 
-The static chains that a cell's best is sought among, and which are next to each other.
+The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
+every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best of what
+is near a start, so it is begun at the fastest chains of several sets of members.
 
-The family: the target alone; every other member at windows 1 to 16 below the target, prompt lookup too; and every chain
-of more levels whose upper members can judge, at windows 1 to 16 each.
-
-Which rounds a fixed chain plays does not depend on seconds: a ladder changes what the forwards of its run cost, and not
-which there are. Letters: O operations of a run, K kinds of forwards.
-
-The fastest chain among many: the best of those given, then the best next to it until there is none better.
-
-Local ascent finds the best of what is near a start, so it is begun at the fastest chains of several sets of members.
-
-Static chains with one request at a time: each is played once for a recording, and priced for every ladder.
-
-The best static chain of a cell in hindsight, and what it did there.
+Which rounds a fixed chain plays does not depend on seconds. So with one request at a time a run is kept as counts of
+its forwards: played once for a recording, it has seconds at any cost. Letters: O operations of a run, K kinds of
+forwards, L members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +42,7 @@ ENTRY = (2, 6)  # windows that a member gets where it comes in
 STEPS = (-2, -1, 1, 2)  # of a window
 
 
-class Family:
+class ChainFamily:
     """All static chains of a pool."""
 
     def __init__(self, pool: Pool) -> None:
@@ -390,7 +382,7 @@ class ChainSearch:
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
-        self.family = Family(tables.pool)
+        self.family = ChainFamily(tables.pool)
         self.whole = PlayedChains(tables, seed=seed)
         some = sampled(tables)
         self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
@@ -400,7 +392,7 @@ class ChainSearch:
         return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
 
 
-def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
+def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Ranked:
     """The fastest chain of a family, and whatever else was tried over all requests to find it.
 
     A few are chosen by `sample`, their seconds over some of the requests.

@@ -1,7 +1,6 @@
-"""Finished runs, kept in lines of JSON: a run of the arena that is cut short goes on from them.
+"""Finished runs, what a policy did in a cell or why it did nothing, kept in lines of JSON.
 
-What a policy did in a cell, or why it did nothing there; also as values that JSON can hold.
-
+A run of the arena that is cut short goes on from them.
 One file for each recording, which is only ever added to. A line says what its run was made of (the recording, the
 ladder's seconds, the code of the policy and of the simulator, as hashes): a result is that of a run which is asked for
 only where all of these are the same.
@@ -10,12 +9,13 @@ only where all of these are the same.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from paceline.base.errors import ArgumentError, check_least, check_within
 from paceline.base.terminal import tell
+from paceline.policies.spec import PolicySpec
 
 from .cells import ArenaCell
 
@@ -114,11 +114,18 @@ PARTS = ("recording", "ladder", "simulator", "policy")
 class AskedRun:
     """A run that is asked for."""
 
-    # as of `Played`
+    trace: Path  # folder of the recording
     cell: ArenaCell
     policy: str
     seed: int
     made_of: Mapping[str, str]  # a hash of each of `PARTS`
+    given: tuple[tuple[str, str], ...] = ()  # options of the policy besides those that its name says, by name
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy with all its options; raises PolicySpecError for a name that is none."""
+        named = PolicySpec.parse(self.policy)
+        return replace(named, options={**named.options, **dict(self.given)})
 
     @property
     def place(self) -> tuple[str, str, int]:

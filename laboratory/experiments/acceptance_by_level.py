@@ -21,6 +21,7 @@ from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
+    calls_per_token,
     chain,
     drafters_of,
     recording_of,
@@ -81,9 +82,7 @@ class Ran:
 
     def calls_per_token(self, tag: str = ALL) -> float:
         """Forwards of the target per token committed."""
-        chosen = steps_of(self.log, tag)
-        calls = int((self._verifies(self.members[-1]) & chosen).sum())
-        return calls / int(self.log.steps["emitted"][chosen].sum())
+        return calls_per_token(self.log, tag)
 
     def _verifies(self, member: str) -> NDArray[np.bool_]:
         level = self.log.meta["members"].index(member)
