@@ -137,7 +137,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-OURS = __name__.partition(".")[0]
+OURS = {__name__.partition(".")[0], "paceline_laboratory"}
 INSTALLED = {"site-packages", "dist-packages"}
 LONGEST = 300  # characters of what a value says of itself
 
@@ -226,8 +226,8 @@ def _foreign_lines(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _is_ours(module: str) -> bool:
-    """Whether a module is of this package: by name, since a user's file may lie in a checkout of it."""
-    return module.partition(".")[0] == OURS
+    """Whether a module is of our packages: by name, since a user's file may lie in a checkout of them."""
+    return module.partition(".")[0] in OURS
 
 
 def _is_standard(file: str) -> bool:
@@ -250,6 +250,7 @@ def _shown(file: str, line: int) -> str:
 ROOT = Path(__file__).parents[1]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_TORCH = "runtime"
+LABORATORY = "laboratory"  # a package of its own, in a folder of the checkout
 # Of that extra, in the order in which a reader knows them; which one an import misses first is chance.
 KNOWN_BY = ("torch", "transformers", "tokenizers")
 # What drivers of NVIDIA (also below Windows) and AMD leave behind.
@@ -269,8 +270,7 @@ def needs_torch(who: str = "this command") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = __name__.partition(".")[0]
-        if error.name is not None and error.name.partition(".")[0] == package:
+        if error.name is not None and _is_ours(error.name):
             raise
         missing = next((module for module in KNOWN_BY if find_spec(module) is None), error.name)
         raise ModuleNotFoundError(f"{who} runs real models and needs {missing}: {install_hint(NEEDS_TORCH)}") from error
@@ -280,11 +280,11 @@ def install_hint(extra: str) -> str:
     """The command that installs an extra: of the checkout that this is, or of the package that is installed.
 
     Args:
-        extra: of pyproject.toml. Where it brings torch and no GPU is found, the index of its CPU builds is named: on
-            Linux the default ones are several gigabytes of CUDA.
+        extra: of pyproject.toml, or `LABORATORY`, which only checkouts have. Where it brings torch and no GPU is found,
+            the index of its CPU builds is named: on Linux the default ones are several gigabytes of CUDA.
     """
     command = f"{_pip()} install {_requirement(extra)}"
-    if extra == NEEDS_TORCH and sys.platform == "linux" and not _has_gpu():
+    if extra in (NEEDS_TORCH, LABORATORY) and sys.platform == "linux" and not _has_gpu():
         command += f" --extra-index-url {CPU_INDEX}"
     return command
 
@@ -300,9 +300,9 @@ def _pip() -> str:
 
 def _requirement(extra: str) -> str:
     if not (ROOT / "pyproject.toml").is_file():
-        return f"'paceline[{extra}]'"
+        return f"--editable ./{extra}" if extra == LABORATORY else f"'paceline[{extra}]'"
     folder = "." if Path.cwd() == ROOT.resolve() else str(ROOT.resolve())
-    return f"--editable {shlex.quote(f'{folder}[{extra}]')}"
+    return f"--editable {shlex.quote(f'{folder}/{extra}' if extra == LABORATORY else f'{folder}[{extra}]')}"
 
 
 def _has_gpu() -> bool:

@@ -13,9 +13,9 @@ from time import perf_counter
 import torch
 from paceline.base.files import shipped
 from paceline.base.terminal import tracked
-from paceline.laboratory.findings import Cell, table_cell
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.products import TOKEN_COUNTS, time_products, usable_products
+from paceline_laboratory.findings import Cell, table_cell
 from shared.report import parser_of, show
 
 # Hidden and intermediate width, width of keys and values, words.

@@ -72,7 +72,9 @@ def _failed(error: BaseException, command: Callable[..., object]) -> int:
     if isinstance(error, BAD):
         if wanted:
             raise error
-        return _say(told(error, _options_of(command)), BAD_INPUT)
+        # A command of a package that is not there has no options.
+        own = frozenset() if isinstance(error, ModuleNotFoundError) else _options_of(command)
+        return _say(told(error, own), BAD_INPUT)
     lost = lost_rank(error)  # ours, unless it came through a file of the user: a rule or a stop of his own
     if lost is not None:
         return _say(lost, BAD_INPUT)

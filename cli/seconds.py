@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from ..base.errors import ArgumentError, needs_torch
-from ..laboratory.figure import check_figure, write_figure
-from ..laboratory.findings import validation_panels
+from ..reports.figure import check_figure, write_figure
 from ..reports.grid import Printed
+from ..reports.panels import validation_panels
 from .options import (
     CLUSTER,
     WORKLOAD,

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Callable
 
 from jobs import PICO, Job, served_workload
-from paceline.laboratory.findings import Cell, table, table_cell
-from paceline.laboratory.replays import peak_bytes
 from paceline.reports.grid import console_of_output, print_tables
 from paceline.sim.serving.limits import KvLimits
 from paceline.sim.serving.memory import MemberKv
 from paceline.traces.workloads.sources import open_workload
+from paceline_laboratory.findings import Cell, table, table_cell
+from paceline_laboratory.replays import peak_bytes
 
 SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
 RATE = 0.5  # sessions per second, for each replica

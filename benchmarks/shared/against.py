@@ -9,7 +9,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from paceline.benchmarks.shared.report import show
-from paceline.laboratory.findings import table_cell
+from paceline_laboratory.findings import table_cell
 
 RATE = "tokens/CPU s"  # the column that is compared
 RUNS = 3  # of every case in a turn, besides one that warms up

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import paceline
 import torch
 from paceline.decoding.results import VERIFY
-from paceline.laboratory.shared import GREEDY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
@@ -22,6 +21,7 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.threads import CacheKind, Memory
+from paceline_laboratory.shared import GREEDY
 from shared.hand_written import speculate
 
 Texts = list[list[int]]

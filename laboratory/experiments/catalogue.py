@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...base.errors import needs_torch
+from paceline.base.errors import needs_torch
+
 from ..findings import ExperimentSetting, Finding
 
 Use = Literal["pool", "trace", "seed", "threads"]
@@ -19,17 +20,11 @@ REPLAY: frozenset[Use] = frozenset(("trace", "seed"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One entry of the catalogue.
+    """One entry of the catalogue."""
 
-    Attributes:
-        summary: one line, the first of its module.
-        run: does it.
-        uses: what it reads of its setting, beside the limit; an option it does not use is refused.
-    """
-
-    summary: str
-    run: Callable[[ExperimentSetting], Finding]
-    uses: frozenset[Use]
+    summary: str  # one line, the first of its module
+    run: Callable[[ExperimentSetting], Finding]  # does it
+    uses: frozenset[Use]  # what it reads of its setting, beside the limit; an option it does not use is refused
 
 
 _KNOWN: Mapping[str, frozenset[Use]] = {
@@ -64,8 +59,6 @@ def _summary(name: str) -> str:
 
 
 def _run_of(name: str) -> Callable[[ExperimentSetting], Finding]:
-    """What runs an experiment."""
-
     def run(setting: ExperimentSetting) -> Finding:
         with needs_torch():
             module = importlib.import_module(f".{_module(name)}", __package__)
