@@ -31,7 +31,7 @@ Read files of JSON objects, with their places: one a line, each over many lines,
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -174,6 +174,27 @@ class Fields:
         if isinstance(found, bool) or not isinstance(found, (int, float)) or not least <= found <= most:
             raise self.error(field, f"must be {of} in [{least:g}, {most:g}]", found)
         return float(found)
+
+
+def by_request(
+    result: Fields, needed: Sequence[str], more: Sequence[str] = (), *, missing: Mapping[str, str] | None = None
+) -> dict[str, list[Any]]:
+    """The lists of a benchmark's result that hold an entry for each of its requests.
+
+    Args:
+        result: of the benchmark.
+        needed: keys of lists that must be there; the first says how many requests there are.
+        more: keys of lists that may be there.
+        missing: the rule of one that is not there, by key; None: that it must be.
+    """
+    lists: dict[str, list[Any]] = {}
+    for key in (*needed, *(key for key in more if key in result)):
+        if missing is not None and key not in result:
+            raise result.error(key, missing[key], "nothing")
+        lists[key] = result.sequence(key)
+        if len(lists[key]) != (requests := len(lists[needed[0]])):
+            raise result.error(key, f"must hold one entry for each of the {requests} requests", len(lists[key]))
+    return lists
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
