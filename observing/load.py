@@ -33,17 +33,11 @@ _PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """A page of metrics at one time.
+    """A page of metrics at one time."""
 
-    Attributes:
-        text: of the page.
-        path: below the server's address.
-        why_none: why there is no page, in words; "" if there is one.
-    """
-
-    text: str = ""
-    path: str = _PATHS[0]
-    why_none: str = ""
+    text: str = ""  # of the page
+    path: str = _PATHS[0]  # below the server's address
+    why_none: str = ""  # why there is no page, in words; "" if there is one
 
     def page(self, when: str) -> Page:
         """What it says of known metrics; raises TraceFormatError, with its line.

@@ -36,27 +36,19 @@ _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One event. None stands where the server says nothing.
+    """One event. None stands where the server says nothing."""
 
-    Attributes:
-        text: that was added; "" for none.
-        finish_reason: once the answer has ended.
-        prompt_tokens, output_tokens: of `usage`, tokens.
-        cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
-        drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
-        error: the server's message, where the event is one; "" for none.
-        odd: names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or
-            more accepted than drafted; they are None above.
-    """
-
-    text: str = ""
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
+    text: str = ""  # that was added; "" for none
+    finish_reason: str | None = None  # once the answer has ended
+    prompt_tokens: int | None = None  # of `usage`, tokens
     output_tokens: int | None = None
+    # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    drafted: int | None = None
+    drafted: int | None = None  # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`
     accepted: int | None = None
-    error: str = ""
+    error: str = ""  # the server's message, where the event is one; "" for none
+    # names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or more
+    # accepted than drafted; they are None above
     odd: tuple[str, ...] = ()
 
 
@@ -346,37 +338,23 @@ _DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What is sent for a request of the workload.
+    """What is sent for a request of the workload."""
 
-    Attributes:
-        arrival: the request.
-        prompt_id: of the prompt.
-        text: of the prompt.
-        body: all that is posted.
-    """
-
-    arrival: Arrival
-    prompt_id: str
-    text: str
-    body: dict[str, Any]
+    arrival: Arrival  # the request
+    prompt_id: str  # of the prompt
+    text: str  # of the prompt
+    body: dict[str, Any]  # all that is posted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request with the text of its answer, which is kept no longer than its tokens are counted.
+    """A request with the text of its answer, which is kept no longer than its tokens are counted."""
 
-    Attributes:
-        seen: what the client saw.
-        prompt: the text that was sent.
-        answer: the text that came.
-        done: whether [DONE] came at its end.
-        odd: names of counts that cannot be right, such as negative ones; the record has none for them.
-    """
-
-    seen: ObservedRequest
-    prompt: str
-    answer: str
-    done: bool
+    seen: ObservedRequest  # what the client saw
+    prompt: str  # the text that was sent
+    answer: str  # the text that came
+    done: bool  # whether [DONE] came at its end
+    # names of counts that cannot be right, such as negative ones; the record has none for them
     odd: frozenset[str] = frozenset()
 
 

@@ -37,17 +37,11 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRequests:
-    """The requests of an observed run that can be served anew; implements `Workload`.
+    """The requests of an observed run that can be served anew; implements `Workload`."""
 
-    Attributes:
-        name: of the run.
-        requests: that finished, by the time at which they were sent.
-        left_out: failed and unfinished ones, and those without a token.
-    """
-
-    name: str
-    requests: tuple[ObservedRequest, ...]
-    left_out: int
+    name: str  # of the run
+    requests: tuple[ObservedRequest, ...]  # that finished, by the time at which they were sent
+    left_out: int  # failed and unfinished ones, and those without a token
 
     @property
     def about(self) -> WorkloadAbout:

@@ -146,15 +146,11 @@ _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_d
 
 
 class _Proposed(NamedTuple):
-    """What all responses of a file show of drafts.
+    """What all responses of a file show of drafts."""
 
-    Attributes:
-        window: most tokens that one proposed by the step, if that is as many in each of its steps; None if not.
-        longest: most tokens that a step can have kept by the length of a histogram; None without any.
-    """
-
+    # most tokens that one proposed by the step, if that is as many in each of its steps; None if not
     window: int | None
-    longest: int | None
+    longest: int | None  # most tokens that a step can have kept by the length of a histogram; None without any
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:

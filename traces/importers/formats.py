@@ -90,17 +90,11 @@ _SERVER = "save responses, a log or /metrics of a server that speculates (docs/i
 
 
 class _Kind(NamedTuple):
-    """Files that are something else.
+    """Files that are something else."""
 
-    Attributes:
-        signs: bytes that they begin with, or keys of which an object has all.
-        words: what they are.
-        instead: what to do.
-    """
-
-    signs: tuple[bytes, ...] | tuple[str, ...]
-    words: str
-    instead: str
+    signs: tuple[bytes, ...] | tuple[str, ...]  # bytes that they begin with, or keys of which an object has all
+    words: str  # what they are
+    instead: str  # what to do
 
 
 _BYTES = (

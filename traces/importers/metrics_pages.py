@@ -57,19 +57,12 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Sample(NamedTuple):
-    """One series at one time.
+    """One series at one time."""
 
-    Attributes:
-        place: page and line, as errors name them.
-        name: of the metric, without `_total`.
-        labels: by name.
-        value: finite, >= 0.
-    """
-
-    place: str
-    name: str
-    labels: Mapping[str, str]
-    value: float
+    place: str  # page and line, as errors name them
+    name: str  # of the metric, without `_total`
+    labels: Mapping[str, str]  # by name
+    value: float  # finite, >= 0
 
     @property
     def key(self) -> Key:
@@ -79,15 +72,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page says of known metrics.
+    """What a page says of known metrics."""
 
-    Attributes:
-        samples: in order.
-        others: names of metrics that are near those known, and are not.
-    """
-
-    samples: tuple[Sample, ...] = ()
-    others: frozenset[str] = field(default_factory=frozenset)
+    samples: tuple[Sample, ...] = ()  # in order
+    others: frozenset[str] = field(default_factory=frozenset)  # names of metrics that are near those known, and are not
 
     def of_model(self, model: str) -> "Page":
         """The page without the series that name another model."""
@@ -245,38 +233,25 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Names of an engine's metrics, without `_total`; "" for one that it does not have.
+    """Names of an engine's metrics, without `_total`; "" for one that it does not have."""
 
-    Attributes:
-        name: as people write it.
-        prefix: what the names of all its metrics begin with.
-        near: what the names of its metrics of speculative decoding begin with.
-        drafts: rounds that drafted.
-        drafted, accepted: tokens.
-        accepted_by_place, drafted_by_place: the same by position of the draft, in the label `place`.
-        verified: steps of the target that verified a draft.
-        length: gauge of tokens a step, the target's own among them.
-        depths: gauges of the tokens drafted in a step, each with how many more it counts.
-        requests, tokens, prompts: answers, and tokens of them and of their prompts.
-        summed: labels whose series are parts of one server's count.
-    """
-
-    name: str
-    prefix: str
-    near: str
-    drafts: str = ""
-    drafted: str = ""
+    name: str  # as people write it
+    prefix: str  # what the names of all its metrics begin with
+    near: str  # what the names of its metrics of speculative decoding begin with
+    drafts: str = ""  # rounds that drafted
+    drafted: str = ""  # tokens
     accepted: str = ""
-    accepted_by_place: str = ""
+    accepted_by_place: str = ""  # the same by position of the draft, in the label `place`
     drafted_by_place: str = ""
     place: str = "position"
-    verified: str = ""
-    length: str = ""
+    verified: str = ""  # steps of the target that verified a draft
+    length: str = ""  # gauge of tokens a step, the target's own among them
+    # gauges of the tokens drafted in a step, each with how many more it counts
     depths: tuple[tuple[str, int], ...] = ()
-    requests: str = ""
+    requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
-    summed: frozenset[str] = frozenset({"engine", "model_name"})
+    summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are parts of one server's count
 
     @property
     def names(self) -> frozenset[str]:

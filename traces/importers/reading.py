@@ -278,17 +278,11 @@ class BrokenStreamError(ValueError):
 
 
 class Event(NamedTuple):
-    """One event.
+    """One event."""
 
-    Attributes:
-        data: its lines of data.
-        number: of the last of them in the stream, from 1.
-        kind: what its field `event` says; "" without one.
-    """
-
-    data: str
-    number: int
-    kind: str = ""
+    data: str  # its lines of data
+    number: int  # of the last of them in the stream, from 1
+    kind: str = ""  # what its field `event` says; "" without one
 
 
 class EventStream:
@@ -376,17 +370,11 @@ _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonText:
-    """The text of one value.
+    """The text of one value."""
 
-    Attributes:
-        number: of its first line, from 1.
-        text: all its lines.
-        last: whether it is known to be the last of the file.
-    """
-
-    number: int
-    text: bytes
-    last: bool = False
+    number: int  # of its first line, from 1
+    text: bytes  # all its lines
+    last: bool = False  # whether it is known to be the last of the file
 
 
 def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:

@@ -134,18 +134,13 @@ Told = TypeVar("Told")
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Filled along the way.
+    """Filled along the way."""
 
-    Attributes:
-        counts: words of a note -> how often it happened.
-        remarks: notes that are not counted.
-        forms: what the log knows of its requests; the recording is as good as the worst of them.
-        mattered: options of `ImportOptions` that had an effect, of those that may have none.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    remarks: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # words of a note -> how often it happened
+    remarks: list[str] = field(default_factory=list)  # notes that are not counted
+    # what the log knows of its requests; the recording is as good as the worst of them
     forms: set[Form] = field(default_factory=set)
+    # options of `ImportOptions` that had an effect, of those that may have none
     mattered: set[str] = field(default_factory=set)
 
     def copy(self) -> "Findings":

@@ -116,23 +116,15 @@ def _sees_llamacpp_line(line: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Told:
-    """What lines told of one request so far.
+    """What lines told of one request so far."""
 
-    Attributes:
-        place: of the last of them.
-        counts: under the names that responses have.
-        window: tokens drafted in a step at most, None while no line says it.
-        drafts: steps that drafted, by the statistics, None while they do not say it.
-        mean: (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without.
-        second: whether the statistics hold, since the line of the request itself says something else.
-    """
-
-    place: str
-    counts: dict[str, int | float] = field(default_factory=dict)
-    window: int | None = None
-    drafts: int | None = None
+    place: str  # of the last of them
+    counts: dict[str, int | float] = field(default_factory=dict)  # under the names that responses have
+    window: int | None = None  # tokens drafted in a step at most, None while no line says it
+    drafts: int | None = None  # steps that drafted, by the statistics, None while they do not say it
+    # (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without
     mean: tuple[str, str, int, int] | None = None
-    second: bool = False
+    second: bool = False  # whether the statistics hold, since the line of the request itself says something else
 
     @property
     def has_answer(self) -> bool:
@@ -485,25 +477,17 @@ _RANKS = "iterations of further ranks were left out: they repeat the statistics 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Of all iterations.
+    """Of all iterations."""
 
-    Attributes:
-        requests: those with a draft, each once an iteration.
-        accepted: drafted tokens that stayed.
-        generating: requests in generation, each once an iteration.
-        lengths: how many drafts had so many tokens; of an iteration they are as even as they can be.
-        kept: how many drafts kept the token at each place, from 1, while one request drafted at a time.
-        risked: how many had one there, and kept all before it.
-        alone: whether one request drafted at a time.
-    """
-
-    requests: int = 0
-    accepted: int = 0
-    generating: int = 0
+    requests: int = 0  # those with a draft, each once an iteration
+    accepted: int = 0  # drafted tokens that stayed
+    generating: int = 0  # requests in generation, each once an iteration
+    # how many drafts had so many tokens; of an iteration they are as even as they can be
     lengths: Counter[int] = field(default_factory=Counter[int])
+    # how many drafts kept the token at each place, from 1, while one request drafted at a time
     kept: Counter[int] = field(default_factory=Counter[int])
-    risked: Counter[int] = field(default_factory=Counter[int])
-    alone: bool = True
+    risked: Counter[int] = field(default_factory=Counter[int])  # how many had one there, and kept all before it
+    alone: bool = True  # whether one request drafted at a time
 
 
 def _sees(found: Fields) -> bool:
@@ -608,25 +592,15 @@ _UNDRAFTED = "no draft had the positions from {} on: they are left out"
 
 
 class _VllmLine(NamedTuple):
-    """What one line says.
+    """What one line says."""
 
-    Attributes:
-        place: file and line.
-        rates: `[W]` shares of its drafts.
-        depth: tokens of a draft when it was written.
-        known: positions that all of its drafts had.
-        drafts: as they follow from rounded rates.
-        fewest: drafts that there were at least.
-        drafted: tokens.
-    """
-
-    place: str
-    rates: NDArray[np.float64]
-    depth: int
-    known: int
-    drafts: float
-    fewest: float
-    drafted: int
+    place: str  # file and line
+    rates: NDArray[np.float64]  # `[W]` shares of its drafts
+    depth: int  # tokens of a draft when it was written
+    known: int  # positions that all of its drafts had
+    drafts: float  # as they follow from rounded rates
+    fewest: float  # drafts that there were at least
+    drafted: int  # tokens
 
 
 def _sees_vllm_line(line: str) -> bool:

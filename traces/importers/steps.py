@@ -45,25 +45,15 @@ _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    """One turn of a timing file.
+    """One turn of a timing file."""
 
-    Attributes:
-        fields: where it stood.
-        accepted: `[R]` drafted tokens that stayed.
-        drafted: `[R]` depth of the tree below its root.
-        draft_s: `[R]` seconds.
-        verify_s: `[R]` seconds.
-        wall_s: of the answer.
-        prefill_s: of those, before the first step; 0 if unknown.
-    """
-
-    fields: Fields
-    accepted: NDArray[np.int64]
-    drafted: NDArray[np.int64]
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    wall_s: float
-    prefill_s: float
+    fields: Fields  # where it stood
+    accepted: NDArray[np.int64]  # `[R]` drafted tokens that stayed
+    drafted: NDArray[np.int64]  # `[R]` depth of the tree below its root
+    draft_s: NDArray[np.float64]  # `[R]` seconds
+    verify_s: NDArray[np.float64]  # `[R]` seconds
+    wall_s: float  # of the answer
+    prefill_s: float  # of those, before the first step; 0 if unknown
 
     @property
     def num_tokens(self) -> int:
@@ -262,25 +252,16 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One turn of one answer.
+    """One turn of one answer."""
 
-    Attributes:
-        request_id: question and turn, and of further samples (choices after the first) which it is, from 1.
-        tag: category of the question.
-        fields: where it stood.
-        num_steps: of the answer.
-        emitted: `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known.
-        num_tokens: of the text.
-        wall_s: of the answer, NaN if unknown.
-    """
-
-    request_id: str
-    tag: str
-    fields: Fields
-    num_steps: int
+    request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
+    tag: str  # category of the question
+    fields: Fields  # where it stood
+    num_steps: int  # of the answer
+    # `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known
     emitted: NDArray[np.int64] | None
-    num_tokens: int
-    wall_s: float
+    num_tokens: int  # of the text
+    wall_s: float  # of the answer, NaN if unknown
 
 
 def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:

@@ -197,29 +197,20 @@ MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a log counted of one request.
+    """What a log counted of one request."""
 
-    Attributes:
-        num_tokens: of the answer, >= 1.
-        prefilled: whether the first of them is the prefill's own, so that rounds emit the others.
-        num_steps: verifications after the prefill that the log counts or that follow from its totals, plain ones
-            included; a log that counts those with a draft only has as many plain ones besides as its tokens leave over.
-        num_accepted: drafted tokens that stayed in all of them.
-        num_drafted: tokens drafted in all of them, None if the log does not say.
-        histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
-        drafted_histogram: steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
-        window: most tokens drafted in a step, None if the log does not say.
-        keys: fields of the log that hold the two histograms, for errors.
-    """
-
-    num_tokens: int
+    num_tokens: int  # of the answer, >= 1
+    # verifications after the prefill that the log counts or that follow from its totals, plain ones included; a log
+    # that counts those with a draft only has as many plain ones besides as its tokens leave over
     num_steps: int
-    num_accepted: int
-    num_drafted: int | None = None
-    histogram: Ints | None = None
+    num_accepted: int  # drafted tokens that stayed in all of them
+    num_drafted: int | None = None  # tokens drafted in all of them, None if the log does not say
+    histogram: Ints | None = None  # `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
+    # steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
     drafted_histogram: Ints | None = None
-    window: int | None = None
-    prefilled: bool = True
+    window: int | None = None  # most tokens drafted in a step, None if the log does not say
+    prefilled: bool = True  # whether the first of them is the prefill's own, so that rounds emit the others
+    # fields of the log that hold the two histograms, for errors
     keys: tuple[str, str] = ("acceptance_histogram", "drafted histogram")
 
     @property

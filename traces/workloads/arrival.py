@@ -269,17 +269,11 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A text, by the ids of its full units.
+    """A text, by the ids of its full units."""
 
-    Attributes:
-        unit_tokens: of a unit, >= 1.
-        num_tokens: of the text, >= 0.
-        ids: of its full units, each for the text up to and with it; `num_tokens // unit_tokens`.
-    """
-
-    unit_tokens: int
-    num_tokens: int = 0
-    ids: tuple[int, ...] = ()
+    unit_tokens: int  # of a unit, >= 1
+    num_tokens: int = 0  # of the text, >= 0
+    ids: tuple[int, ...] = ()  # of its full units, each for the text up to and with it; `num_tokens // unit_tokens`
 
     def head(self, num_tokens: int) -> "Text":
         """Its first tokens, at most as many as it has."""

@@ -21,24 +21,16 @@ _LONGEST_FIELD = 100
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What an iteration has met so far.
+    """What an iteration has met so far."""
 
-    Attributes:
-        dropped: requests without a token of prompt or output, left out.
-        served_as_one: such requests, served with one token.
-        cut_prompts: prompts that were cut.
-        cut_outputs: outputs that were cut.
-        late_requests: of sessions begun before it that would arrive at the horizon or later; who waits for them never
-            comes and is not counted.
-        remarks: what a format has to say of what it met, by text: how often.
-    """
-
-    dropped: int = 0
-    served_as_one: int = 0
-    cut_prompts: int = 0
-    cut_outputs: int = 0
+    dropped: int = 0  # requests without a token of prompt or output, left out
+    served_as_one: int = 0  # such requests, served with one token
+    cut_prompts: int = 0  # prompts that were cut
+    cut_outputs: int = 0  # outputs that were cut
+    # of sessions begun before it that would arrive at the horizon or later; who waits for them never comes and is not
+    # counted
     late_requests: int = 0
-    remarks: dict[str, int] = field(default_factory=dict)
+    remarks: dict[str, int] = field(default_factory=dict)  # what a format has to say of what it met, by text: how often
 
     def remark(self, text: str) -> None:
         """Count what a format has to say."""
@@ -47,20 +39,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One file while it is read.
+    """One file while it is read."""
 
-    Attributes:
-        path: the file.
-        options: what becomes of requests without tokens.
-        tally: mutated.
-        number: of the file among those of the workload, from 0.
-        first: the first object of the workload's first file; empty for tables.
-    """
-
-    path: Path
-    options: WorkloadOptions
-    tally: Tally
-    number: int = 0
+    path: Path  # the file
+    options: WorkloadOptions  # what becomes of requests without tokens
+    tally: Tally  # mutated
+    number: int = 0  # of the file among those of the workload, from 0
+    # the first object of the workload's first file; empty for tables
     first: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, line: int) -> str:
@@ -116,30 +101,21 @@ def whole(value: object, least: int = 0, most: int = MOST_COUNT) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFormat:
-    """One format of files.
+    """One format of files."""
 
-    Attributes:
-        name: as `WorkloadAbout.format` has it.
-        keys: what tells its files, for error messages.
-        sees: whether an object with these keys, or a head of these columns, could be of such a file.
-        read: (line, arrival) of each request of a file; raises TraceFormatError.
-        unit_tokens: of a file whose first object is given; of a format without blocks 0.
-        notes: what its reader has to know.
-        timed: whether a file whose first object is given says when requests arrive; else all that it holds begins
-            together.
-        many: whether several files are one workload.
-        is_json: whether its files hold an object a line; else they are tables.
-    """
-
-    name: str
-    keys: tuple[str, ...]
+    name: str  # as `WorkloadAbout.format` has it
+    keys: tuple[str, ...]  # what tells its files, for error messages
+    # whether an object with these keys, or a head of these columns, could be of such a file
     sees: Callable[[frozenset[str]], bool]
+    # (line, arrival) of each request of a file; raises TraceFormatError
     read: Callable[[Reading], Iterator[tuple[int, Arrival]]]
+    # of a file whose first object is given; of a format without blocks 0
     unit_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what its reader has to know
+    # whether a file whose first object is given says when requests arrive; else all that it holds begins together
     timed: Callable[[Mapping[str, Any]], bool] = lambda _: True
-    many: bool = False
-    is_json: bool = False
+    many: bool = False  # whether several files are one workload
+    is_json: bool = False  # whether its files hold an object a line; else they are tables
 
 
 class Row(Fields):

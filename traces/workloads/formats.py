@@ -169,28 +169,17 @@ _MOST_DIGITS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The columns of a format.
+    """The columns of a format."""
 
-    Attributes:
-        arrives: of the time of arrival.
-        prompt: of the tokens of the prompt.
-        output: of the tokens of the output.
-        total: of the sum of both, which is checked; "" for none.
-        one: of a number that must be 1; "" for none.
-        others: that may be there and are not used.
-        ps: picoseconds of a time; None for what is none.
-        times: what a time is, in words.
-        clock: whether times are of a clock, so that the first row's is the start; else they count from the start.
-    """
-
-    arrives: str
-    prompt: str
-    output: str
-    total: str = ""
-    one: str = ""
-    others: tuple[str, ...] = ()
-    ps: Callable[[str], int | None] = ps_of_seconds
-    times: str = "seconds"
+    arrives: str  # of the time of arrival
+    prompt: str  # of the tokens of the prompt
+    output: str  # of the tokens of the output
+    total: str = ""  # of the sum of both, which is checked; "" for none
+    one: str = ""  # of a number that must be 1; "" for none
+    others: tuple[str, ...] = ()  # that may be there and are not used
+    ps: Callable[[str], int | None] = ps_of_seconds  # picoseconds of a time; None for what is none
+    times: str = "seconds"  # what a time is, in words
+    # whether times are of a clock, so that the first row's is the start; else they count from the start
     clock: bool = False
 
     @property
@@ -443,21 +432,13 @@ _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """The requests of one file, or of several that are one workload; a `Source`.
+    """The requests of one file, or of several that are one workload; a `Source`."""
 
-    Attributes:
-        name: of the workload.
-        paths: of the files, in order.
-        known: their format.
-        first: the first object of the first file.
-        options: what becomes of requests without tokens.
-    """
-
-    name: str
-    paths: tuple[Path, ...]
-    known: WorkloadFormat
-    first: Mapping[str, Any]
-    options: WorkloadOptions
+    name: str  # of the workload
+    paths: tuple[Path, ...]  # of the files, in order
+    known: WorkloadFormat  # their format
+    first: Mapping[str, Any]  # the first object of the first file
+    options: WorkloadOptions  # what becomes of requests without tokens
 
     @property
     def about(self) -> WorkloadAbout:

@@ -146,21 +146,13 @@ class _Ended(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Strand:
-    """Where the requests of an agent, or of one sub-agent, have come to.
+    """Where the requests of an agent, or of one sub-agent, have come to."""
 
-    Attributes:
-        own: what the next request or sub-agent follows: the agent's latest request, or who launched it.
-        joined: ends of its sub-agents since.
-        follows_own: whether what came before is a request of its own that is not dropped.
-        prompt: blocks of the prompt before.
-        keeps: number of the request that has them; None: it was dropped, or there is none.
-    """
-
-    own: Sequence[_Ended]
-    joined: list[_Ended] = field(default_factory=list[_Ended])
-    follows_own: bool = False
-    prompt: Runs = ()
-    keeps: int | None = None
+    own: Sequence[_Ended]  # what the next request or sub-agent follows: the agent's latest request, or who launched it
+    joined: list[_Ended] = field(default_factory=list[_Ended])  # ends of its sub-agents since
+    follows_own: bool = False  # whether what came before is a request of its own that is not dropped
+    prompt: Runs = ()  # blocks of the prompt before
+    keeps: int | None = None  # number of the request that has them; None: it was dropped, or there is none
 
     @property
     def waits(self) -> list[_Ended]:

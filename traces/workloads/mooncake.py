@@ -69,27 +69,17 @@ def _mooncake_blocks(row: Row, prompt: int, unit: int) -> tuple[int, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """A session while it is read.
+    """A session while it is read."""
 
-    Attributes:
-        name: of the session.
-        line: of its first row.
-        arrives_ps: of that.
-        begun_ps: when the newest row began, None if it does not say.
-        nodes: so far.
-        first_id: the first hash of its first row; None: rows are added to what was before.
-        text: all that was read and written, where rows are added.
-        held_ps: waits of rows that were dropped.
-    """
-
-    name: str
-    line: int
-    arrives_ps: int
-    begun_ps: int | None
-    first_id: int | None
+    name: str  # of the session
+    line: int  # of its first row
+    arrives_ps: int  # of that
+    begun_ps: int | None  # when the newest row began, None if it does not say
+    first_id: int | None  # the first hash of its first row; None: rows are added to what was before
+    # all that was read and written, where rows are added
     text: Text = field(default_factory=lambda: Text(unit_tokens=MOONCAKE_UNIT_TOKENS))
-    nodes: list[Node] = field(default_factory=list[Node])
-    held_ps: int = 0
+    nodes: list[Node] = field(default_factory=list[Node])  # so far
+    held_ps: int = 0  # waits of rows that were dropped
 
 
 def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:

@@ -21,23 +21,14 @@ CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What becomes of each request.
+    """What becomes of each request."""
 
-    Attributes:
-        source: file or generator, which errors name.
-        options: ask for it.
-        unit_tokens: of the workload's blocks.
-        arrivals: factor of times of arrival, > 0.
-        waits: factor of waits within sessions, > 0.
-        tally: mutated.
-    """
-
-    source: str
-    options: WorkloadOptions
-    unit_tokens: int
-    arrivals: Fraction
-    waits: Fraction
-    tally: Tally
+    source: str  # file or generator, which errors name
+    options: WorkloadOptions  # ask for it
+    unit_tokens: int  # of the workload's blocks
+    arrivals: Fraction  # factor of times of arrival, > 0
+    waits: Fraction  # factor of waits within sessions, > 0
+    tally: Tally  # mutated
 
     @property
     def none(self) -> bool:
