@@ -2,8 +2,8 @@
 
 The block of lines that `vllm bench serve` and SGLang's `bench_serving` print at their end, as their result files.
 
-It begins with a line `==== Serving Benchmark Result ====`. Each line is a name and a number; what names it has that
-say something of speculation are read, or refused if they are unknown. Rates are per cent.
+It begins with a line `==== Serving Benchmark Result ====`. Each line is a name and a number; what names it has that say
+something of speculation are read, or refused if they are unknown. Rates are per cent.
 
 Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
 
@@ -19,8 +19,8 @@ block of lines that it prints.
 vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`).
 
 One response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and
-no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. A response whose
-`speculative_decoding` is null is one of the target alone.
+no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. A response whose `speculative_decoding`
+is null is one of the target alone.
 
 What AIPerf and GuideLLM keep of vLLM's per-request speculative metrics, beside what they measured themselves.
 
@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 from ..rounds.rounds import RoundsRequest
-from .agreement import check_mean
 from .format import Format, described, having
 from .reading import JSON_BEGINS, Fields, lines_of, read_objects, text_lines
 from .responses import (
@@ -98,15 +97,14 @@ def result_of(ongoing: Ongoing, path: Path) -> Fields:
         if JSON_BEGINS.match(line.lstrip()):
             break
         return ongoing.the_one(path, printed_results(path))
-    return ongoing.one_object(path)
+    return ongoing.the_one(path, read_objects(path))
 
 
 def printed_results(path: Path) -> Iterator[Fields]:
     """The blocks of a text, each under the keys of a result file; raises TraceFormatError."""
     values: dict[str, object] = {}
     place = ""
-    for number, line in text_lines(path):
-        here = f"{path}: line {number}"
+    for here, line in text_lines(path):
         if _TITLE.fullmatch(line):
             if values:
                 yield Fields(place, values)
@@ -163,7 +161,7 @@ def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Roun
     run = result_of(ongoing, log.path)
     window = ongoing.drafters.window_of(log.name, run)
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
-    yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)
+    yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
 
 
 SGLANG_BENCH = Format(
@@ -192,7 +190,7 @@ def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
         drafted = run.count("spec_decode_draft_tokens", least=0)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
     drafting = drafting_share(ongoing, lengths, drafts, accepted)
-    yield from log.requests(run, lengths, hazards, window=len(hazards), drafting=drafting)
+    yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
 
 
 def _check(run: Fields, drafts: int, accepted: int) -> None:
@@ -202,15 +200,15 @@ def _check(run: Fields, drafts: int, accepted: int) -> None:
     if abs(kept - accepted) > _CUT_SHARE * max(kept, accepted) + 1:
         rule = f"must be about {kept:.0f}, the sum of the {len(rates)} rates per position of {drafts} drafts"
         raise run.error("spec_decode_accepted_tokens", rule, accepted)
-    check_mean(
-        run, "spec_decode_acceptance_length", 1 + accepted / drafts, f"1 and {accepted} accepted, {drafts} drafts"
+    run.check_mean(
+        "spec_decode_acceptance_length", 1 + accepted / drafts, f"1 and {accepted} accepted, {drafts} drafts"
     )
     if drafted := run.known_count("spec_decode_draft_tokens", least=0):
         if not accepted <= drafted <= drafts * len(rates):
             rule = f"must lie between the {accepted} accepted and {drafts} drafts of {len(rates)} tokens"
             raise run.error("spec_decode_draft_tokens", rule, drafted)
         why = f"{accepted} accepted of {drafted} drafted tokens, in per cent"
-        check_mean(run, "spec_decode_acceptance_rate", 100 * accepted / drafted, why)
+        run.check_mean("spec_decode_acceptance_rate", 100 * accepted / drafted, why)
 
 
 VLLM_BENCH = Format(

@@ -9,8 +9,8 @@ the server: responses do not say it.
 
 A response has `timings`: `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
 `draft_n_accepted`, `prompt_ms`, `predicted_ms`. A request without a field of drafts or acceptance is one of the target
-alone; with fields of other names it is refused: they may be those of another version. The server's log says the same
-in lines: `server_logs.py`.
+alone; with fields of other names it is refused: they may be those of another version. The server's log says the same in
+lines: `server_logs.py`.
 
 SGLang's counts of each request (`meta_info` of its responses): a histogram of accepted tokens, or only their mean.
 
@@ -19,11 +19,10 @@ One response an object: `meta_info`, or that of the first choice, has `spec_veri
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
 `spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
 every step. For chains the window is that by the step, at most in any response of the file: servers may draft less now
-and then. A tree proposes more tokens than its
-deepest path has: where every histogram of the file ends before the tokens proposed in a step, it may be one (or a chain
-that no step kept whole), and a stated window has to say how deep drafts were. Without a histogram nothing shows a tree:
-drafts are chains unless the window is less than what was proposed. A response without `spec_verify_ct` is one of the
-target alone.
+and then. A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the
+tokens proposed in a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep
+drafts were. Without a histogram nothing shows a tree: drafts are chains unless the window is less than what was
+proposed. A response without `spec_verify_ct` is one of the target alone.
 
 TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
 
@@ -43,7 +42,6 @@ import numpy as np
 
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
-from .agreement import check_equal, check_mean
 from .format import Format, described
 from .reading import Fields, read_objects, refuse_pipe
 from .responses import (
@@ -73,7 +71,7 @@ def _parse_llamacpp(file: Responses, line: Fields) -> RoundsRequest | None:
     timings = line.nested("timings")
     tokens = (timings.count("predicted_n", least=0),)
     for place, key in ((usage_of(line), "completion_tokens"), (line, "tokens_predicted")):
-        check_equal(place, key, tokens, "by timings.predicted_n")
+        place.check_equal(key, tokens, "by timings.predicted_n")
     return request_of(file, timings, request_id)
 
 
@@ -294,10 +292,10 @@ def _of_statistics(line: Fields, statistics: Fields) -> Counted:
     if steps != counted.num_steps:
         raise statistics.error(_HISTOGRAM, f"must add up to num_spec_steps, {steps}", counted.num_steps)
     accepted = counted.num_accepted
-    check_equal(statistics, "total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
+    statistics.check_equal("total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
     if drafted := counted.num_drafted:
         why = f"{accepted} accepted of {drafted} drafted tokens"
-        check_mean(statistics, "acceptance_rate", accepted / drafted, why)
+        statistics.check_mean("acceptance_rate", accepted / drafted, why)
     return counted
 
 

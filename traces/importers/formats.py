@@ -1,12 +1,7 @@
-"""Foreign files to a recording: in memory, or streamed to a folder, whole or not at all.
+"""The formats by name, which one files have, and foreign files to a recording: in memory, or streamed to a folder.
 
-The formats by name: the one list that the command line, the detector and the tests go through.
-
-What to say of a file that is of no known format: what it is, or which format is nearest, and what to save instead.
-
-One line of at most 300 characters with the command's own words, unless the file's path alone is longer than 60.
-
-Tell the format of files by the keys of their first objects or by their lines, or say which one is nearest.
+What no format fits is refused in one line of at most 300 characters with the command's own words, unless the file's
+path alone is longer than 60: what it is, or which format is nearest, and what to save instead.
 """
 
 import re
@@ -28,9 +23,9 @@ from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMM
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
-from .reading import JSON_BEGINS, Fields, ImportOptions, lines_of, opened, peek_objects, refuse_pipe, text_lines
+from .reading import JSON_BEGINS, Fields, lines_of, opened, peek_objects, refuse_pipe, text_lines
 from .responses import FRONTIER, VLLM_DETAILED, is_plain
-from .rounds import Ongoing
+from .rounds import ImportOptions, Ongoing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
 from .steps import EAGLE_TIMED, POSITIONS, SPEC_BENCH
 from .totals import ACCEPTANCE_BY_K, KeptTokens

@@ -37,8 +37,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described
-from .reading import MOST_WINDOW, Fields, text_lines
-from .rounds import Ongoing
+from .reading import Fields, text_lines
+from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
     Lengths,
     StatedLog,
@@ -473,9 +473,9 @@ def _metrics_format(name: str, engine: Engine) -> Format:
 def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         log = StatedLog(files, ongoing, several=True)
-        pages = [_page(path, engine) for path in files]
-        scrapes = Scrapes(pages)
-        found, fields = Speculation(scrapes, engine), Fields(str(log.path), {})
+        pages = [page_of(text_lines(path), [engine]) for path in files]
+        scrapes, fields = Scrapes(pages), log.fields
+        found = Speculation(scrapes, engine)
         _remark(ongoing, scrapes, pages, found)
         lengths = _lengths(fields, found)
         near = sorted({name for page in pages for name in page.others})
@@ -483,18 +483,14 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
             drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted)
-            yield from log.requests(fields, lengths, hazards, window=len(hazards), drafting=drafting)
+            yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
             return
         window = ongoing.drafters.window_of(log.name, fields, found.depth)
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
-        yield from log.requests(fields, lengths, hazards_of_mean(fields, key, length, window), window=window)
+        yield from log.requests(lengths, hazards_of_mean(fields, key, length, window), window=window)
 
     return read
-
-
-def _page(path: Path, engine: Engine) -> Page:
-    return page_of(((f"{path}: line {number}", line) for number, line in text_lines(path)), [engine])
 
 
 def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], found: Speculation) -> None:

@@ -1,38 +1,28 @@
-"""A JSON object with the place it came from: each field is asked for with its rule, and a breach names both.
+"""Files of JSON objects, one a line, each over many lines, in an array, or as event streams, and lines of text.
 
-The lines of a file, plain or gzip, with their numbers: what every reader here starts from.
-
-A line is bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory.
-
-Server-sent events, as completions are streamed: bytes as they come, the data of each event as it was sent.
-
-The format is that of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or both; a
-byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by LF;
-comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
-none.
-
-Where one JSON value of a file ends and the next begins: on one line, or over many (pretty-printed).
+An object keeps the place it came from: each field is asked for with its rule, and a breach names both. Lines and values
+are bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory.
 
 A value on one line is one line. One that leaves brackets open goes on until they are closed. A line that was cut off
 leaves brackets open too; it is told by the next line, which is an object of its own and starts where lines start.
 
-What the user says of files that do not say it themselves.
+Server-sent events are those of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or
+both; a byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by
+LF; comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
+none.
 
-Streamed responses as they came over the wire (server-sent events): the chunks of each, as one object.
-
-The data of an event is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk with another `id` or one
-after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a field that is not empty
-is that of the response: what engines count comes with the last chunk. Choices are kept by their `index`, and answers
-that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are responses of their own.
-
-Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams.
+The data of an event of a streamed response is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk
+with another `id` or one after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a
+field that is not empty is that of the response: what engines count comes with the last chunk. Choices are kept by their
+`index`, and answers that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are
+responses of their own.
 """
 
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,12 +31,13 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import ArgumentError, check_within, message_of
+from ...base.errors import message_of
 from ...base.files import MOST_BYTES, decode_json, kind_of_json
 from ..errors import TraceFormatError
-from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS, NAME_PATTERN, ModelInfo, NgramInfo, check_title
+from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS
 
 _LONGEST_FIELD = 100
+_NOISE = 1e-6  # of single precision
 _NOTHING = object()
 
 
@@ -156,6 +147,18 @@ class Fields:
         values = {str(place): found for place, found in enumerate(self.sequence(key))}
         return Fields(self.place, values, f"{self.prefix}{key}.")
 
+    def check_mean(self, key: str, value: float, why: str) -> None:
+        """Raise TraceFormatError for a number that is there, is not null, and is not rounded from `value`."""
+        if key in self:
+            told = str(self.rate(key, most=1e9))
+            check_agrees(self.place, f"{self.prefix}{key}", told, value, value, why)
+
+    def check_equal(self, key: str, values: tuple[int, ...], why: str) -> None:
+        """Raise TraceFormatError for a count that is there and none of `values`, which it may be by all readings."""
+        told = self.known_count(key, least=0)
+        if told is not None and told not in values:
+            raise self.error(key, f"must be {values[0]}, {why}", told)
+
     def _value(self, key: str, default: object) -> Any:  # noqa: ANN401 - what JSON holds
         found = self.values.get(key, _NOTHING)
         if found is not _NOTHING and found is not None:
@@ -176,8 +179,36 @@ class Fields:
         return float(found)
 
 
+def half_of_last_digit(text: str) -> float:
+    """How far a number that is printed so can be from what it was, by rounding alone."""
+    return 0.5 * 10.0 ** int(Decimal(text).as_tuple().exponent)
+
+
+def check_agrees(place: str, field: str, text: str, least: float, most: float, why: str) -> None:
+    """Raise TraceFormatError for a printed number that no number in [least, most] is rounded to.
+
+    Args:
+        place: file and line.
+        field: of the number.
+        text: as it is printed, of which the digits tell the rounding.
+        least: of what the other values leave room for.
+        most: of the same.
+        why: how it follows from them, with their values.
+    """
+    number = float(text)
+    within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
+    if not least - within <= number <= most + within:
+        told = f"{(least + most) / 2:.4g}" if most - least < within else f"in [{least:.4g}, {most:.4g}]"
+        raise TraceFormatError(place, field, f"must be {told}: {why}", text)
+
+
 def by_request(
-    result: Fields, needed: Sequence[str], more: Sequence[str] = (), *, missing: Mapping[str, str] | None = None
+    result: Fields,
+    needed: Sequence[str],
+    more: Sequence[str] = (),
+    *,
+    missing: Mapping[str, str] | None = None,
+    of: str = "requests",
 ) -> dict[str, list[Any]]:
     """The lists of a benchmark's result that hold an entry for each of its requests.
 
@@ -186,14 +217,15 @@ def by_request(
         needed: keys of lists that must be there; the first says how many requests there are.
         more: keys of lists that may be there.
         missing: the rule of one that is not there, by key; None: that it must be.
+        of: what its entries are of, in words.
     """
     lists: dict[str, list[Any]] = {}
     for key in (*needed, *(key for key in more if key in result)):
         if missing is not None and key not in result:
             raise result.error(key, missing[key], "nothing")
         lists[key] = result.sequence(key)
-        if len(lists[key]) != (requests := len(lists[needed[0]])):
-            raise result.error(key, f"must hold one entry for each of the {requests} requests", len(lists[key]))
+        if len(lists[key]) != (count := len(lists[needed[0]])):
+            raise result.error(key, f"must hold one entry for each of the {count} {of}", len(lists[key]))
     return lists
 
 
@@ -263,9 +295,10 @@ def opened(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines as `lines_of` gives them, as text; bytes that are no UTF-8 stand for themselves as question marks."""
-    return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))
+def text_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """(place, text) of lines as `lines_of` gives them; bytes that are no UTF-8 are question marks."""
+    for number, line in lines_of(path):
+        yield f"{path}: line {number}", line.decode("utf-8", errors="replace")
 
 
 _LINE_ENDS = b"\r\n"
@@ -368,8 +401,7 @@ _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonText:
+class JsonText(NamedTuple):
     """The text of one value."""
 
     number: int  # of its first line, from 1
@@ -385,7 +417,7 @@ def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonT
             yield before
         before = found
     if before is not None:
-        yield replace(before, last=True)
+        yield before._replace(last=True)
 
 
 def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
@@ -393,7 +425,7 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
     first = depth = size = 0
     for number, line in lines:
         if len(gathered) == 1 and gathered[0].startswith(b"{") and _is_object(line):
-            yield JsonText(number=first, text=gathered[0])
+            yield JsonText(first, gathered[0])
             gathered, depth = [], 0
         if not gathered:
             first, size = number, 0
@@ -403,10 +435,10 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
             raise too_long(f"{path}: line {first}", "value")
         depth = 0 if len(gathered) == 1 and _looks_whole(line) else depth + _opened(line)
         if depth <= 0:
-            yield JsonText(number=first, text=b"".join(gathered))
+            yield JsonText(first, b"".join(gathered))
             gathered, depth = [], 0
     if gathered:
-        yield JsonText(number=first, text=b"".join(gathered))
+        yield JsonText(first, b"".join(gathered))
 
 
 def _looks_whole(line: bytes) -> bool:
@@ -428,109 +460,6 @@ def _is_object(line: bytes) -> bool:
         return isinstance(decode_json(line, constants=True), dict)
     except ValueError:
         return False
-
-
-MOST_REQUESTS = 1_000_000
-MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Requests that a log does not name.
-
-    Attributes:
-        requests: how many, 1 to a million.
-        output_tokens: of each answer, >= 1.
-        prompt_tokens: of each prompt, 0 if unknown.
-    """
-
-    requests: int
-    output_tokens: int
-    prompt_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
-        for name, (least, most) in bounds.items():
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be in [{least}, {most}], got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """Options of an import.
-
-    Attributes:
-        name: of the recording, one line.
-        target: name of the model that verifies.
-        names: a file (its path, or its name alone) or a method, as the files call it -> the drafter's name.
-        token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
-            position it drafted whatever round that is in.
-        windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
-        prefilled: drafter -> whether the target's prefill had emitted a token before its first round, where the format
-            does not settle it; otherwise the first verification doubled as prefill.
-        models: shapes for cost models.
-        skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
-        lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
-        load: the requests of a log that names none; None: the log names them.
-        line: on which the result to import begins, in a file of several, from 1; None: it holds one.
-        seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
-    """
-
-    name: str = "imported"
-    target: str = "target"
-    names: Mapping[str, str] = field(default_factory=dict)
-    token_drafters: frozenset[str] = frozenset()
-    windows: Mapping[str, int] = field(default_factory=dict)
-    prefilled: Mapping[str, bool] = field(default_factory=dict)
-    models: tuple[ModelInfo, ...] = ()
-    skip_bad_lines: bool = False
-    lookup: NgramInfo | None = None
-    load: Load | None = None
-    line: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_title(self.name)
-        for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
-            if not re.fullmatch(NAME_PATTERN, name):
-                raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
-        for name, window in self.windows.items():
-            if not 1 <= window <= MOST:
-                raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
-        if self.line is not None:
-            check_within("`line`", self.line, f"[1, {MOST}]")
-
-    def key_of_file(self, path: Path) -> str | None:
-        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
-        return next((key for key in (str(path), path.name) if key in self.names), None)
-
-    def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
-        """Raise ArgumentError for an option that named nothing, or something that got its name from another one.
-
-        Args:
-            used: keys of `names` that gave some drafter its name.
-            drafters: names they were given.
-        """
-        for key in self.names:
-            if key not in used:
-                rule = "must name a file or a method of the files, and one that no other key names"
-                raise ArgumentError(f"`names` {rule}, got {key!r}")
-        for argument in ("token_drafters", "windows", "prefilled"):
-            unknown = sorted(name for name in getattr(self, argument) if name not in drafters)
-            if unknown:
-                known = ", ".join(drafters) or "none"
-                raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
-
-    def refuse_idle(self, mattered: Set[str]) -> None:
-        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
-        for argument, rule in (
-            ("seed", "nothing of this log is drawn"),
-            ("load", "this log names its requests"),
-            ("line", "files of this format are taken whole"),
-            ("lookup", "this log has no token ids to look up"),
-        ):
-            if getattr(self, argument) is not None and argument not in mattered:
-                raise ArgumentError(f"`{argument}` must be left out: {rule}")
 
 
 Refuse = Callable[[TraceFormatError], None]

@@ -44,7 +44,6 @@ from numpy.typing import NDArray
 from ...base.errors import message_of, repeated
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
-from .agreement import check_equal, check_mean
 from .format import Format, described, having
 from .reading import ERROR_RULE, LONGEST_TOLD, Fields, read_objects, refuse_pipe
 from .rounds import DRAFTER, Ongoing, check_drafted, rounds_at, starts_of
@@ -58,7 +57,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """One request per entry."""
     for path in files:
         name = ongoing.drafters.name(DRAFTER, path)
-        found = ongoing.one_object(path)
+        found = ongoing.the_one(path, read_objects(path))
         committed = found.nested(_COMMITTED)
         scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None
         if scheduled is not None and set(scheduled.values) != set(committed.values):
@@ -493,18 +492,18 @@ def check_totals(metrics: Fields, steps: set[int], accepted: int, drafted: int |
         source: what all of it was counted from.
     """
     counts = tuple(sorted(steps, reverse=True))
-    check_equal(metrics, "num_spec_steps", counts, f"as many steps as {source} has")
-    check_equal(metrics, "num_accepted_draft_tokens", (accepted,), f"the tokens that {source} adds up to")
+    metrics.check_equal("num_spec_steps", counts, f"as many steps as {source} has")
+    metrics.check_equal("num_accepted_draft_tokens", (accepted,), f"the tokens that {source} adds up to")
     if drafted is None:
         drafted = metrics.known_count("num_draft_tokens", least=0)
     else:
-        check_equal(metrics, "num_draft_tokens", (drafted,), "the sum of per_step_drafted")
+        metrics.check_equal("num_draft_tokens", (drafted,), "the sum of per_step_drafted")
     if drafted:
         why = f"{accepted} accepted of {drafted} drafted tokens"
-        check_mean(metrics, "draft_acceptance_rate", accepted / drafted, why)
+        metrics.check_mean("draft_acceptance_rate", accepted / drafted, why)
     if len(counts) == 1 and counts[0]:
         why = f"1 and {accepted} accepted tokens in {counts[0]} steps"
-        check_mean(metrics, "mean_acceptance_length", 1 + accepted / counts[0], why)
+        metrics.check_mean("mean_acceptance_length", 1 + accepted / counts[0], why)
 
 
 def alone(line: Fields, request_id: str) -> RoundsRequest | None:

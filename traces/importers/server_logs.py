@@ -2,12 +2,11 @@
 
 The log of llama.cpp's server: what it counts of each request, in lines that differ between its versions.
 
-A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
-`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with
-`, mean acceptance length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line
-`statistics METHOD: #calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method,
-which counts since the server started. Rates per position are as many as the window. Lines of several slots are told
-apart by `id S | task T |`.
+A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of `draft
+acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance length =
+L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD: #calls(b,g,a) = ...,
+#gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, which counts since the server started.
+Rates per position are as many as the window. Lines of several slots are told apart by `id S | task T |`.
 
 Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in part,
 and some versions count only what was kept whole in the first of the two lines. So where both are there and differ, the
@@ -41,7 +40,7 @@ positions that drafts of both depths have, that of the line before it and its ow
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +50,11 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
-from .agreement import check_agrees, half_of_last_digit
 from .engine_totals import request_of
 from .format import Format, described
-from .reading import MOST_WINDOW, Fields, read_objects, text_lines
+from .reading import Fields, check_agrees, half_of_last_digit, read_objects, text_lines
 from .responses import Responses, stem
-from .rounds import Ongoing
+from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
     StatedLog,
     hazard_of_lengths,
@@ -326,10 +324,10 @@ def _check_mean(told: _Told, window: int) -> None:
 def _told_in(path: Path) -> Iterator[_Told]:
     """What the lines of each request say."""
     log, place, any_told = _Log(), str(path), False
-    for number, written in text_lines(path):
+    for here, written in text_lines(path):
         line = _COLOUR.sub("", written)
         if _ANY.search(line):
-            place = f"{path}: line {number}"
+            place = here
             for told in log.take(place, line):
                 any_told = True
                 yield told
@@ -387,15 +385,15 @@ def _sees_sglang_line(line: str) -> bool:
 def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     settings: dict[str, str] = {}
     lines: list[_SglangLine] = []
     batches = 0
-    for number, text in text_lines(log.path):
+    for place, text in text_lines(log.path):
         settings |= dict(_SETTING.findall(text)) if "server_args" in text else {}
         if _sees_sglang_line(text):
             batches += 1
-            lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
+            lines.extend(_sglang_line(place, text, first=not lines))
     if not lines:
         told = f"{batches} {_BATCH} lines without one: the server ran without speculation" if batches else "no line"
         raise fields.error(_LENGTH, f"must stand in a line of {_BATCH}", told)
@@ -406,7 +404,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         raise fields.error("speculative_adaptive", "must be off: a mean over changing depths fits no window", "True")
     window = settled_window(ongoing, log.name, fields, _proposed(fields, lines), _depth(settings))
     mean = sum(line.length * line.running for line in lines) / weight
-    yield from log.requests(fields, None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
+    yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
 
 
 def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
@@ -501,7 +499,7 @@ def _sees_trtllm_line(line: str) -> bool:
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     sums = _Sums()
     for found in read_objects(log.path):
         if "rank" in found:
@@ -520,9 +518,7 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     if sums.generating > sums.requests:
         drafting = sums.requests / sums.generating
         note_plain(ongoing, 1 - drafting)
-    yield from log.requests(
-        fields, None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting
-    )
+    yield from log.requests(None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting)
     if window == longest:
         note_short_drafts(ongoing, drafted=drafted, drafts=sums.requests, window=window)
 
@@ -610,7 +606,7 @@ def _sees_vllm_line(line: str) -> bool:
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     lines: list[_VllmLine] = []
     for found in _lines(log.path):
         if lines and len(found.rates) != len(lines[0].rates):
@@ -624,7 +620,7 @@ def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReques
         )
     _remark(ongoing, lines)
     hazards = _vllm_hazards(lines)
-    yield from log.requests(fields, None, hazards, window=len(hazards))
+    yield from log.requests(None, hazards, window=len(hazards))
 
 
 def _vllm_hazards(lines: Sequence[_VllmLine]) -> tuple[float, ...]:
@@ -652,7 +648,9 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
 def _lines(path: Path) -> Iterator[_VllmLine]:
     """The lines that tell of drafts."""
     before: int | None = None
-    for place, line in _numbered(path):
+    for place, line in text_lines(path):
+        if _LINE not in line:
+            continue
         counts, rates, depth, told = (
             _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
         )  # fmt: skip
@@ -703,10 +701,6 @@ def _vllm_line(
     all_of_depth = fewest * depth <= drafted <= most * depth
     known = depth if all_of_depth else min(depth, depth_before)
     return _VllmLine(place, rates, depth, known, drafts, fewest, drafted)
-
-
-def _numbered(path: Path) -> Iterable[tuple[str, str]]:
-    return ((f"{path}: line {number}", line) for number, line in text_lines(path) if _LINE in line)
 
 
 VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=_sees_vllm_line)

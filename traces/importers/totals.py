@@ -1,32 +1,22 @@
-"""Acceptance that a log states for all its requests together: rates per position or a mean, and requests to run it on.
+"""Requests of which a log knows totals: rounds that fit what it counted of one, and acceptance that it states for all.
 
-Rounds that fit what a log counted of a request: how many tokens each drafted and kept, and in which order they came.
+Counts of a request are met exactly; where each round stood is drawn. Where only a sum is known, every drafted token
+whose predecessors were kept is kept with one and the same probability h, so that a round that drafts c tokens keeps a <
+c of them with probability h^a (1 - h), and all c with h^c. Given the sum, that distribution is drawn from by exchanges:
+two rounds at a time divide what they keep together anew, as likely as the distribution has it, which leaves the sum as
+it is.
 
-The assumption where only a sum is known: every drafted token whose predecessors were kept is kept with one and the same
-probability h, so that a round that drafts c tokens keeps a < c of them with probability h^a (1 - h), and all c with
-h^c. Given the sum, that distribution is drawn from by exchanges: two rounds at a time divide what they keep together
-anew, as likely as the distribution has it, which leaves the sum as it is.
+Of all requests together a log states rates per position or a mean, or a table has mean acceptance lengths by K, the
+tokens that a step drafts. As CSV it has columns for K (`k`, `num_speculative_tokens`, ...) and for the length
+(`acceptance_length`, `al`, ...); as JSON it is an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such
+keys, or objects of those by name; or it is the YAML of InferenceX's `golden_al_distribution` (model, thinking mode, K:
+length). A length counts the target's own token. A drafter of chains writes the first K tokens of a draft whatever K is,
+so the share of drafts that keep token K is length(K) - length(K - 1). Between two K of the table lengths lie on a line,
+before the first one every token is kept with one probability. Measured lengths are noisy, and shares cannot rise: the
+nearest ones that do not are taken (pool adjacent violators, Ayer et al. 1955), and refused where they miss a length by
+more than a twentieth.
 
-Letters: R rounds.
-
-One request of which a log knows counts only, as rounds: they meet the counts, and where each stood is drawn.
-
-Letters: R rounds.
-
-Letters: W the window.
-
-Mean acceptance lengths by K, the tokens that a step drafts: a table of measured runs, one K a run.
-
-As CSV, columns for K (`k`, `num_speculative_tokens`, ...) and for the length (`acceptance_length`, `al`, ...); as JSON,
-an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such keys, or objects of those by name; or the YAML of
-InferenceX's `golden_al_distribution` (model, thinking mode, K: length). A length counts the target's own token.
-
-A drafter of chains writes the first K tokens of a draft whatever K is, so the share of drafts that keep token K is
-length(K) - length(K - 1). Between two K of the table lengths lie on a line, before the first one every token is kept
-with one probability. Measured lengths are noisy, and shares cannot rise: the nearest ones that do not are taken (pool
-adjacent violators, Ayer et al. 1955), and refused where they miss a length by more than a twentieth.
-
-What is unlikely of any log, whatever its format: a drafter of which nothing was ever refused, or none at all.
+Letters: R rounds, W the window.
 """
 
 import csv
@@ -42,11 +32,10 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..meta import MOST
 from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
-from .agreement import check_equal
 from .format import Format, described
-from .reading import MOST_REQUESTS, MOST_WINDOW, Fields, read_objects, text_lines
+from .reading import Fields, by_request, read_objects, text_lines
 from .responses import EMPTY, Responses, stem
-from .rounds import DRAFTER, Ongoing, rounds_at, starts_of
+from .rounds import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 
 Ints = NDArray[np.int64]
 
@@ -376,13 +365,10 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
-        check_equal(run, "total_output_tokens", (sum(outputs),), "the sum of output_lens")
-        if run.count("completed", least=0, default=0) > len(outputs):
-            raise run.error(
-                "completed", f"must be at most the {len(outputs)} answers of output_lens", run.values["completed"]
-            )
-        if len(prompts) != len(outputs):
-            raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
+        run.check_equal("total_output_tokens", (sum(outputs),), "the sum of output_lens")
+        if (completed := run.count("completed", least=0, default=0)) > len(outputs):
+            raise run.error("completed", f"must be at most the {len(outputs)} answers of output_lens", completed)
+        by_request(run, ("output_lens",), ("input_lens",), of="answers")
         return list(zip(prompts, outputs, strict=True))
     requests = run.count("completed", least=0, default=0)
     tokens = run.known_count("total_output_tokens", least=0)
@@ -404,8 +390,13 @@ def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tu
         place = int(rising[0]) + 1
         rule = f"must not exceed the rate before it, {rates[place - 1]:g}: drafts are kept from their beginning"
         raise fields.error(f"{key}[{place}]", rule, float(rates[place]))
-    before = np.concatenate(([1.0], rates[:-1]))
-    hazards = np.divide(np.minimum(rates, before), before, out=np.zeros(len(rates)), where=before > 0)
+    return _hazards(np.minimum(rates, np.concatenate(([1.0], rates[:-1]))), rates)
+
+
+def _hazards(kept: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, ...]:
+    """`[W]` of drafts that kept the token before, how many kept each token."""
+    before = np.concatenate(([1.0], shares[:-1]))
+    hazards = np.divide(kept, before, out=np.zeros(len(kept)), where=before > 0)
     return tuple(hazards.tolist())
 
 
@@ -488,16 +479,16 @@ class StatedLog:
         if len(files) > 1 and not several:
             raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
         self.path = files[-1]
+        self.fields = Fields(str(self.path), {})  # where all of it stood, for errors
         self.name = ongoing.drafters.name(DRAFTER, *files, prefilled=True, settled=True)
         self._ongoing = ongoing
 
     def requests(
-        self, fields: Fields, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+        self, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
     ) -> Iterator[RoundsRequest]:
         """Requests without rounds: those of the log, or as many as the user states.
 
         Args:
-            fields: where all of it stood, for errors.
             lengths: of the requests, None if the log does not know them.
             hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
             window: tokens drafted in a round.
@@ -508,26 +499,26 @@ class StatedLog:
                 states them; or there is none with an answer.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
-        self._ongoing.drafters.state(self.name, fields, stated, window)
-        lengths = self._stated_lengths(fields) if lengths is None else lengths
+        self._ongoing.drafters.state(self.name, self.fields, stated, window)
+        lengths = self._stated_lengths() if lengths is None else lengths
         empty = sum(1 for _, tokens in lengths if not tokens)
         if empty == len(lengths):
-            raise fields.error("requests", "must hold an answer of at least one token", empty)
+            raise self.fields.error("requests", "must hold an answer of at least one token", empty)
         self._ongoing.findings.note(EMPTY, empty)
         for number, (prompt, output) in enumerate(lengths, start=1):
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
 
-    def _stated_lengths(self, fields: Fields) -> Lengths:
+    def _stated_lengths(self) -> Lengths:
         """Those that the user states."""
         load = self._ongoing.options.load
         if load is None:
             rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
-            raise fields.error("requests", rule, "nothing")
+            raise self.fields.error("requests", rule, "nothing")
         self._ongoing.findings.mattered.add("load")
         requests = load.requests
-        return even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
+        return even_lengths(self.fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -579,8 +570,7 @@ def _sees_line(line: str) -> bool:
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
-    curves = _of_file(log.path)
+    fields, curves = log.fields, _of_file(log.path)
     if len(curves) != 1:
         told = ", ".join(curves) or "none"
         raise fields.error("curves", "must be one, of lengths by K: keep it alone in the file", told)
@@ -591,9 +581,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     shares = _shares(fields, ongoing, curve)
     if len(curve) == 1:
         ongoing.findings.forms.add("mean")
-    before = np.concatenate(([1.0], shares[:-1]))
-    hazards = np.divide(shares, before, out=np.zeros(window), where=before > 0)
-    yield from log.requests(fields, None, tuple(np.minimum(hazards, 1.0).tolist()), window=window)
+    yield from log.requests(None, tuple(min(hazard, 1.0) for hazard in _hazards(shares, shares)), window=window)
 
 
 def _shares(fields: Fields, ongoing: Ongoing, curve: Curve) -> NDArray[np.float64]:
@@ -640,7 +628,7 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _of_file(path: Path) -> dict[str, Curve]:
     """The curves of a file by name."""
-    first = next(text_lines(path), (0, ""))[1].lstrip()
+    first = next(text_lines(path), ("", ""))[1].lstrip()
     if first.startswith(("{", "[")):
         objects = list(read_objects(path))
         if all(_is_row(found.values) for found in objects):
@@ -692,15 +680,14 @@ def _checked(fields: Fields, key: str, k: int) -> int:
 
 
 def _csv_rows(path: Path) -> list[Fields]:
-    numbered = list(text_lines(path))
+    lines = list(text_lines(path))
     try:
-        rows = list(csv.reader([text for _, text in numbered], strict=True))
+        rows = list(csv.reader([text for _, text in lines], strict=True))
     except csv.Error as error:
         raise TraceFormatError(path, "row", "must be cells with commas between", str(error)) from None
     head = [cell.strip() for cell in rows[0]]
     found: list[Fields] = []
-    for (number, text), cells in zip(numbered[1:], rows[1:], strict=False):
-        place = f"{path}: line {number}"
+    for (place, text), cells in zip(lines[1:], rows[1:], strict=False):
         if len(cells) != len(head):
             raise TraceFormatError(place, "row", f"must have {len(head)} cells as the head has", text.strip())
         found.append(Fields(place, {key: _number(cell.strip()) for key, cell in zip(head, cells, strict=True)}))
@@ -711,11 +698,11 @@ def _yaml(path: Path) -> Fields:
     """Names, and numbers by K, each on a line of its own, indented by what they belong to."""
     top: dict[str, Any] = {}
     around: list[tuple[int, dict[str, Any]]] = [(-1, top)]
-    for number, text in text_lines(path):
+    for place, text in text_lines(path):
         line = text.rstrip()
         if line.lstrip().startswith("#"):
             continue
-        place, match = f"{path}: line {number}", _LEAF.fullmatch(line)
+        match = _LEAF.fullmatch(line)
         if match is None:
             raise TraceFormatError(place, "line", "must be NAME: or K: LENGTH", line.strip()[:80])
         indent, key, value = len(match[1]), (match[2] or match[3]).strip(), match[4]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from paceline.traces.importers import Load
-from paceline.traces.importers.agreement import half_of_last_digit
+from paceline.traces.importers.reading import half_of_last_digit
 
 from .foreign_files import (
     counters,
