@@ -1,12 +1,6 @@
-"""Where a server answers: its address, its key, and connections that can all be cut at once.
+"""A server, and one request and its streamed answer, with the times at which a client saw its parts.
 
-What one event of a streamed completion says: text, why it ended, counts, or an error.
-
-The one clock of a run that is observed: whole picoseconds since its beginning, as all serving logs have them.
-
-One request and its streamed answer, with the times at which a client saw its parts.
-
-Which model a server is asked for: the one it names, or the one that was named, if it has it.
+Times are whole picoseconds since the beginning of a run, as all serving logs have them.
 """
 
 import json
@@ -138,13 +132,7 @@ class RefusedError(ServerError):
 
 
 class _Received(RawIOBase):
-    """What comes from a server for one request, head and framing among it; it ends in time and in bytes.
-
-    Args:
-        connected: to the server.
-        ends_at_s: of the monotonic clock.
-        most_bytes: >= 1.
-    """
+    """What comes from a server for one request, head and framing among it; it ends in time and in bytes."""
 
     def __init__(self, connected: socket.socket, ends_at_s: float, most_bytes: int) -> None:
         self._connected, self._ends_at_s, self._most_bytes = connected, ends_at_s, most_bytes
@@ -459,15 +447,10 @@ _SHOWN = 20  # models, in an error
 
 
 def model_of(endpoint: Endpoint, asked: str | None) -> str:
-    """The model's name as requests give it.
+    """The model's name as requests give it: the one that was asked for, or the only one that the server lists.
 
-    Args:
-        endpoint: of the server.
-        asked: by the user; None: the only one that the server lists.
-
-    Raises:
-        ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
-        ArgumentError: a model that it does not list, or none where it lists several, or a name that is no name.
+    Raises ServerError for a server that cannot be reached, or lists no models though none was named, and ArgumentError
+    for a model that it does not list, none where it lists several, or a name that is no name.
     """
     try:
         listed = _listed(endpoint)

@@ -1,12 +1,10 @@
 """How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
 
-An observed run served anew in the simulator: the same requests, when they were sent, as long as they were.
-
-Seconds of a server, fitted to what was observed of it: those with which the simulator repeats a run best.
-
-A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md).
-The three figures are moved in turn, by factors that shrink, until no move brings simulated times nearer to the observed
-ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and batches do not have.
+The same requests are served in the simulator, when they were sent, as long as they were, at seconds with which it
+repeats another run best. A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a
+line of docs/costs.md). The three figures are moved in turn, by factors that shrink, until no move brings simulated
+times nearer to the observed ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and
+batches do not have.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,15 +71,7 @@ class ReplayedRequests:
 
 
 def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
-    """Those that can be served anew.
-
-    Args:
-        run: that was observed.
-        name: of its folder, for messages.
-
-    Raises:
-        ArgumentError: a finished request whose tokens nobody counted, or none that finished.
-    """
+    """Those that can be served anew; raises ArgumentError for one whose tokens nobody counted, or without one."""
     finished = run.finished
     for one in finished:
         for field in ("prompt_tokens", "output_tokens"):
@@ -97,17 +87,9 @@ def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
 
 
 class Replayer:
-    """Serves observed requests on a cluster, at any seconds. Final.
+    """Serves observed requests on a cluster, at any seconds; arguments are as `simulate` takes them.
 
-    Args:
-        cluster: a TOML file, or a device of the sheet.
-        policy: as `simulate` takes it; None: plain, unless every replica has its own.
-        recording: that acceptance is drawn from; None: the shipped one.
-        cost: as `simulate` takes it; None: the cluster's own.
-        seed: of all that is drawn.
-
-    Raises:
-        ValueError: what `simulate` refuses.
+    Without a policy replicas that have none of their own are plain.
     """
 
     def __init__(
@@ -197,15 +179,7 @@ class Calibration:
 
 
 def calibrate(requests: ReplayedRequests, replayer: Replayer) -> Calibration:
-    """Fit the seconds of the target's forwards to an observed run.
-
-    Args:
-        requests: of that run.
-        replayer: with the cluster and the policy; its own seconds are not used.
-
-    Raises:
-        ValueError: what the simulator refuses.
-    """
+    """Fit the seconds of the target's forwards to an observed run; those of the replayer's cluster are not used."""
     observed = _observed(requests.requests)
     tried = 0
 

@@ -1,28 +1,16 @@
 """Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and the blocks that they print.
 
-The block of lines that `vllm bench serve` and SGLang's `bench_serving` print at their end, as their result files.
+`vllm bench serve --save-result`, with `--save-detailed` or without, writes one object with
+`spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
+`spec_decode_accepted_tokens`; SGLang's `bench_serving` one with a mean `accept_length`, whose window,
+`--speculative-num-steps` of the server, it does not say. Both have `output_lens` with `input_lens`, or `completed` with
+`total_output_tokens`. Both print a block at their end that begins with `==== Serving Benchmark Result ====`: each line
+is a name and a number; names that say something of speculation are read, or refused if they are unknown. Rates are per
+cent.
 
-It begins with a line `==== Serving Benchmark Result ====`. Each line is a name and a number; what names it has that say
-something of speculation are read, or refused if they are unknown. Rates are per cent.
-
-Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
-
-One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`; or the
-block of lines that it prints. The window is `--speculative-num-steps` of the server: the file does not say it.
-
-Results of `vllm bench serve --save-result`, with `--save-detailed` or without: rates per position, lengths.
-
-One object: `spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
-`spec_decode_accepted_tokens`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`. Or the
-block of lines that it prints.
-
-vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`).
-
-One response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and
-no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. A response whose `speculative_decoding`
-is null is one of the target alone.
-
-What AIPerf and GuideLLM keep of vLLM's per-request speculative metrics, beside what they measured themselves.
+`vllm-summary` is vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`): a
+response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and no
+steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. Null is a request of the target alone.
 
 AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: an object a request, `metadata`, `metrics` and
 `spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one report:

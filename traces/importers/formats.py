@@ -24,10 +24,10 @@ from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
 from .reading import JSON_BEGINS, Fields, lines_of, opened, peek_objects, refuse_pipe, text_lines
-from .responses import FRONTIER, VLLM_DETAILED, is_plain
+from .responses import VLLM_DETAILED, is_plain
 from .rounds import ImportOptions, Ongoing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
-from .steps import EAGLE_TIMED, POSITIONS, SPEC_BENCH
+from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
 from .totals import ACCEPTANCE_BY_K, KeptTokens
 
 FORMATS: tuple[Format, ...] = (
@@ -240,11 +240,7 @@ _MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
 
 
 def detect(files: Sequence[Path]) -> Format:
-    """The one format all files have, or those that go with them.
-
-    Raises:
-        TraceFormatError: a file cannot be read, has no known format, or another than the first one.
-    """
+    """The one format all files have, or those that go with them."""
     seen: dict[Path, Format] = {}
     objects: dict[Path, Fields] = {}
     for path in files:
@@ -343,16 +339,9 @@ def import_recording(
 ) -> RoundsMeta:
     """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
 
-    Args:
-        format_name: see `formats`; "auto" to have it told by the files.
-        files: in the order in which drafters are to be numbered.
-        out: the folder to write.
-        options: what the files do not say.
-        watch: is handed the requests and hands them on, for a progress bar.
-
-    Raises:
-        TraceFormatError: a file breaks its format, or what it holds is no sound recording.
-        ValueError: an option that names nothing of the files.
+    Drafters are numbered in the order of files. `watch` is handed the requests and hands them on, for a progress bar.
+    Raises TraceFormatError where a file breaks its format, or what it holds is no sound recording, and ValueError for
+    an option that names nothing of the files.
     """
     source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
     return write_rounds(watch(_requests(source, files, ongoing)), lambda: _meta(source, files, ongoing), out)

@@ -1,25 +1,16 @@
-"""Metrics pages of engines, scraped once or twice: what they count of drafts, and the recording it makes.
+"""Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
 
-Pages of Prometheus metrics, as servers give them at `/metrics`: counters over several scrapes, and gauges.
+Lines of known metrics are read by the parser of `prometheus_client`: what nobody asks for may have any form. Series
+with equal labels are one counter at several times, so that it counted its last value less its first; one that is
+missing at first began at 0. Of several pages, in files or one after another in a file, counts are those between the
+first and the last; of one, those since the server started.
 
-Lines are read one by one by the parser of `prometheus_client`, those alone whose metrics are known: what nobody asks
-for may have any form. Series with equal labels are one counter at several times, so that it counted its last value less
-its first; one that is missing at first began at 0.
-
-What the metrics pages of engines say of speculative decoding, by the names that each engine gives its counters.
-
-vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft. TensorRT-LLM
-counts drafted and accepted tokens, newer versions both by position. SGLang counts verifications and tokens of answers,
-and shows what the last interval accepted as a gauge. Names: `vllm/v1/spec_decode/metrics.py` (vLLM 0.33),
-`observability/metrics_collector.py` (SGLang 0.5.23), `tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's
-`tools/server/server-task.cpp`.
-
-Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
-
-Of several pages, in files or one after another in a file, counts are those between the first and the last; of one,
-those since the server started. Rates by position come from vLLM's, llama.cpp's and newer TensorRT-LLM's counters. Older
-TensorRT-LLM counts drafted and accepted tokens only, and SGLang steps and tokens: they give a mean, as their gauges do
-where counters are missing. Requests are those that the page counts; without them the load that is stated does.
+vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft; newer
+TensorRT-LLM counts both kinds by position: they give rates. Older TensorRT-LLM counts drafted and accepted tokens only,
+and SGLang verifications and tokens of answers: they give a mean, as gauges of the last interval do where counters are
+missing. Requests are those that the page counts; without them the load that is stated does. Names:
+`vllm/v1/spec_decode/metrics.py` (vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23),
+`tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's `tools/server/server-task.cpp`.
 """
 
 import re
@@ -89,15 +80,10 @@ class Page:
 
 
 def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Sequence[str] = ()) -> Page:
-    """The samples of some metrics.
+    """The samples of metrics of these names, without `_total`; when they began to count (`_created`) is read along.
 
-    Args:
-        lines: of the page, each with its place.
-        names: of metrics, without `_total`; when they began to count (`_created`) is read along.
-        near: what names begin with that are worth telling if they are not known.
-
-    Raises:
-        TraceFormatError: a line of a known metric that is no sample, or whose value is no finite number >= 0.
+    Raises TraceFormatError for a line of a known metric that is no sample, or whose value is no finite number >= 0.
+    `near` is what names begin with that are worth telling if they are not known.
     """
     samples, others = [], set()
     for place, line in lines:
@@ -113,11 +99,7 @@ def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Seq
 
 
 class Scrapes:
-    """The pages of one server in the order of time. Final.
-
-    Args:
-        pages: one or more; one in which a series stands twice is several.
-    """
+    """The pages of one server in the order of time; one in which a series stands twice is several."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._scrapes: list[dict[Key, Sample]] = []
@@ -147,16 +129,9 @@ class Scrapes:
     def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
         """What a counter counted between the first page and the last, or with one page since the server started.
 
-        Args:
-            name: of the metric, without `_total`.
-            by: a label to count by; "": none.
-            summed: labels in which series may differ and are added.
-
-        Returns:
-            By value of that label, "" for series without it; nothing if the last page does not have the metric.
-
-        Raises:
-            TraceFormatError: a counter went down or vanished, or series differ in another label.
+        It is counted by the values of the label `by`, "" for series without it, and is nothing if the last page does
+        not have the metric; series may differ in the labels `summed`, and are added. Raises TraceFormatError for a
+        counter that went down or vanished, or series that differ in another label.
         """
         series = [key for key in self._keys(name) if self._still_there(key)]
         counts: dict[str, float] = {}
@@ -327,12 +302,7 @@ def engine_of(scrapes: Scrapes) -> Engine | None:
 
 
 class Speculation:
-    """What the pages of a server say of its speculative decoding. Final.
-
-    Args:
-        scrapes: of the server.
-        engine: whose names are read.
-    """
+    """What the pages of a server say of its speculative decoding, by the names of an engine."""
 
     def __init__(self, scrapes: Scrapes, engine: Engine) -> None:
         self._scrapes, self._engine = scrapes, engine
@@ -362,11 +332,7 @@ class Speculation:
         return float(self.by_place(self._engine.accepted_by_place).sum())
 
     def by_place(self, name: str) -> Floats:
-        """`[W]` what a counter counted by position of the draft, none where the page does not have it.
-
-        Raises:
-            TraceFormatError: a position that is none, or as `Scrapes.counted`.
-        """
+        """`[W]` what a counter counted by position of the draft, none where the page does not have it."""
         if not name:
             return np.zeros(0)
         found = self._scrapes.counted(name, by=self._engine.place, summed=self._engine.summed)
@@ -421,11 +387,7 @@ class Speculation:
 
     @property
     def shown_length(self) -> float | None:
-        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified.
-
-        Raises:
-            TraceFormatError: gauges that differ.
-        """
+        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified."""
         shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
         values = sorted({one.value for one in shown})
         if len(values) > 1:
@@ -441,11 +403,7 @@ class Speculation:
 
     @property
     def depth(self) -> int | None:
-        """Tokens drafted in a step as gauges show them now, None where none does or they differ.
-
-        Raises:
-            TraceFormatError: a gauge of more than any draft has.
-        """
+        """Tokens drafted in a step as gauges show them now, None where none does or they differ."""
         for name, more in self._engine.depths:
             gauges = self._scrapes.gauges(name)
             if gauges and gauges[0].value > MOST_WINDOW:
@@ -551,11 +509,7 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
 def _mean(
     ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str], window: int
 ) -> tuple[str, float]:
-    """(what tells it, tokens that a step gives on average, the target's own among them).
-
-    Raises:
-        TraceFormatError: nothing tells it, which names what is near.
-    """
+    """(what tells it, tokens that a step gives on average, the target's own among them); refused where nothing does."""
     length = found.counted_length
     if length is not None:
         return f"{engine.tokens}_total", length

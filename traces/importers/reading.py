@@ -187,13 +187,7 @@ def half_of_last_digit(text: str) -> float:
 def check_agrees(place: str, field: str, text: str, least: float, most: float, why: str) -> None:
     """Raise TraceFormatError for a printed number that no number in [least, most] is rounded to.
 
-    Args:
-        place: file and line.
-        field: of the number.
-        text: as it is printed, of which the digits tell the rounding.
-        least: of what the other values leave room for.
-        most: of the same.
-        why: how it follows from them, with their values.
+    The digits of `text` tell the rounding; `why` says how the bounds follow from other values.
     """
     number = float(text)
     within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
@@ -319,13 +313,11 @@ class Event(NamedTuple):
 
 
 class EventStream:
-    """Turns pieces of a stream into its events. Final.
+    """Turns pieces of a stream into its events.
 
-    Args:
-        most_bytes: of one event, and of any one line.
-        unknown: is handed the number and the text of each line whose field has an unknown name.
-        alone: whether one line of data is an event by itself if another follows without an empty line between: some
-            save streams without them. None: it never is, as the format says.
+    No event and no line has more than `most_bytes`. `unknown` is handed the number and the text of each line whose
+    field has an unknown name. `alone` says whether one line of data is an event by itself if another follows without an
+    empty line between: some save streams without them.
     """
 
     def __init__(
@@ -344,11 +336,7 @@ class EventStream:
         self._ended_by_cr = False
 
     def feed(self, piece: bytes) -> Iterator[Event]:
-        """Take the next bytes, which may end anywhere; each event that is whole now, to be read to the end.
-
-        Raises:
-            BrokenStreamError: an event, or a line, of more bytes than it may have.
-        """
+        """Take the next bytes, which may end anywhere; each event that is whole now. Raises BrokenStreamError."""
         if not piece:
             return
         if self._ended_by_cr:
@@ -473,11 +461,7 @@ _JSON = (b"{", b"[")
 
 
 def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """The first lines of a file, and whether they are an event stream's: known fields, or unknown ones before data.
-
-    Args:
-        lines: taken from as far as needed.
-    """
+    """The first lines of a file, and whether they are an event stream's: known fields, or unknown ones before data."""
     head: list[bytes] = []
     seen = size = 0
     for line in lines:
@@ -496,13 +480,7 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
 
 
 def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
-    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped.
-
-    Args:
-        path: of the file, for errors.
-        lines: with their ends, whatever they are.
-        bad: see above.
-    """
+    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped."""
 
     def unknown(number: int, line: bytes) -> None:
         """Fields of any name are passed over, but for JSON without one, and for `data` in another spelling."""
@@ -685,16 +663,7 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
 
 
 def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
-    """The one result of a file, or of several the one that is meant.
-
-    Args:
-        path: of the file.
-        results: that it holds, at least one.
-        line: where the one begins that is meant, from 1; None: there is only one.
-
-    Raises:
-        TraceFormatError: several results and no line, or none or several on that line.
-    """
+    """The one result of a file, or of several the one that begins on a line, from 1; raises TraceFormatError."""
     only: Fields | None = None
     lines: list[str] = []
     for found in results:
@@ -716,11 +685,7 @@ def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
 
 
 def peek_objects(path: Path) -> Iterator[Fields]:
-    """The objects of a file that will be read again.
-
-    Raises:
-        TraceFormatError: as `read_objects`, and for what can be read only once.
-    """
+    """The objects of a file that will be read again, at least one."""
     refuse_pipe(path)
     found = read_objects(path)
     return chain([_first(path, found)], found)

@@ -100,12 +100,7 @@ class ImportOptions:
         return next((key for key in (str(path), path.name) if key in self.names), None)
 
     def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
-        """Raise ArgumentError for an option that named nothing, or something that got its name from another one.
-
-        Args:
-            used: keys of `names` that gave some drafter its name.
-            drafters: names they were given.
-        """
+        """Raise ArgumentError for an option that named nothing, or something that got its name from another one."""
         for key in self.names:
             if key not in used:
                 rule = "must name a file or a method of the files, and one that no other key names"
@@ -129,11 +124,7 @@ class ImportOptions:
 
 
 class Drafters:
-    """Drafters by name, in the order they were seen in.
-
-    Args:
-        options: what the user says of them.
-    """
+    """Drafters by name, in the order they were seen in: how each answer began, its window, what a log states of it."""
 
     def __init__(self, options: ImportOptions) -> None:
         self._options = options
@@ -149,17 +140,11 @@ class Drafters:
     def name(
         self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
     ) -> str:
-        """The name of a drafter the files call `method`, or that a file stands for; noted where new.
+        """The name of a drafter the files call `method`, or that files of its own stand for; noted where new.
 
-        Args:
-            method: as the files, or the importer, call it.
-            paths: the files that are this drafter's alone.
-            by_start: whether acceptance depends on where the round started, unless the user says that it does not.
-            prefilled: whether a prefill emitted a token before the first round, unless the user says otherwise.
-            settled: whether the format settles `prefilled`.
-
-        Raises:
-            ArgumentError: the user says something else of what is settled.
+        Unless the user says otherwise, acceptance depends on where the round started (`by_start`), and a prefill
+        emitted a token before the first round or did not (`prefilled`); what the format settles the user may not
+        contradict.
         """
         key = next((key for path in paths if (key := self._options.key_of_file(path)) is not None), method)
         name = self._options.names.get(key, method)
@@ -182,11 +167,7 @@ class Drafters:
         return self._found[name].prefilled
 
     def window_of(self, name: str, fields: Fields, told: int | None = None) -> int:
-        """Tokens that a drafter drafts in a round, as the user or else the log says; noted.
-
-        Raises:
-            TraceFormatError: nobody says.
-        """
+        """Tokens that a drafter drafts in a round, as the user or else the log says; noted, refused without."""
         window = self._options.windows.get(name, told)
         if window is None:
             rule = f"must be stated, the log does not say how many tokens a round drafts: `windows` {name}=K"
@@ -195,11 +176,7 @@ class Drafters:
         return window
 
     def given_window(self, name: str, fields: Fields, most: int) -> int | None:
-        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted.
-
-        Raises:
-            TraceFormatError: rounds hold more.
-        """
+        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted."""
         window = self._options.windows.get(name)
         if window is not None and most > window:
             raise fields.error(name, f"must hold rounds within `windows` {name}={window}", most)
@@ -267,13 +244,7 @@ class Findings:
 
 
 class Ongoing:
-    """Filled by a reader along the way, complete once its last request is out.
-
-    Attributes:
-        options: what the user said.
-        drafters: those seen so far.
-        findings: what else was found.
-    """
+    """Filled by a reader along the way, complete once its last request is out."""
 
     def __init__(self, options: ImportOptions) -> None:
         self.options = options
@@ -285,11 +256,7 @@ class Ongoing:
         self._num_bad = 0
 
     def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
-        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so.
-
-        Raises:
-            TraceFormatError: the first breach, or only bad lines.
-        """
+        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so."""
         return self.each_of(path, read_objects(path, partial(self._refuse, path)), parse)
 
     def each_of(self, path: Path, parts: Iterable[Part], parse: Callable[[Part], Iterable[Told]]) -> Iterator[Told]:
@@ -366,10 +333,6 @@ def after_prefill(emitted: NDArray[np.int64], length: int) -> tuple[NDArray[np.i
     It counts for each step the token that the step before it has sampled, the prefill for the first one, and not the
     one that the step samples itself. So a round starts one position after where its step does, and what the last step
     sampled is no part of the text, unless that is all it gave: then the text has it.
-
-    Args:
-        emitted: `[R]` tokens that the log counts for each step.
-        length: of the text, as the log counts it.
     """
     start = starts_of(emitted) + 1
     return start, max(length, int(start[-1]) + 1) if len(start) else length
@@ -388,22 +351,10 @@ def rounds_at(
     verify_s: NDArray[np.float64] | None = None,
     placed: NDArray[np.bool_] | None = None,
 ) -> Rounds:
-    """Rounds of one request, cut where the text ends.
+    """Rounds of one request, cut where the text ends; each array is `[R]`.
 
-    Args:
-        ongoing: takes note.
-        name: of the drafter.
-        fields: where they stood, for errors.
-        start: `[R]` tokens emitted before the round, all < length.
-        accepted: `[R]` drafted tokens that stayed.
-        length: of the text.
-        drafted: `[R]` tokens drafted, None if the log does not say.
-        draft_s: `[R]` seconds of drafting.
-        verify_s: `[R]` seconds of the target's forward.
-        placed: `[R]` whether the log does not say where the round stood; None if it does of all.
-
-    Raises:
-        TraceFormatError: a text beyond 32 bits, or more drafted or accepted than the window the user gave.
+    `start` counts tokens emitted before the round, all below `length`, that of the text; `drafted` is None if the log
+    does not say, and `placed` says of which rounds it does not say where they stood.
     """
     if length > MOST:
         raise fields.error(name, f"must add up to at most {MOST} tokens", length)

@@ -429,11 +429,7 @@ def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]
 
 
 def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | None:
-    """How many tokens a step may have proposed, by all lines; None where none has a rate.
-
-    Raises:
-        TraceFormatError: lines that no number fits: the depth changed.
-    """
+    """How many tokens a step may have proposed, by all lines; None where none has a rate."""
     rated = [line for line in lines if line.rate is not None]
     if not rated:
         return None

@@ -44,14 +44,7 @@ _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
 
 
 def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` counts between `least` and `most` that add up to `total`, as even as they can be.
-
-    Args:
-        total: at least the sum of `least`, at most that of `most`.
-        least: `[R]` lower bounds.
-        most: `[R]` upper bounds, at least the lower ones.
-        generator: draws which of equal rounds get one more.
-    """
+    """`[R]` counts between bounds `[R]` that add up to `total`, as even as they can be; who gets one more is drawn."""
     low, high = 0, int(most.max(initial=0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -65,12 +58,8 @@ def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) 
 def draw_accepted(total: int, drafted: Ints, generator: np.random.Generator, *, one_keeps: int = 0) -> Ints:
     """`[R]` accepted tokens of rounds that drafted so many and kept `total` together, see the module.
 
-    Args:
-        total: 0 to the sum of `drafted`.
-        drafted: `[R]` of each round.
-        generator: draws them.
-        one_keeps: tokens that at least one round has to keep, for the end of the answer to cut them; where no drawn
-            round does, the longest draft keeps just so many, if there are as many.
+    At least one round keeps `one_keeps`, for the end of the answer to cut them: where no drawn round does, the longest
+    draft keeps just so many, if there are as many.
     """
     accepted = _draw_accepted(total, drafted, generator)
     if one_keeps <= accepted.max(initial=0) or one_keeps > min(total, drafted.max(initial=0)):
@@ -95,13 +84,7 @@ def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) ->
 
 
 def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely.
-
-    Args:
-        accepted: `[R]` tokens that each round kept.
-        drafted: `[R]` tokens of drafts, of which some order fits.
-        generator: draws it.
-    """
+    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely."""
     longest_first = np.sort(drafted)[::-1]
     most_first = np.argsort(accepted)[::-1]
     # Rounds that kept more can take only the first of these drafts: each takes one that no round before it took.
@@ -116,12 +99,7 @@ def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
 
 
 def constant_hazard(mean: float, drafted: Ints) -> float:
-    """The probability h, the same for every drafted token, with which rounds keep `mean` tokens on average.
-
-    Args:
-        mean: between 0 and the mean of `drafted`.
-        drafted: `[R]` tokens that each round drafts.
-    """
+    """The probability with which rounds that draft `[R]` tokens keep `mean` on average, the same for every token."""
     lengths, counts = np.unique(drafted, return_counts=True)
     return hazard_of_lengths(mean, lengths, counts / counts.sum())
 
@@ -140,17 +118,10 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
 def place(
     accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.random.Generator
 ) -> tuple[Ints, Ints] | None:
-    """Rounds (tokens accepted, tokens drafted) in a drawn order, with plain steps where they do not explain all tokens.
+    """`[R]` tokens accepted and drafted by rounds in a drawn order that emit `num_tokens` together; None if none can.
 
-    Args:
-        accepted: `[R]` of each round, in any order.
-        drafted: `[R]` of each round.
-        num_tokens: that the rounds emit together. Fewer than they add up to: the last one is cut, by at most the
-            tokens that it kept. More: the rest are plain steps.
-        generator: draws the order.
-
-    Returns:
-        Both `[R]`; None if no round keeps enough to have been cut so far.
+    Fewer tokens than the rounds add up to: the last one is cut, by at most the tokens that it kept. More: the rest are
+    plain steps.
     """
     surplus = int(accepted.sum()) + len(accepted) - num_tokens
     plain = np.zeros(max(-surplus, 0), np.int64)
@@ -222,11 +193,7 @@ def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | 
 
 
 def draw_steps(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> tuple[Ints, Ints]:
-    """`[R]` tokens accepted and tokens drafted in steps that meet the counts, in a drawn order.
-
-    Raises:
-        TraceFormatError: counts that no rounds can meet, or a window that nobody states.
-    """
+    """`[R]` tokens accepted and drafted in steps that meet the counts; raises TraceFormatError where none can."""
     window = ongoing.drafters.window_of(name, fields, counted.window)
     _check(fields, counted, window)
     generator = ongoing.generator(request_id)
@@ -258,15 +225,7 @@ def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, co
 def counted_request(
     file: Responses, usage: Fields, fields: Fields, request_id: str, counted: Counted
 ) -> RoundsRequest | None:
-    """The request that a response counted; None if its answer has no token.
-
-    Args:
-        file: of the response.
-        usage: the object that counts the tokens of its prompt.
-        fields: the object that holds the counts, for errors.
-        request_id: of the response.
-        counted: what it says.
-    """
+    """The request of a response whose counts stand in `fields`, and its prompt in `usage`; None without a token."""
     name = file.drafter()
     if not counted.num_tokens:
         return None
@@ -357,11 +316,7 @@ def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_token
 
 
 def lengths_of_benchmark(run: Fields) -> Lengths | None:
-    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither.
-
-    Raises:
-        TraceFormatError: lists of unequal length, counts that are none.
-    """
+    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither."""
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
@@ -378,11 +333,7 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
 
 
 def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tuple[float, ...]:
-    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there.
-
-    Raises:
-        TraceFormatError: no rates, or a position that was kept more often than the one before it.
-    """
+    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there."""
     if not len(rates):
         raise fields.error(key, "must hold a rate for each position", "none")
     rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
@@ -401,25 +352,14 @@ def _hazards(kept: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[fl
 
 
 def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tuple[float, ...]:
-    """The one probability of all positions with which rounds of the window emit `length` tokens on average.
-
-    Raises:
-        TraceFormatError: a length that no round of the window has.
-    """
+    """The one probability of all positions with which rounds of the window emit `length` tokens on average."""
     if not 1 <= length <= window + 1:
         raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (`windows`)", length)
     return (constant_hazard(length - 1, np.array([window])),)
 
 
 def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
-    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if it is not all.
-
-    Args:
-        ongoing: takes note.
-        lengths: of the requests; the prefill gives one token of each answer.
-        drafts: steps that drafted.
-        accepted: drafted tokens that stayed.
-    """
+    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if not all."""
     if lengths is None or not drafts or accepted is None:
         return 1.0
     plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
@@ -437,17 +377,10 @@ def note_plain(ongoing: Ongoing, share: float) -> None:
 def settled_window(
     ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
 ) -> int:
-    """Tokens on the deepest path of a draft, as the user or else the log says.
+    """Tokens on the deepest path of a draft, as the user or else the log says; a tree is noted.
 
-    Args:
-        ongoing: takes note of a tree.
-        name: of the drafter.
-        fields: where all of it stood, for errors.
-        proposed: numbers of tokens that a step may have proposed, by the log's rates; None: it has none.
-        depth: as the log's settings or counts have it; None: it does not say.
-
-    Raises:
-        TraceFormatError: nobody says, or the log and the user contradict each other.
+    `proposed` are numbers of tokens that a step may have proposed, by the log's rates, and `depth` is as its settings
+    or counts have it; None: it does not say.
     """
     if depth is None and proposed is not None and len(proposed) == 1:
         (depth,) = proposed
@@ -469,10 +402,7 @@ def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window
 class StatedLog:
     """A log that states acceptance for all its requests together, of one drafter that is not named.
 
-    Args:
-        files: one; raises TraceFormatError for more, since they would be logs of other requests.
-        ongoing: takes note.
-        several: whether there may be more, which tell of one server in the order of time.
+    It is one file, since more would be logs of other requests, but for `several` that tell of one server in time.
     """
 
     def __init__(self, files: Sequence[Path], ongoing: Ongoing, *, several: bool = False) -> None:
@@ -486,17 +416,10 @@ class StatedLog:
     def requests(
         self, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
     ) -> Iterator[RoundsRequest]:
-        """Requests without rounds: those of the log, or as many as the user states.
+        """Requests without rounds: those of the log, or where it does not know them as many as the user states.
 
-        Args:
-            lengths: of the requests, None if the log does not know them.
-            hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
-            window: tokens drafted in a round.
-            drafting: share of the steps that draft at all.
-
-        Raises:
-            TraceFormatError: another window than the log's own; the log does not know its requests, and nobody
-                states them; or there is none with an answer.
+        `hazards` are probabilities of agreement by depth, among rounds that got there; the last holds for deeper ones.
+        `drafting` is the share of the steps that draft at all.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
         self._ongoing.drafters.state(self.name, self.fields, stated, window)
@@ -768,11 +691,7 @@ class KeptTokens:
                 kept.most = max(kept.most, int(counts.max()))
 
     def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
-        """What to say once all requests were seen.
-
-        Args:
-            drafters: of the recording.
-        """
+        """What to say of a recording with these drafters once all requests were seen."""
         drafters = list(drafters)
         if self._any_request and not drafters:
             return [_NO_DRAFTS]

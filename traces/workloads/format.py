@@ -216,8 +216,9 @@ class Row(Fields):
         raise self.error(field, f"must be printable text of at most {_MOST_TEXT} characters", value)
 
     def _time(self, field: str, value: object, unit_ps: int, most_ps: int) -> int:
-        is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-        found = ps_of_decimal(value, unit_ps=unit_ps) if is_number else None
+        found = None
+        if isinstance(value, int | Decimal) and not isinstance(value, bool):
+            found = ps_of_decimal(value, unit_ps=unit_ps)
         return self.reading.time(self.line, f"{self.prefix}{field}", found, _shown(value), most_ps=most_ps)
 
 

@@ -77,14 +77,9 @@ def unit_of(first: Mapping[str, Any]) -> int:
 
 
 def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = None) -> Iterator[str]:
-    """A workload as lines of this format, without line ends.
+    """A workload as lines of this format, without line ends; `arrivals` are written in place of all of its own.
 
-    Args:
-        workload: says its name and units.
-        arrivals: to be written in place of all of its own.
-
-    Raises:
-        ArgumentError: a session that is no line of turns.
+    Raises ArgumentError for a session that is no line of turns.
     """
     about = workload.about
     yield json.dumps({"workload": about.name, "unit_tokens": about.unit_tokens})

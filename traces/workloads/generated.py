@@ -232,15 +232,7 @@ def is_spec(text: str) -> bool:
 
 
 def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
-    """Read the text of a generator.
-
-    Args:
-        text: `KIND:KEY=VALUE,...`.
-        rate: arrivals per second, where the text names none.
-
-    Raises:
-        ArgumentError: an unknown key, one given twice or missing, or a value out of its range.
-    """
+    """Read the text of a generator, `KIND:KEY=VALUE,...`; `rate` is arrivals per second, where the text names none."""
     given = Given(text, _KNOWN)
     given.check_rate(rate)
     if "requests" not in given.options and "seconds" not in given.options:
@@ -343,12 +335,7 @@ class Generator:
 
 
 def make_generator(spec: GeneratorSpec, seed: int, lengths_from: Recording | None) -> Generator:
-    """A generator, with the recording that its lengths are drawn from.
-
-    Raises:
-        ArgumentError: lengths are neither given nor in a recording, or the recording's log does not know those of
-            prompts, or has no request of the tag.
-    """
+    """A generator, with the recording that its lengths are drawn from; raises ArgumentError where that has none."""
     if spec.prompt is not None and spec.output is not None:
         return Generator(spec=spec, seed=seed, drawn_from=(), recording="")
     missing = "prompt" if spec.prompt is None else "output"

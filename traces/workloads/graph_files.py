@@ -37,14 +37,7 @@ def _id_offset(row: Row) -> int:
 
 
 def _runs_of_prompt(row: Row, before: Runs, *, unit: int, offset: int) -> tuple[int, Runs]:
-    """(blocks kept of the prompt before, runs of the others) of a request, by what it has of its blocks.
-
-    Args:
-        row: `hash_ids`, or `reuse_prev`, `new_runs` and `n_blocks`; its `in` is a count.
-        before: runs of the prompt before, with their offset.
-        unit: tokens of a block.
-        offset: of ids.
-    """
+    """(blocks kept of the prompt before, runs of the others) of a request, whose `in` is a count."""
     if "hash_ids" in row.values:
         ids = row.ids("hash_ids")
         _check_scope(row, "hash_ids", max(ids, default=0), offset)
@@ -161,12 +154,7 @@ class _Strand:
 
 
 class _AgentSession:
-    """A session while it is read; `take` adds to its nodes.
-
-    Args:
-        row: of the session.
-        unit: tokens of a block.
-    """
+    """A session while it is read; `take` adds to its nodes. `unit` is tokens of a block."""
 
     def __init__(self, row: Row, unit: int) -> None:
         self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
@@ -183,15 +171,9 @@ class _AgentSession:
         return SessionGraph(nodes=tuple(self._nodes))
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
-        """Take the requests of the session or of a sub-agent; what who goes on after them waits for.
+        """Take the `requests` of the session or of a sub-agent; what those wait for that go on after them.
 
-        Args:
-            around: whose `requests` they are.
-            base_ps: when they begin, from the start of the session.
-            launched_by: what the first of them waits for.
-
-        Raises:
-            TraceFormatError: a field that is missing, unknown or wrong.
+        They begin `base_ps` after the start of the session, and the first waits for what launched it.
         """
         strand, began_ps = _Strand(own=launched_by), base_ps
         for row in around.rows("requests"):
@@ -380,13 +362,7 @@ def _request(row: Row, default: str, unit: int) -> _Request:
 
 
 class _Graph:
-    """The requests of a line, as a graph.
-
-    Args:
-        line: of the session.
-        requests: `[N]`.
-        unit: tokens of a unit; 0: nothing is known of texts.
-    """
+    """The requests of a line, as a graph; `unit` is tokens of a unit, 0: nothing is known of texts."""
 
     def __init__(self, line: int, requests: Sequence[_Request], unit: int) -> None:
         self._line, self._requests, self._unit = line, requests, unit

@@ -1,11 +1,8 @@
-"""Sessions as graphs: requests that wait for the ends of others, or for so many tokens of their answers.
+"""Sessions: a line of T turns, each of which waits for the one before it, or a graph of N requests.
 
-Sessions: a line of turns, each of which waits for the one before it.
-
-Letters: T turns of a session.
-
-A request arrives `wait_ps` after the last thing that it waits for. So a session may spawn requests that run side by
-side, join them, wait for a tool, and branch off an answer that goes on. Letters: N requests of a session.
+A request of a graph arrives `wait_ps` after the last thing that it waits for: ends of others, or so many tokens of
+their answers. So a session may spawn requests that run side by side, join them, wait for a tool, and branch off an
+answer that goes on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

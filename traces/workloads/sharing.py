@@ -113,12 +113,7 @@ class SessionKind(Protocol):
 
 
 class GrowingLine:
-    """The rest of a session; implements `Turns`. Units of its text are numbered one after another.
-
-    Args:
-        drawn: the session.
-        turn: number of the next request, from 0.
-    """
+    """The rest of a session, from a turn on; implements `Turns`. Units of its text are numbered one after another."""
 
     __slots__ = ("_drawn", "_turn")
 
@@ -140,15 +135,8 @@ class GrowingLine:
 class DrawnLine:
     """A session; changes no more.
 
-    Args:
-        place: which.
-        shared_tokens: with which the prompts of all sessions begin.
-        new_tokens: `[T]` that each request reads and none before it had, beside the shared ones.
-        output_tokens: `[T]`.
-        waits_ps: `[T - 1]` from the end of each request to the next.
-
-    Raises:
-        ArgumentError: see `Place.check_units`.
+    Prompts begin with `shared_tokens` that all sessions share; each of T requests reads `[T]` new tokens beside all
+    before, and answers `[T]`; `[T - 1]` waits go from the end of each request to the next.
     """
 
     __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
@@ -502,16 +490,7 @@ _KNOWN = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.i
 
 
 def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
-    """Read the text of a generator of sessions.
-
-    Args:
-        text: `KIND:KEY=VALUE,...`.
-        rate: sessions per second, where the text names none.
-        seed: of what is drawn.
-
-    Raises:
-        ArgumentError: an unknown key, one given twice or missing, or a value out of its range.
-    """
+    """Read the text of a generator of sessions; `rate` is sessions per second, where the text names none."""
     given = Given(text, _KNOWN)
     kind, options = given.kind, given.options
     needs, _, make = _KINDS[kind]
