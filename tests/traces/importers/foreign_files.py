@@ -380,16 +380,17 @@ def write_text(path, *lines):
     return path
 
 
+def write(path, *lines):
+    """A file of lines of text, or of objects."""
+    return (write_text if isinstance(lines[0], str) else write_lines)(path, *lines)
+
+
 # What files do not say themselves, by format.
+OF_A_WINDOW = ("llamacpp-timings", "llamacpp-log", "sglang-bench")
+OF_A_LOAD = ("vllm-log", "llamacpp-metrics", "sglang-log", "trtllm-iterations", "acceptance-by-k")
 STATED = {
-    "llamacpp-timings": {"windows": {"drafter": 4}},
-    "llamacpp-log": {"windows": {"drafter": 4}},
-    "sglang-bench": {"windows": {"drafter": 4}},
-    "vllm-log": {"load": Load(requests=3, output_tokens=20)},
-    "llamacpp-metrics": {"load": Load(requests=3, output_tokens=20)},
-    "sglang-log": {"load": Load(requests=3, output_tokens=20)},
-    "trtllm-iterations": {"load": Load(requests=3, output_tokens=20)},
-    "acceptance-by-k": {"load": Load(requests=3, output_tokens=20)},
+    **dict.fromkeys(OF_A_WINDOW, {"windows": {"drafter": 4}}),
+    **dict.fromkeys(OF_A_LOAD, {"load": Load(requests=3, output_tokens=20)}),
 }
 
 
@@ -398,65 +399,30 @@ def one_file_each(folder):
     plain = [answer(1, [1] * 9, [1] * 4, method="vanilla"), answer(2, [1] * 6, method="vanilla", category="qa")]
     sps = [answer(1, [3, 1, 5], [2, 2]), answer(2, [4, 2], category="qa")]
     turns = ([6, 0, 2], [3])
-    return {
-        "spec-bench": [write_lines(folder / "plain.jsonl", *plain), write_lines(folder / "sps.jsonl", *sps)],
-        "eagle-timed": [
-            write_lines(folder / "toy_ea_info.jsonl", timing(*turns), timing([1, 1])),
-            write_lines(folder / "toy_ea.jsonl", timed_answer(1, *turns), timed_answer(2, [1, 1])),
-        ],
-        "vllm-detailed": [
-            write_lines(folder / "vllm.jsonl", response("a", [2, 0, 1], [3, 3, 3]), response("b", [1], [2]))
-        ],
-        "positions": [
-            write_lines(
-                folder / "pos.jsonl", positions("a", draft=[3, 2, 1, 1], mid=[1, 1, 2, 1]), positions("b", draft=[1])
-            )
-        ],
-        "frontier": [
-            write_lines(folder / "frontier.json", frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]}))
-        ],
-        "vllm-summary": [
-            write_lines(
-                folder / "summary.jsonl", plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])
-            )
-        ],
-        "sglang-meta": [
-            write_lines(folder / "sglang.jsonl", sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9))
-        ],
-        "trtllm": [write_lines(folder / "trt.jsonl", trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1]))],
-        "llamacpp-timings": [
-            write_lines(folder / "llama.jsonl", timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0))
-        ],
-        "llamacpp-log": [
-            write_text(folder / "llama.log", *llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5))
-        ],
-        "vllm-metrics": [write_text(folder / "metrics.prom", *counters(100, [70, 50], requests=4, tokens=220))],
-        "llamacpp-metrics": [write_text(folder / "llama.prom", *llamacpp_counters(100, [70, 50]))],
-        "trtllm-metrics": [
-            write_text(folder / "trt.prom", *trtllm_counters([100, 90], [70, 50], by_place=True)),
-        ],
-        "sglang-metrics": [write_text(folder / "sglang.prom", *sglang_counters(2.5, steps=100))],
-        "vllm-log": [
-            write_text(
-                folder / "vllm.log", "INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)
-            )
-        ],
-        "vllm-bench": [write_lines(folder / "bench.json", vllm_bench([0.7, 0.5, 0.4]))],
-        "sglang-bench": [write_lines(folder / "sgbench.jsonl", sglang_bench(2.5))],
-        "sglang-log": [write_text(folder / "sg.log", decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2))],
-        "trtllm-iterations": [
-            write_lines(folder / "iters.jsonl", iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8))
-        ],
-        "aiperf": [
-            write_lines(
-                folder / "profile_export.jsonl", aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)
-            )
-        ],
-        "guidellm": [
-            write_lines(
-                folder / "guide.json",
-                guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]), plain_response("p")),
-            )
-        ],
-        "acceptance-by-k": [write_lines(folder / "golden.json", {"1": 1.78, "2": 2.38, "3": 2.83})],
-    }
+    contents = {
+        "spec-bench": {"plain.jsonl": plain, "sps.jsonl": sps},
+        "eagle-timed": {"toy_ea_info.jsonl": [timing(*turns), timing([1, 1])],
+                        "toy_ea.jsonl": [timed_answer(1, *turns), timed_answer(2, [1, 1])]},
+        "vllm-detailed": {"vllm.jsonl": [response("a", [2, 0, 1], [3, 3, 3]), response("b", [1], [2])]},
+        "positions": {"pos.jsonl": [positions("a", draft=[3, 2, 1, 1], mid=[1, 1, 2, 1]), positions("b", draft=[1])]},
+        "frontier": {"frontier.json": [frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]})]},
+        "vllm-summary": {"summary.jsonl": [plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])]},
+        "sglang-meta": {"sglang.jsonl": [sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9)]},
+        "trtllm": {"trt.jsonl": [trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1])]},
+        "llamacpp-timings": {"llama.jsonl": [timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0)]},
+        "llamacpp-log": {"llama.log": [*llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5)]},
+        "vllm-metrics": {"metrics.prom": counters(100, [70, 50], requests=4, tokens=220)},
+        "llamacpp-metrics": {"llama.prom": llamacpp_counters(100, [70, 50])},
+        "trtllm-metrics": {"trt.prom": trtllm_counters([100, 90], [70, 50], by_place=True)},
+        "sglang-metrics": {"sglang.prom": sglang_counters(2.5, steps=100)},
+        "vllm-log": {"vllm.log": ["INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)]},
+        "vllm-bench": {"bench.json": [vllm_bench([0.7, 0.5, 0.4])]},
+        "sglang-bench": {"sgbench.jsonl": [sglang_bench(2.5)]},
+        "sglang-log": {"sg.log": [decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2)]},
+        "trtllm-iterations": {"iters.jsonl": [iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8)]},
+        "aiperf": {"profile_export.jsonl": [aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)]},
+        "guidellm": {"guide.json": [guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]),
+                                             plain_response("p"))]},
+        "acceptance-by-k": {"golden.json": [{"1": 1.78, "2": 2.38, "3": 2.83}]},
+    }  # fmt: skip
+    return {name: [write(folder / file, *lines) for file, lines in files.items()] for name, files in contents.items()}
