@@ -389,8 +389,8 @@ def write(path, *lines):
 OF_A_WINDOW = ("llamacpp-timings", "llamacpp-log", "sglang-bench")
 OF_A_LOAD = ("vllm-log", "llamacpp-metrics", "sglang-log", "trtllm-iterations", "acceptance-by-k")
 STATED = {
-    **dict.fromkeys(OF_A_WINDOW, {"windows": {"drafter": 4}}),
-    **dict.fromkeys(OF_A_LOAD, {"load": Load(requests=3, output_tokens=20)}),
+    **{key: {"windows": {"drafter": 4}} for key in OF_A_WINDOW},
+    **{key: {"load": Load(requests=3, output_tokens=20)} for key in OF_A_LOAD},
 }
 
 
