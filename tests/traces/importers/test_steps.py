@@ -178,9 +178,9 @@ def test_steps_and_tokens_alone_give_rounds_with_that_mean(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", line, answer(2, [4, 2], method="medusa", accept_lengths=None))
     trace = read("auto", path, windows={"medusa": 5})
     assert (trace.meta.source, trace.meta.form) == ("spec-bench", "request means")
-    for request, (steps, tokens) in zip(trace.requests, [(3, 9), (4, 9), (2, 6)], strict=True):
+    for request, (count, tokens) in zip(trace.requests, [(3, 9), (4, 9), (2, 6)], strict=True):
         rounds = request.rounds["medusa"]
-        assert (len(rounds.start), rounds.accepted.sum(), rounds.start[0]) == (steps, tokens - steps, 1)
+        assert (len(rounds.start), rounds.accepted.sum(), rounds.start[0]) == (count, tokens - count, 1)
         assert request.num_tokens["medusa"] in (tokens, tokens + 1)  # a last step that gave one token has it
         assert rounds.placed.all()
 

@@ -1,8 +1,10 @@
-"""Scaling and truncation: only as asked for, exact, counted, and the same at every reading."""
+"""Scaling and truncation, only as asked for, exact and counted; what a workload holds; memory that follows no file."""
 
 import json
+import tracemalloc
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -172,3 +174,115 @@ def test_options_out_of_range(tmp_path, more, told):
     with pytest.raises(ArgumentError) as error:
         open_workload(path, **more)
     assert str(error.value).startswith(told)
+
+
+# -- what is counted of a workload is what is in it
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_counts_are_those_of_the_requests(tmp_path, name):
+    workload = open_workload(write(tmp_path, SOUND[name]))
+    found, summary = all_of(workload), summary_of(workload)
+    assert summary.num_requests == len(found)
+    assert summary.num_arrivals == len(list(workload))
+    prompts = [one.prompt_tokens for one in found]
+    assert (summary.total_prompt_tokens, summary.prompt_tokens.max) == (sum(prompts), max(prompts))
+    assert summary.prompt_tokens.p90 == pytest.approx(np.percentile(prompts, 90))
+    assert summary.output_tokens.mean == pytest.approx(np.mean([one.output_tokens for one in found]))
+
+
+def test_rate_and_burstiness_are_of_the_gaps(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, AZURE)))
+    assert summary.span_s == pytest.approx(0.052)
+    assert summary.rate == pytest.approx(2 / 0.052)
+    assert summary.gap_cv == pytest.approx(1)  # of 0.052 and 0
+
+
+def test_shared_prefixes_are_leading_blocks_that_were_there(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, MOONCAKE)))
+    assert (summary.asked_blocks, summary.shared_blocks, summary.shared_tokens) == (7, 3, 512 + 1024)
+    assert summary.shared_share == pytest.approx((512 + 1024) / (1025 + 512 + 1500))
+
+
+def test_sessions_and_waits(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, AGENTS)))
+    assert (summary.num_arrivals, summary.num_sessions, summary.session_requests) == (2, 1, 5)
+    assert summary.rate is None
+    assert summary.wait_s.max == 13.5
+
+
+def test_an_id_that_two_requests_have_is_told(tmp_path):
+    row = {"request_id": "same", "arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
+    workload = open_workload(write(tmp_path, lines(row, row | {"request_id": "other"}, row)))
+    with pytest.raises(
+        TraceFormatError,
+        match=r"load: line 3: request_id: must be unique in the workload, and is that of .*load: line 1, got 'same'",
+    ):
+        summary_of(workload)
+
+
+def test_ids_of_turns_and_of_other_sessions_are_told_with_their_lines(tmp_path):
+    row = {"arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
+    turns = [{"wait_s": 1, "prompt_tokens": 2, "output_tokens": 1, "request_id": "b"}]
+    path = write(tmp_path, lines(row | {"request_id": "b"}, row | {"request_id": "a", "turns": turns}))
+    with pytest.raises(TraceFormatError, match=r"load: line 2: request_id: .*, and is that of .*load: line 1, got 'b'"):
+        summary_of(open_workload(path))
+
+
+def test_turns_whose_prompts_are_cut_to_one_text_are_told(tmp_path):
+    turns = [{"wait_s": 1, "prompt_tokens": tokens, "output_tokens": 1} for tokens in (30, 60)]
+    row = {"arrives_s": 0, "prompt_tokens": 20, "output_tokens": 1, "turns": turns}
+    workload = open_workload(write(tmp_path, lines(row)), max_prompt_tokens=25)
+    summary_of(workload)
+    assert (
+        "prompts of later turns cut to 25 tokens: turns of a session then have one text, which a prefix cache finds: 2"
+        in (workload.about.notes)
+    )
+    summary_of(whole := open_workload(write(tmp_path, lines(row)), max_prompt_tokens=60))
+    assert not any("later turns" in note for note in whole.about.notes)
+
+
+# -- memory does not follow the length of a file, however it is read
+
+
+ROWS = 6_000
+MOST_BYTES = 1_000_000  # a buffer of the file, a row, an arrival
+
+
+def vidur(path, count):
+    with path.open("w") as file:
+        file.write("arrived_at,num_prefill_tokens,num_decode_tokens\n")
+        file.writelines(f"{number / 8},{number % 999 + 1},{number % 77 + 1}\n" for number in range(count))
+
+
+def own(path, count):
+    with path.open("w") as file:
+        file.writelines(
+            f'{{"arrives_s": {number / 8}, "prompt_tokens": {number % 999 + 1}, "output_tokens": 9}}\n'
+            for number in range(count)
+        )
+
+
+@pytest.mark.parametrize("make", [vidur, own])
+@pytest.mark.parametrize("more", [{}, {"rate": 3.0}])
+def test_a_file_is_read_as_it_is_needed(tmp_path, make, more):
+    make(tmp_path / "load", ROWS)
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in open_workload(tmp_path / "load", **more))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == ROWS
+    assert peak < MOST_BYTES
+
+
+def test_a_generator_draws_as_it_is_asked():
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in open_workload(f"poisson:rate=4,requests={ROWS},prompt=1..9,output=geometric:5"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == ROWS
+    assert peak < MOST_BYTES
