@@ -330,12 +330,7 @@ def read_recording(format_name: str, files: Sequence[Path], options: ImportOptio
 
 
 def import_recording(
-    format_name: str,
-    files: Sequence[Path],
-    out: Path,
-    options: ImportOptions | None = None,
-    *,
-    watch: Watch = iter,
+    format_name: str, files: Sequence[Path], out: Path, options: ImportOptions | None = None, *, watch: Watch = iter
 ) -> RoundsMeta:
     """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
 
