@@ -31,7 +31,6 @@ from .format import Format, described
 from .reading import Fields, text_lines
 from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
-    Lengths,
     StatedLog,
     drafting_share,
     even_lengths,
@@ -347,32 +346,12 @@ class Speculation:
         return int(text)
 
     @property
-    def tokens(self) -> float | None:
-        """Tokens of answers."""
-        return self.total(self._engine.tokens)
-
-    @property
-    def prompts(self) -> float | None:
-        """Tokens of prompts."""
-        return self.total(self._engine.prompts)
-
-    @property
-    def requests(self) -> float | None:
-        """Requests that were answered: those that were aborted or failed are none."""
-        return None if (found := self._by_reason()) is None else sum(found[0].values())
-
-    @property
-    def unanswered(self) -> float:
-        """Requests that ended without being answered."""
-        return 0.0 if (found := self._by_reason()) is None else sum(found[1].values())
-
-    def _by_reason(self) -> tuple[dict[str, float], dict[str, float]] | None:
+    def requests(self) -> tuple[float | None, float]:
+        """(requests that were answered, None where nothing counts them; those that were aborted or failed)."""
         name = self._engine.requests
         found = self._scrapes.counted(name, by=_REASON, summed=self._engine.summed) if name else {}
-        if not found:
-            return None
-        ended = {reason: count for reason, count in found.items() if reason in _NO_ANSWERS}
-        return {reason: count for reason, count in found.items() if reason not in ended}, ended
+        ended = sum(count for reason, count in found.items() if reason in _NO_ANSWERS)
+        return (sum(found.values()) - ended if found else None), ended
 
     @property
     def counted_length(self) -> float | None:
@@ -380,10 +359,8 @@ class Speculation:
 
         The prefill gives the first token of each answer.
         """
-        steps = self.total(self._engine.verified)
-        if not steps or self.tokens is None or self.requests is None:
-            return None
-        return (self.tokens - self.requests) / steps
+        steps, tokens, (requests, _) = self.total(self._engine.verified), self.total(self._engine.tokens), self.requests
+        return None if not steps or tokens is None or requests is None else (tokens - requests) / steps
 
     @property
     def shown_length(self) -> float | None:
@@ -391,15 +368,9 @@ class Speculation:
         shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
         values = sorted({one.value for one in shown})
         if len(values) > 1:
-            raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", self._gauges(shown))
+            told = _gauges([f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)])
+            raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", told)
         return values[0] if values and values[0] > 0 else None
-
-    def _gauges(self, shown: Sequence[Sample]) -> str:
-        """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
-        values = [f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)]
-        many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
-        listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
-        return f"{many} gauges, {listed}"
 
     @property
     def depth(self) -> int | None:
@@ -412,6 +383,13 @@ class Speculation:
             if len(values) == 1 and (depth := round(values.pop()) - more) >= 1:
                 return depth
         return None
+
+
+def _gauges(values: Sequence[str]) -> str:
+    """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
+    many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
+    listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
+    return f"{many} gauges, {listed}"
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"
@@ -434,8 +412,11 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         pages = [page_of(text_lines(path), [engine]) for path in files]
         scrapes, fields = Scrapes(pages), log.fields
         found = Speculation(scrapes, engine)
-        _remark(ongoing, scrapes, pages, found)
-        lengths = _lengths(fields, found)
+        answered, unanswered = found.requests
+        _remark(ongoing, scrapes, pages, unanswered)
+        counts = (answered, found.total(engine.tokens), found.total(engine.prompts))
+        requests, tokens, prompts = (round(count or 0.0) for count in counts)
+        lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None
         near = sorted({name for page in pages for name in page.others})
         rates = _rates(ongoing, fields, engine, found, near)
         if rates is not None:
@@ -451,22 +432,14 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
     return read
 
 
-def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], found: Speculation) -> None:
+def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswered: float) -> None:
     if len(scrapes) > 1:
         ongoing.findings.remark(_PAGES.format(len(scrapes)))
     models = sorted({model for page in pages for model in page.models})
     if len(models) > 1:
         ongoing.findings.remark(_MODELS.format(len(models), ", ".join(models)))
-    if found.unanswered:
-        ongoing.findings.remark(_UNANSWERED.format(round(found.unanswered)))
-
-
-def _lengths(fields: Fields, found: Speculation) -> Lengths | None:
-    """The requests that the pages count, None if they count none."""
-    requests, tokens, prompts = (round(count or 0.0) for count in (found.requests, found.tokens, found.prompts))
-    if not requests or not tokens:
-        return None
-    return even_lengths(fields, requests, tokens, prompts)
+    if unanswered:
+        ongoing.findings.remark(_UNANSWERED.format(round(unanswered)))
 
 
 def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:

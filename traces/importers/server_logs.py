@@ -41,7 +41,7 @@ positions that drafts of both depths have, that of the line before it and its ow
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,29 +135,20 @@ class _Told:
         return int(self.counts.get("draft_n", 0)), int(self.counts.get("draft_n_accepted", 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Totals:
-    """Statistics: requests begun, rounds that drafted, and tokens."""
-
-    begun: int = 0
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def less(self, other: "_Totals") -> "_Totals":
-        return _Totals(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+# Of statistics: requests begun, rounds that drafted, and tokens.
+_COUNTED = ("begun", "drafts", "drafted", "accepted")
 
 
 class _Statistics:
     """Tells what each request added to counts that run since the server started. Final."""
 
     def __init__(self) -> None:
-        self._methods: dict[str, _Totals] = {}
+        self._methods: dict[str, dict[str, int]] = {}
         self._of: _Told | None = None  # whose lines are read
-        self._before: _Totals | None = None  # at the end of the request before
+        self._before: dict[str, int] | None = None  # at the end of the request before
         self._ended = 0
         self._slots: set[str] = set()
-        self._unplaced: list[tuple[tuple[int, int], _Totals]] = []
+        self._unplaced: list[tuple[tuple[int, int], dict[str, int]]] = []
 
     def take(self, told: _Told, slot: str, found: re.Match[str]) -> None:
         """Take a line that stands at the end of a request."""
@@ -165,9 +156,9 @@ class _Statistics:
             self.settle()
         self._of = told
         self._slots.add(slot)
-        counts = {name: int(found[name] or 0) for name in ("begun", "drafts", "drafted", "accepted")}
-        now, before = _Totals(**counts), self._methods.get(found["method"], _Totals())
-        if now.begun < before.begun or now.drafted < before.drafted:  # the server was started anew
+        now = {name: int(found[name] or 0) for name in _COUNTED}
+        before = self._methods.get(found["method"], dict.fromkeys(_COUNTED, 0))
+        if now["begun"] < before["begun"] or now["drafted"] < before["drafted"]:  # the server was started anew
             self._methods, self._before, self._ended = {}, None, 0
         self._methods[found["method"]] = now
 
@@ -178,30 +169,25 @@ class _Statistics:
             return
         self._ended += 1
         each = self._methods.values()
-        now = _Totals(
-            begun=max(one.begun for one in each),
-            drafts=sum(one.drafts for one in each),
-            drafted=sum(one.drafted for one in each),
-            accepted=sum(one.accepted for one in each),
-        )
-        before = _Totals() if self._before is None and now.begun == 1 else self._before
+        now = {name: (max if name == "begun" else sum)(one[name] for one in each) for name in _COUNTED}
+        before = dict.fromkeys(_COUNTED, 0) if self._before is None and now["begun"] == 1 else self._before
         self._before = now
         if before is None:  # the log begins later than the server
             return
-        more = now.less(before)
-        one_by_one = len(self._slots) == 1 or now.begun == self._ended
-        if more.begun != 1 or not one_by_one:
+        more = {name: now[name] - before[name] for name in _COUNTED}
+        one_by_one = len(self._slots) == 1 or now["begun"] == self._ended
+        if more["begun"] != 1 or not one_by_one:
             self._unplaced.append((told.own, more))
             return
-        told.drafts = more.drafts or None
-        if (more.drafted, more.accepted) != told.own:
-            told.counts |= {"draft_n": more.drafted, "draft_n_accepted": more.accepted}
+        told.drafts = more["drafts"] or None
+        if (more["drafted"], more["accepted"]) != told.own:
+            told.counts |= {"draft_n": more["drafted"], "draft_n_accepted": more["accepted"]}
             told.second = True
 
     def check(self, place: str) -> None:
         """Raise TraceFormatError where requests say that nothing was refused, and statistics of several otherwise."""
         drafted, accepted = (sum(own[part] for own, _ in self._unplaced) for part in (0, 1))
-        counted = sum(more.drafted for _, more in self._unplaced), sum(more.accepted for _, more in self._unplaced)
+        counted = [sum(more[name] for _, more in self._unplaced) for name in ("drafted", "accepted")]
         if drafted and drafted == accepted and counted[1] < counted[0]:
             rule = (
                 "must not be all that was drafted where statistics know of refusals; requests ran at once, so that "

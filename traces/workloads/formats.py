@@ -6,7 +6,7 @@ bench serve --save-detailed`, one object with the lengths and starts of all requ
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
@@ -176,6 +176,7 @@ class Table:
     times: str = "seconds"  # what a time is, in words
     # whether times are of a clock, so that the first row's is the start; else they count from the start
     clock: bool = False
+    notes: tuple[str, ...] = ()  # what a reader has to know
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -186,38 +187,6 @@ class Table:
     def known(self) -> tuple[str, ...]:
         """Columns that may be there."""
         return (*self.needed, *filter(None, [self.total, self.one]), *self.others)
-
-
-AZURE = Table(
-    arrives="TIMESTAMP",
-    prompt="ContextTokens",
-    output="GeneratedTokens",
-    ps=ps_of_moment,
-    times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
-    clock=True,
-)
-VIDUR = Table(
-    arrives="arrived_at",
-    prompt="num_prefill_tokens",
-    output="num_decode_tokens",
-    total="num_total_tokens",
-    others=("pd_ratio",),
-)
-BURSTGPT = Table(
-    arrives="Timestamp",
-    prompt="Request tokens",
-    output="Response tokens",
-    total="Total tokens",
-    others=("Session ID", "Elapsed time", "Model", "Log Type"),
-    clock=True,
-)
-SPLITWISE = Table(
-    arrives="arrival_timestamp",
-    prompt="prompt_size",
-    output="token_size",
-    one="batch_size",
-    others=("request_id", "request_type", "application_id"),
-)
 
 
 def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -313,33 +282,53 @@ def _check_total(table: Table, reading: Reading, line: int, text: str, wanted: i
         raise TraceFormatError(reading.place(line), table.total, rule, text)
 
 
-TABLE_FORMATS = (
-    WorkloadFormat(
-        name="azure",
-        keys=AZURE.needed,
-        sees=lambda columns: bool({AZURE.prompt, AZURE.output} & columns),
-        read=partial(read_table, AZURE),
+def _any_of(needed: Sequence[str], columns: frozenset[str]) -> bool:
+    return not columns.isdisjoint(needed)
+
+
+_TABLES = {
+    "azure": Table(
+        arrives="TIMESTAMP",
+        prompt="ContextTokens",
+        output="GeneratedTokens",
+        ps=ps_of_moment,
+        times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
+        clock=True,
     ),
-    WorkloadFormat(
-        name="vidur",
-        keys=VIDUR.needed,
-        sees=lambda columns: bool({VIDUR.prompt, VIDUR.output} & columns),
-        read=partial(read_table, VIDUR),
+    "vidur": Table(
+        arrives="arrived_at",
+        prompt="num_prefill_tokens",
+        output="num_decode_tokens",
+        total="num_total_tokens",
+        others=("pd_ratio",),
     ),
-    WorkloadFormat(
-        name="burstgpt",
-        keys=BURSTGPT.needed,
-        sees=lambda columns: bool({BURSTGPT.prompt, BURSTGPT.output} & columns),
-        read=partial(read_table, BURSTGPT),
+    "burstgpt": Table(
+        arrives="Timestamp",
+        prompt="Request tokens",
+        output="Response tokens",
+        total="Total tokens",
+        others=("Session ID", "Elapsed time", "Model", "Log Type"),
+        clock=True,
         notes=("Session ID, Elapsed time, Model and Log Type are not used: each request arrives at its own time",),
     ),
-    WorkloadFormat(
-        name="splitwise",
-        keys=SPLITWISE.needed,
-        sees=lambda columns: bool({SPLITWISE.prompt, SPLITWISE.output} & columns),
-        read=partial(read_table, SPLITWISE),
+    "splitwise": Table(
+        arrives="arrival_timestamp",
+        prompt="prompt_size",
+        output="token_size",
+        one="batch_size",
+        others=("request_id", "request_type", "application_id"),
         notes=("request_id, request_type and application_id are not used: each request arrives at its own time",),
     ),
+}
+TABLE_FORMATS = tuple(
+    WorkloadFormat(
+        name=name,
+        keys=table.needed,
+        sees=partial(_any_of, table.needed[1:]),
+        read=partial(read_table, table),
+        notes=table.notes,
+    )
+    for name, table in _TABLES.items()
 )
 
 
