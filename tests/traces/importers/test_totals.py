@@ -289,26 +289,6 @@ def test_a_block_says_what_the_file_of_its_run_says(read, refusal, tmp_path, nam
         assert sum(request.num_tokens["drafter"] for request in chosen.requests) == tokens
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("Position 1", "Position 2", "line 18: Position 2: must follow in order, as Position 1"),
-        ("Position 1", "Position one", "Position one: must be one of Successful requests, "),
-        ("Drafts: ", "Draftss: ", "Draftss: must be one of"),
-        ("Draft tokens: ", "Drafts: ", "Drafts: must stand once in a block"),
-        ("70.00", "many", "Position 0: must be a number, got 'many'"),
-        ("70.00", "nan", "must be a number in [0, 1], got nan"),
-        ("40.00", "90.00", "must not exceed the rate before it"),
-        ("Drafts:          ", "Drafts of 3 ", "line 13: line: must be a name and a number, as in a block of results"),
-        (PRINTED_VLLM[PRINTED_VLLM.index("  Position 0") :], "", "acceptance_rates: must be there"),
-        ("requests:                     4", "requests:                     -4", "completed: must be a whole number"),
-    ],
-)
-def test_what_a_block_should_not_say_is_refused(refusal, tmp_path, old, new, told):
-    assert old in PRINTED_VLLM
-    assert told in refusal("vllm-bench", write_text(tmp_path / "x.txt", PRINTED_VLLM.replace(old, new)))
-
-
 def test_of_several_results_one_is_chosen_by_its_line(read, tmp_path):
     both, options = (sglang_bench(2.9, completed=1), sglang_bench(2.1, completed=5)), {"windows": {"drafter": 4}}
     path = write_lines(tmp_path / "two.jsonl", *both)

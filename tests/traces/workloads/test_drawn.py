@@ -116,45 +116,10 @@ def test_bursts_are_no_later_for_being_cut():
     assert all(one <= other for one, other in pairwise(times))
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (f"poisson:rate=0,requests=5,{LENGTHS}", "rate of poisson must be in [1e-9, 1e9], got 0.0"),
-        (f"poisson:rate=x,requests=5,{LENGTHS}", "rate of poisson must be a number in [1e-9, 1e9], got 'x'"),
-        (f"poisson:rate=-1,requests=5,{LENGTHS}", "rate of poisson must be a number in [1e-9, 1e9], got '-1'"),
-        (f"poisson:requests=5,{LENGTHS}", "poisson must have a rate, in its text or as `rate`, got none"),
-        (f"poisson:rate=1,{LENGTHS}", "poisson must have requests or seconds, so that it ends, got 'rate=1,"),
-        (f"poisson:rate=1,requests=1.5,{LENGTHS}", "requests of poisson must be a whole number, got '1.5'"),
-        (f"poisson:rate=1,requests=0,{LENGTHS}", "requests of poisson must be in [1, 10000000], got 0.0"),
-        (f"poisson:rate=1,rate=1,requests=5,{LENGTHS}", "poisson must have rate once, got 'rate=1'"),
-        (f"poisson:rate=1,cv=1,requests=5,{LENGTHS}",
-         "poisson must have options that it takes (known are rate, requests, seconds, prompt, "),
-        (f"gamma:rate=1,requests=5,{LENGTHS}",
-         "gamma must have cv, the coefficient of variation of its gaps, got none"),
-        (f"diurnal:rate=1,depth=2,requests=5,{LENGTHS}", "depth of diurnal must be in [0, 1], got 2.0"),
-        ("poisson:rate=1,requests=5,prompt=0,output=1", "prompt of poisson must be N, A..B, geometric:MEAN or "),
-        ("poisson:rate=1,requests=5,prompt=9..3,output=1", "prompt of poisson must be N, A..B, geometric:MEAN or "),
-        ("poisson:rate=1,requests=5,prompt=9",
-         "output must be in 'poisson:rate=1,requests=5,prompt=9' where no recording"),
-        ("poison:rate=1",
-         "`workload` must be a file, or a generator and a colon (did you mean poisson?), got 'poison:rate=1'"),
-        ("poisson:", "poisson must have requests or seconds, so that it ends, got ''"),
-    ],
-)  # fmt: skip
-def test_texts_that_say_something_else(text, told):
-    with pytest.raises(ArgumentError) as error:
-        open_workload(text)
-    assert str(error.value).startswith(told)
-
-
-def test_more_that_is_refused():
+def test_a_tag_that_no_request_has_is_refused():
     recording = open_recording(shipped("recordings", "pico.trace"))
     with pytest.raises(ArgumentError, match="tag must be of the requests of pico, got 'none'"):
         open_workload("poisson:rate=1,requests=5,tag=none", lengths_from=recording)
-    with pytest.raises(ArgumentError, match="`rate` must be given once"):
-        open_workload(f"poisson:rate=1,requests=5,{LENGTHS}", rate=2)
-    with pytest.raises(ArgumentError, match="`zero_tokens` is for files, got 'drop'"):
-        open_workload(f"poisson:rate=1,requests=5,{LENGTHS}", zero_tokens="drop")
 
 
 # -- sessions: what their requests read, write and share, and in which order they come
@@ -266,40 +231,6 @@ def test_it_is_known_how_many_come(limit):
 def test_a_graph_is_not_written_as_a_line():
     with pytest.raises(ArgumentError, match="must be of sessions that are lines of turns"):
         list(lines_of_workload(open_workload(TEXTS["tree-rollouts"])))
-
-
-@pytest.mark.parametrize("cut", [{"max_output_tokens": 39}, {"max_output_tokens": 1}])
-def test_an_answer_is_not_cut_above_the_depth_at_which_it_branches(cut):
-    with pytest.raises(ValueError, match="max_output_tokens: must leave the 40 tokens of request 1 that others go on"):
-        plain(sessions_of(TEXTS["tree-rollouts"], **cut))
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("tree-rollouts:sessions=1,prompt=5,output=9", "tree-rollouts must have branch, prompt, output, got no branch"),
-        ("tree-rollouts:branch=0@0,sessions=1,prompt=5,output=9",
-         "branch of tree-rollouts must have at least 1 path at each depth, got 0@0"),
-        ("tree-rollouts:branch=2@9,sessions=1,prompt=5,output=9", "output of tree-rollouts must be above the depth 9"),
-        ("tree-rollouts:branch=2@9,sessions=1,prompt=5,output=geometric:99", "must be above the depth 9"),
-        ("tree-rollouts:branch=2@4/2@4,sessions=1,prompt=5,output=9", "must have ascending depths"),
-        ("tree-rollouts:branch=2@-1,sessions=1,prompt=5,output=9", "must be N@DEPTH"),
-        ("tree-rollouts:branch=101@0/100@1,sessions=1,prompt=5,output=9",
-         "branch of tree-rollouts must make at most 10,000"),
-        ("tree-rollouts:branch=2@0,prompt=5,output=9", "must have sessions, or seconds and a rate"),
-        ("react:steps=0,prompt=5,output=9,observation=3,sessions=1", "steps of react must be N, A..B"),
-        ("react:steps=2,prompt=5,output=9,sessions=1", "got no observation in"),
-        ("rewoo:steps=2,prompt=5,output=9,observation=3,sessions=1,wait=-1", "wait of rewoo must be SECONDS or"),
-        ("shared-workers:workers=0,rounds=1,prompt=5,output=9,sessions=1", "workers of shared-workers must be in"),
-        ("persistent-agent:turns=2,prompt=5,output=9,sessions=0", "sessions of persistent-agent must be in"),
-        ("persistent-agent:turns=2,prompt=5,output=9,sessions=1,unit=0", "unit of persistent-agent must be in"),
-        ("persistent-agent:turns=2,prompt=5,output=9,sessions=1,depth=0",
-         "persistent-agent must have options that it takes .known are rate"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_drawn_is_refused(text, told):
-    with pytest.raises(ArgumentError, match=told):
-        open_workload(text)
 
 
 # -- sizes that nobody can run are refused by a stated bound, before memory is taken: every key of every generator
