@@ -1,7 +1,7 @@
 """Files that are refused, a row of JSON each: what they hold, how they are read, and the one line that says why.
 
 A row has the `files` by name, or the text of a `workload`, `told`, and how they are read: `format` and `options` of an
-import, or else options of a workload. `python -m tests.traces.refused` writes what is told anew; look at what it changes.
+import, or else options of a workload. `python -m tests.traces.refused` writes anew what is told: look at what changes.
 """
 
 import json
