@@ -66,7 +66,9 @@ def chunk_of(data: str) -> Chunk:
         "accepted": timings.get("draft_n_accepted"),
     }
     counts: dict[str, Any] = {
-        name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
+        name: value
+        for name, value in told.items()
+        if type(value) is int and int(name == "prompt_tokens") <= value <= MOST_COUNT
     }
     odd = [name for name, value in told.items() if value is not None and name not in counts]
     drafted, accepted = (counts.get(name) for name in PAIR)
@@ -99,10 +101,6 @@ def _text(choice: dict[str, Any]) -> str:
 def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
     value = content.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def _is_count(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT
 
 
 _PS_PER_NS = 1000

@@ -136,11 +136,6 @@ class _Proposed(NamedTuple):
     longest: int | None  # most tokens that a step can have kept by the length of a histogram; None without any
 
 
-def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request an answer; a file is gone through twice, since only all of it shows the window."""
-    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
-
-
 def _proposed(path: Path) -> _Proposed:
     """Of a file that will be read again; what breaks a rule is left to whoever does."""
     refuse_pipe(path)
@@ -238,6 +233,11 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     if stated is None and window is not None and proposed.longest is not None and window > proposed.longest:
         raise meta.error("window", _UNSTATED.format(name, proposed.longest), f"{window} tokens proposed in a step")
     return counted
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """A file is gone through twice, since only all of it shows the window."""
+    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
 
 
 SGLANG_META = Format(**described("sglang-meta"), read=_read, sees=_sees_sglang)

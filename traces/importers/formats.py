@@ -267,7 +267,8 @@ def _telling(path: Path) -> Format | Fields:
     except TraceFormatError as error:
         if error.field != "JSON":
             raise
-        known = _format_of_lines(path)
+        refuse_pipe(path)
+        known = next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
         if known is None:
             raise unreadable(path, error) from None
         return known
@@ -278,11 +279,6 @@ def _telling(path: Path) -> Format | Fields:
         return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
     except TraceFormatError:  # whoever reads the file says so, or skips it
         return first
-
-
-def _format_of_lines(path: Path) -> Format | None:
-    refuse_pipe(path)
-    return next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
 
 
 def _format_of(first: Fields) -> Format:

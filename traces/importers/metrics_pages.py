@@ -132,23 +132,18 @@ class Scrapes:
         not have the metric; series may differ in the labels `summed`, and are added. Raises TraceFormatError for a
         counter that went down or vanished, or series that differ in another label.
         """
-        series = [key for key in self._keys(name) if self._still_there(key)]
+        series = list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
+        for key in series:
+            if key not in self._last:
+                before = next(scrape[key] for scrape in reversed(self._scrapes) if key in scrape)
+                rule = f"must be there in the last page as in {before.place}: {_ANEW}"
+                raise TraceFormatError(before.place, _series(key), rule, "nothing")
         counts: dict[str, float] = {}
         for key in series:
             value = dict(key[1]).get(by, "")
             counts[value] = counts.get(value, 0.0) + self._increase(key)
         self._refuse_differing(series, {by, *summed})
         return counts
-
-    def _keys(self, name: str) -> list[Key]:
-        return list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
-
-    def _still_there(self, key: Key) -> bool:
-        if key not in self._last:
-            before = next(scrape[key] for scrape in reversed(self._scrapes) if key in scrape)
-            rule = f"must be there in the last page as in {before.place}: {_ANEW}"
-            raise TraceFormatError(before.place, _series(key), rule, "nothing")
-        return True
 
     def _increase(self, key: Key) -> float:
         seen = [scrape[key] for scrape in self._scrapes if key in scrape]
@@ -172,7 +167,8 @@ class Scrapes:
             if len(values) > 1:
                 allowed = ", ".join(sorted(may_differ - {""})) or "no label"
                 rule = f"must be series that differ in {allowed} only; others are not added: take those of one {name}"
-                raise TraceFormatError(self._last[series[0]].place, f"{series[0][0]}.{name}", rule, _listed(values))
+                told = ", ".join([*(value or "none" for value in values[:4]), *(["..."] if len(values) > 4 else [])])
+                raise TraceFormatError(self._last[series[0]].place, f"{series[0][0]}.{name}", rule, told)
 
 
 def _sample(place: str, name: str, line: str) -> Sample:
@@ -192,11 +188,6 @@ def _sample(place: str, name: str, line: str) -> Sample:
 def _series(key: Key) -> str:
     labels = ",".join(f'{name}="{value}"' for name, value in key[1])
     return f"{key[0]}{{{labels}}}" if labels else key[0]
-
-
-def _listed(values: Sequence[str]) -> str:
-    shown = [value or "none" for value in values[:4]]
-    return ", ".join([*shown, *(["..."] if len(values) > 4 else [])])
 
 
 _REASON = "finished_reason"

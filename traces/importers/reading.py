@@ -26,7 +26,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +63,12 @@ class Fields:
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
         """What to raise of a field that breaks `rule`."""
-        shown = _in_words(value) if isinstance(value, (dict, list)) else value
+        if isinstance(value, (dict, list)):
+            value = f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
         named = self.prefix + field
         if len(named) > _LONGEST_FIELD:  # keys of a file can be of any length
             named = f"{named[:_LONGEST_FIELD]}..."
-        return TraceFormatError(self.place, named, rule, shown)
+        return TraceFormatError(self.place, named, rule, value)
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string, or a whole number as one; `default` where the field is missing and there is one."""
@@ -107,7 +108,8 @@ class Fields:
     def counts(self, key: str, *, least: int) -> NDArray[np.int64]:
         """`[N]` whole numbers in [least, 2^31 - 1]."""
         values = self.sequence(key)
-        array = np.array(values, dtype=np.int64) if set(map(type, values)) <= {int} and _fit(values) else None
+        fits = set(map(type, values)) <= {int} and (not values or -MOST <= min(values) <= max(values) <= MOST)
+        array = np.array(values, dtype=np.int64) if fits else None
         if array is None or (len(array) and array.min() < least):
             place, wrong = next((i, v) for i, v in enumerate(values) if not _is_whole(v) or not least <= v <= MOST)
             raise self.error(f"{key}[{place}]", f"must be a whole number in [{least}, {MOST}]", wrong)
@@ -225,14 +227,6 @@ def by_request(
 
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _fit(values: list[int]) -> bool:
-    return not values or (min(values) >= -MOST and max(values) <= MOST)
-
-
-def _in_words(value: dict[str, Any] | list[Any]) -> str:
-    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -621,7 +615,6 @@ def _whole(place: str, response: dict[str, Any]) -> Fields:
 
 
 JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # and not a line of a log that begins with a time in brackets
-First = TypeVar("First")
 _MOST_TOLD = 8  # lines that an error lists
 
 
@@ -688,7 +681,9 @@ def peek_objects(path: Path) -> Iterator[Fields]:
     """The objects of a file that will be read again, at least one."""
     refuse_pipe(path)
     found = read_objects(path)
-    return chain([_first(path, found)], found)
+    for first in found:
+        return chain([first], found)
+    raise _nothing(path)
 
 
 def first_object(path: Path) -> Fields:
@@ -717,13 +712,6 @@ def _hint(found: JsonText) -> str:
     if found.last:
         return " (the file's last line: is it cut?)" if b"\n" not in found.text.rstrip() else " (is the file cut?)"
     return ""
-
-
-def _first(path: Path, found: Iterator[First]) -> First:
-    """What comes first of a file; raises TraceFormatError where nothing does."""
-    for one in found:
-        return one
-    raise _nothing(path)
 
 
 def _nothing(path: Path) -> TraceFormatError:

@@ -108,10 +108,6 @@ _KNOWN = re.compile(
 )
 
 
-def _sees_llamacpp_line(line: str) -> bool:
-    return any(pattern.search(line) for pattern in (_PROMPT, _ANSWER, _DRAFT, _STATISTICS))
-
-
 @dataclass(slots=True, kw_only=True)
 class _Told:
     """What lines told of one request so far."""
@@ -341,7 +337,11 @@ def _read_llamacpp(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRe
         ongoing.findings.note(_ALONE, answers["alone"])
 
 
-LLAMACPP_LOG = Format(**described("llamacpp-log"), read=_read_llamacpp, sees_line=_sees_llamacpp_line)
+LLAMACPP_LOG = Format(
+    **described("llamacpp-log"),
+    read=_read_llamacpp,
+    sees_line=lambda line: any(pattern.search(line) for pattern in (_PROMPT, _ANSWER, _DRAFT, _STATISTICS)),
+)
 
 
 _SGLANG_ROUNDING = 0.005  # lengths and rates are printed with two decimals
@@ -474,10 +474,6 @@ def _sees(found: Fields) -> bool:
     return _STATS in found.values or ("iterLatencyMS" in found and "iter" in found)
 
 
-def _sees_trtllm_line(line: str) -> bool:
-    return f"'{_STATS}'" in line or "'iterLatencyMS'" in line
-
-
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """As many requests as the user states."""
     log = StatedLog(files, ongoing)
@@ -554,7 +550,12 @@ def _take(sums: _Sums, found: Fields) -> None:
         sums.risked.update(range(1, min(accepted + 1, drafted) + 1))
 
 
-TRTLLM_ITERATIONS = Format(**described("trtllm-iterations"), read=_read_trtllm, sees=_sees, sees_line=_sees_trtllm_line)
+TRTLLM_ITERATIONS = Format(
+    **described("trtllm-iterations"),
+    read=_read_trtllm,
+    sees=_sees,
+    sees_line=lambda line: f"'{_STATS}'" in line or "'iterLatencyMS'" in line,  # as Python prints it
+)
 
 
 _LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
@@ -579,10 +580,6 @@ class _VllmLine(NamedTuple):
     drafts: float  # as they follow from rounded rates
     fewest: float  # drafts that there were at least
     drafted: int  # tokens
-
-
-def _sees_vllm_line(line: str) -> bool:
-    return _LINE in line or _OTHER_LINE in line
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -685,4 +682,4 @@ def _vllm_line(
     return _VllmLine(place, rates, depth, known, drafts, fewest, drafted)
 
 
-VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=_sees_vllm_line)
+VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=lambda line: _LINE in line or _OTHER_LINE in line)
