@@ -7,7 +7,6 @@ from paceline.traces.importers import Load
 
 
 def write_lines(path, *objects):
-    """One object a line, gzip if the name says so."""
     text = "".join(json.dumps(found) + "\n" for found in objects).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
@@ -57,7 +56,6 @@ def timing(*turns, depth=7, second=0.01):
 
 
 def steps(accepted, drafted):
-    """vLLM's metrics of one request."""
     histogram = [accepted.count(count) for count in range(max([*drafted, 0]) + 1)]
     return {
         "acceptance_histogram": histogram,
@@ -68,7 +66,6 @@ def steps(accepted, drafted):
 
 
 def response(name, accepted, drafted, *, tokens=None, prompt_tokens=11):
-    """A vLLM response, with the tokens its steps explain unless told otherwise."""
     explained = sum(accepted) + len(accepted) + 1
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": explained if tokens is None else tokens}
     metrics = {"speculative_decoding": steps(accepted, drafted)}
@@ -81,19 +78,16 @@ def positions(name, **drafters):
 
 
 def frontier(committed, scheduled=None):
-    """A Frontier acceptance trace."""
     found = {"per_request_committed_tokens_per_iteration": committed}
     return found if scheduled is None else {**found, "per_request_scheduled_draft_tokens_per_iteration": scheduled}
 
 
 def plain_response(name, *, tokens=6, prompt_tokens=11):
-    """A vLLM response that ran without speculation."""
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
     return {"id": name, "usage": usage, "metrics": {"speculative_decoding": None}}
 
 
 def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
-    """A vLLM response with a histogram alone, of drafts of as many tokens as it has places."""
     steps, accepted = sum(histogram), sum(kept * times for kept, times in enumerate(histogram))
     window = len(histogram) - 1
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": steps + accepted + 1 if tokens is None else tokens}
@@ -108,7 +102,6 @@ def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
 
 
 def sglang(name, steps, tokens, *, histogram=None, window=3, **more):
-    """A response of SGLang."""
     meta = {"id": name, "prompt_tokens": 9, "completion_tokens": tokens, "spec_verify_ct": steps, **more}
     if histogram is not None:
         meta["spec_accept_histogram"] = histogram
@@ -118,7 +111,6 @@ def sglang(name, steps, tokens, *, histogram=None, window=3, **more):
 
 
 def trtllm(name, *, histogram=None, mean=None, tokens=None):
-    """A response of TensorRT-LLM."""
     choice = {"index": 0, "finish_reason": "stop"}
     if mean is not None:
         choice["avg_decoded_tokens_per_iter"] = mean
@@ -136,7 +128,6 @@ def trtllm(name, *, histogram=None, mean=None, tokens=None):
 
 
 def timings(tokens, drafted=None, accepted=0, **more):
-    """A response of llama.cpp."""
     found = {"cache_n": 4, "prompt_n": 20, "prompt_ms": 55.5, "predicted_n": tokens, "predicted_ms": 900.5, **more}
     return {"content": "...", "timings": found if drafted is None else
             {**found, "draft_n": drafted, "draft_n_accepted": accepted}}  # fmt: skip
@@ -180,7 +171,6 @@ def statistics(begun, drafts, drafted, accepted, *, method="draft-mtp", prefix="
 
 
 def llamacpp_lines(tokens, drafted=None, accepted=0):
-    """What llama.cpp's server logged of a request until 2026."""
     lines = [
         "slot print_timing: id  3 | task 0 |",
         "prompt eval time =     648.99 ms /   133 tokens (    4.88 ms per token,   204.94 tokens per second)",
@@ -194,7 +184,6 @@ def llamacpp_lines(tokens, drafted=None, accepted=0):
 
 
 def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine=0, model="m", prefix="vllm:"):
-    """A page of vLLM's counters, or of another engine that has the same."""
     labels = f'engine="{engine}",model_name="{model}"'
     drafted = drafts * len(positions) if drafted is None else drafted
     name = f"{prefix}spec_decode_num"
@@ -218,7 +207,6 @@ def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine
 
 
 def llamacpp_counters(drafts, positions):
-    """A page of llama.cpp's counters, which have no labels but the position."""
     name = "llamacpp:spec_decode_num"
     return [
         "llamacpp:tokens_predicted_total 4000",
@@ -230,7 +218,6 @@ def llamacpp_counters(drafts, positions):
 
 
 def trtllm_counters(drafted, accepted, *, requests=4, tokens=220, by_place=False):
-    """A page of TensorRT-LLM's counters: totals, or one count for each position."""
     labels, name = 'engine_type="trtllm",model_name="m"', "trtllm_spec_decode"
     if by_place:
         lines = [
@@ -253,7 +240,6 @@ def trtllm_counters(drafted, accepted, *, requests=4, tokens=220, by_place=False
 
 
 def sglang_counters(*lengths, steps=None, requests=4, tokens=220, depth=3):
-    """A page of SGLang's: a gauge of each rank, and counters where there are steps."""
     lines = [
         f'sglang:spec_accept_length{{dp_rank="{rank}",model_name="m",tp_rank="{rank}"}} {length}'
         for rank, length in enumerate(lengths)
@@ -272,7 +258,6 @@ def sglang_counters(*lengths, steps=None, requests=4, tokens=220, depth=3):
 
 
 def metrics_line(rates, accepted, drafted, *, depth=None):
-    """A line of vLLM's log."""
     told = "" if depth is None else f"Current speculative depth: {depth}, "
     shown = ", ".join(f"{rate:.3f}" for rate in rates)
     return (
@@ -284,7 +269,6 @@ def metrics_line(rates, accepted, drafted, *, depth=None):
 
 
 def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
-    """A result of vllm bench serve."""
     accepted = round(drafts * sum(rates))
     return {
         "completed": len(lens),
@@ -300,13 +284,11 @@ def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
 
 
 def sglang_bench(length, **more):
-    """A result of SGLang's bench_serving."""
     totals = {"completed": 2, "total_input_tokens": 20, "total_output_tokens": 50}
     return {"backend": "sglang", "accept_length": length, **totals, **more}
 
 
 def decode_batch(length, rate, *, running=8, more=""):
-    """A line of SGLang's log."""
     said = "" if length is None else f"accept len: {length:.2f}, "
     said += "" if rate is None else f"accept rate: {rate:.2f}, "
     return (
@@ -316,7 +298,6 @@ def decode_batch(length, rate, *, running=8, more=""):
 
 
 def iteration(number, requests, drafted, accepted, *, generating=None, **more):
-    """An iteration of TensorRT-LLM."""
     found = {"iter": number, "iterLatencyMS": 20.5, "numActiveRequests": 8, "specDecodingStats": None, **more}
     if generating is not None:
         found["inflightBatchingStats"] = {"numContextRequests": 0, "numGenRequests": generating}
@@ -359,7 +340,6 @@ def aiperf(name, accepted, drafted, *, listed=True, phase="profiling", tokens=No
 
 
 def guidellm(*requests, incomplete=0):
-    """A report of GuideLLM, of responses of vLLM."""
     kept = [
         {
             "request_id": found["id"],
@@ -375,13 +355,11 @@ def guidellm(*requests, incomplete=0):
 
 
 def write_text(path, *lines):
-    """A text file of these lines."""
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
 def write(path, *lines):
-    """A file of lines of text, or of objects."""
     return (write_text if isinstance(lines[0], str) else write_lines)(path, *lines)
 
 

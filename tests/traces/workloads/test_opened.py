@@ -38,10 +38,42 @@ def test_a_rate_is_the_mean_rate_of_what_is_read(tmp_path, gaps, rate):
     assert found == sorted(found)
 
 
-def test_a_rate_is_of_what_the_limit_leaves(tmp_path):
-    workload = open_workload(write(tmp_path, VIDUR), rate=2, limit=2)
-    assert [one.arrives_ps for one in workload] == [0, S // 2]
-    assert any("scaled by 0.0848514" in note and "to 2/s" in note for note in workload.about.notes)
+LATE = {"after": ["a"], "wait_s": 9, "prompt_tokens": 5, "output_tokens": 5}
+JOINED = LATE | {"after": ["a/1", "a/2"], "wait_s": 0}
+GRAPH = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5, "graph": [LATE, LATE, JOINED]}
+EMPTY = VIDUR.replace(",44\n", ",0\n")
+LEFT_OUT = "requests of sessions that the horizon leaves out, and what waits for them: "
+# A file, options, of each request its id, seconds, prompt, output, blocks and tag; a note.
+CHANGES = [
+    (VIDUR, {"rate": 2, "limit": 2}, [("2", 0, 374, 44, (), ""), ("3", 0.5, 396, 109, (), "")],
+     "times of arrival are scaled by 0.0848514, from 0.169703/s to 2/s"),
+    (AZURE, {"horizon_s": 0.052}, [("2", 0, 4808, 10, (), "")], "what would arrive at 0.052 s or later is left out"),
+    # A turn would come at 5.5.
+    (OWN, {"horizon_s": 5.5}, [("2", 0.1, 20, 3, (5, 6), "math"), ("b", 2, 16, 4, (), "")], LEFT_OUT + "1"),
+    (lines(GRAPH), {"horizon_s": 5}, [("a", 0, 5, 5, (), "")], LEFT_OUT + "2"),
+    # A cut prompt loses the id of the unit that was cut.
+    (MOONCAKE, {"max_prompt_tokens": 1000, "max_output_tokens": 2},
+     [("1", 0, 1000, 2, (0,), ""), ("2", 27.482, 512, 2, (0,), ""), ("3", 27.482, 1000, 2, (0,), "")],
+     "outputs cut to 2 tokens: 3"),
+    (OWN, {"max_prompt_tokens": 18, "tag": "code"},
+     [("2", 0.1, 18, 3, (5,), "code"), ("b", 2, 16, 4, (), "code"), ("b/1", 5.5, 18, 2, (5,), "code")],
+     "prompts cut to 18 tokens: 2"),
+    (EMPTY, {"zero_tokens": "drop", "limit": 1}, [("3", 5.892655, 396, 109, (), "")],
+     "requests without a token of prompt or output dropped: 1"),
+    (EMPTY, {"zero_tokens": "one", "limit": 2}, [("2", 0, 374, 1, (), ""), ("3", 5.892655, 396, 109, (), "")],
+     "requests without a token of prompt or output served with one: 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", CHANGES, ids=lambda row: str(row[1]))
+def test_what_is_asked_for_is_done_and_said(tmp_path, row):
+    text, options, wanted, note = row
+    workload = open_workload(write(tmp_path, text), **options)
+    assert [
+        (one.request_id, one.arrives_ps / S, one.prompt_tokens, one.output_tokens, one.blocks, one.tag)
+        for one in all_of(workload)
+    ] == wanted
+    assert note in workload.about.notes
 
 
 def test_a_rate_leaves_waits_alone_and_a_time_scale_does_not(tmp_path):
@@ -59,43 +91,6 @@ def test_sessions_without_times_begin_at_once_or_at_a_rate(tmp_path):
     drawn = [[one.arrives_ps for one in open_workload(path, rate=4, seed=seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0][0] == 0 < drawn[0][1]
-
-
-def test_a_horizon_leaves_out_what_comes_at_it_or_later(tmp_path):
-    workload = open_workload(write(tmp_path, AZURE), horizon_s=0.052)
-    assert [one.arrives_ps for one in workload] == [0]
-    workload = open_workload(write(tmp_path, OWN), horizon_s=5.5)
-    assert [one.request_id for one in all_of(workload)] == ["2", "b"]  # its turn would come at 5.5
-    assert "requests of sessions that the horizon leaves out, and what waits for them: 1" in workload.about.notes
-
-
-def test_a_horizon_counts_the_requests_of_a_graph_that_it_leaves_out(tmp_path):
-    late = {"after": ["a"], "wait_s": 9, "prompt_tokens": 5, "output_tokens": 5}
-    joined = {"after": ["a/1", "a/2"], "prompt_tokens": 5, "output_tokens": 5}
-    first = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5, "graph": [late, late, joined]}
-    workload = open_workload(write(tmp_path, json.dumps(first)), horizon_s=5)
-    assert [one.request_id for one in all_of(workload)] == ["a"]
-    assert "requests of sessions that the horizon leaves out, and what waits for them: 2" in workload.about.notes
-
-
-def test_a_cut_prompt_loses_the_id_of_the_unit_that_was_cut(tmp_path):
-    workload = open_workload(write(tmp_path, MOONCAKE), max_prompt_tokens=1000, max_output_tokens=2)
-    assert [(one.prompt_tokens, one.output_tokens, one.blocks) for one in workload] == [
-        (1000, 2, (0,)),
-        (512, 2, (0,)),
-        (1000, 2, (0,)),
-    ]
-    assert {"prompts cut to 1000 tokens: 2", "outputs cut to 2 tokens: 3"} <= set(workload.about.notes)
-
-
-def test_turns_are_cut_and_tagged_as_well(tmp_path):
-    workload = open_workload(write(tmp_path, OWN), max_prompt_tokens=18, tag="code")
-    assert [(one.prompt_tokens, one.blocks, one.tag) for one in all_of(workload)] == [
-        (18, (5,), "code"),
-        (16, (), "code"),
-        (18, (5,), "code"),
-    ]
-    assert "prompts cut to 18 tokens: 2" in workload.about.notes
 
 
 def test_an_arrival_is_within_what_a_run_can_hold_once_it_is_scaled_and_cut(tmp_path):
@@ -118,21 +113,6 @@ def test_nothing_is_changed_unless_it_is_asked_for(tmp_path, name):
     wide = open_workload(path, limit=100, horizon_s=1e8, max_prompt_tokens=10**6, max_output_tokens=10**6)
     assert bare(all_of(wide)) == bare(all_of(open_workload(path)))
     assert not any("cut to" in note for note in wide.about.notes)
-
-
-def zero_output(text):
-    return text.replace(",44\n", ",0\n")
-
-
-def test_requests_without_a_token_are_dropped_or_served(tmp_path):
-    path = write(tmp_path, zero_output(VIDUR))
-    dropped, served = (open_workload(path, zero_tokens=what) for what in ("drop", "one"))
-    assert [one.output_tokens for one in dropped] == [109, 16]
-    assert [one.output_tokens for one in served] == [1, 109, 16]
-    assert "requests without a token of prompt or output dropped: 1" in dropped.about.notes
-    assert "requests without a token of prompt or output served with one: 1" in served.about.notes
-    with pytest.raises(TraceFormatError, match=r"num_decode_tokens: must be >= 1 .*, got 0"):
-        list(open_workload(path))
 
 
 def test_a_dropped_turn_hands_on_its_wait_and_its_blocks(tmp_path):
