@@ -27,7 +27,7 @@ from typing import Any
 
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described, having
-from .reading import JSON_BEGINS, Fields, lines_of, read_objects, text_lines
+from .reading import JSON_BEGINS, Fields, lines_of, placed_lines, read_objects
 from .responses import (
     ACCEPTED,
     HISTOGRAM,
@@ -92,7 +92,7 @@ def printed_results(path: Path) -> Iterator[Fields]:
     """The blocks of a text, each under the keys of a result file; raises TraceFormatError."""
     values: dict[str, object] = {}
     place = ""
-    for here, line in text_lines(path):
+    for here, line in placed_lines(path):
         if _TITLE.fullmatch(line):
             if values:
                 yield Fields(place, values)

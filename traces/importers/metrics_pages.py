@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described
-from .reading import Fields, text_lines
+from .reading import Fields, placed_lines
 from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
     StatedLog,
@@ -400,7 +400,7 @@ def _metrics_format(name: str, engine: Engine) -> Format:
 def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         log = StatedLog(files, ongoing, several=True)
-        pages = [page_of(text_lines(path), [engine]) for path in files]
+        pages = [page_of(placed_lines(path), [engine]) for path in files]
         scrapes, fields = Scrapes(pages), log.fields
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests

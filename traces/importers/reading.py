@@ -283,10 +283,14 @@ def opened(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def text_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """(place, text) of lines as `lines_of` gives them; bytes that are no UTF-8 are question marks."""
-    for number, line in lines_of(path):
-        yield f"{path}: line {number}", line.decode("utf-8", errors="replace")
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines as `lines_of` gives them, as text; bytes that are no UTF-8 stand for themselves as question marks."""
+    return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))
+
+
+def placed_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The same with their places; where most lines say nothing, `text_lines` is quicker."""
+    return ((f"{path}: line {number}", line) for number, line in text_lines(path))
 
 
 _LINE_ENDS = b"\r\n"

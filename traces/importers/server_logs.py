@@ -306,10 +306,10 @@ def _check_mean(told: _Told, window: int) -> None:
 def _told_in(path: Path) -> Iterator[_Told]:
     """What the lines of each request say."""
     log, place, any_told = _Log(), str(path), False
-    for here, written in text_lines(path):
+    for number, written in text_lines(path):
         line = _COLOUR.sub("", written)
         if _ANY.search(line):
-            place = here
+            place = f"{path}: line {number}"
             for told in log.take(place, line):
                 any_told = True
                 yield told
@@ -375,11 +375,11 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     settings: dict[str, str] = {}
     lines: list[_SglangLine] = []
     batches = 0
-    for place, text in text_lines(log.path):
+    for number, text in text_lines(log.path):
         settings |= dict(_SETTING.findall(text)) if "server_args" in text else {}
         if _sees_sglang_line(text):
             batches += 1
-            lines.extend(_sglang_line(place, text, first=not lines))
+            lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
     if not lines:
         told = f"{batches} {_BATCH} lines without one: the server ran without speculation" if batches else "no line"
         raise fields.error(_LENGTH, f"must stand in a line of {_BATCH}", told)
@@ -627,9 +627,10 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
 def _lines(path: Path) -> Iterator[_VllmLine]:
     """The lines that tell of drafts."""
     before: int | None = None
-    for place, line in text_lines(path):
+    for number, line in text_lines(path):
         if _LINE not in line:
             continue
+        place = f"{path}: line {number}"
         counts, rates, depth, told = (
             _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
         )  # fmt: skip

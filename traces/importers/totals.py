@@ -33,7 +33,7 @@ from ..errors import TraceFormatError
 from ..meta import MOST
 from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
 from .format import Format, described
-from .reading import Fields, by_request, read_objects, text_lines
+from .reading import Fields, by_request, placed_lines, read_objects, text_lines
 from .responses import EMPTY, Responses, stem
 from .rounds import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 
@@ -551,7 +551,7 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _of_file(path: Path) -> dict[str, Curve]:
     """The curves of a file by name."""
-    first = next(text_lines(path), ("", ""))[1].lstrip()
+    first = next(text_lines(path), (0, ""))[1].lstrip()
     if first.startswith(("{", "[")):
         objects = list(read_objects(path))
         if all(_is_row(found.values) for found in objects):
@@ -603,7 +603,7 @@ def _checked(fields: Fields, key: str, k: int) -> int:
 
 
 def _csv_rows(path: Path) -> list[Fields]:
-    lines = list(text_lines(path))
+    lines = list(placed_lines(path))
     try:
         rows = list(csv.reader([text for _, text in lines], strict=True))
     except csv.Error as error:
@@ -621,7 +621,7 @@ def _yaml(path: Path) -> Fields:
     """Names, and numbers by K, each on a line of its own, indented by what they belong to."""
     top: dict[str, Any] = {}
     around: list[tuple[int, dict[str, Any]]] = [(-1, top)]
-    for place, text in text_lines(path):
+    for place, text in placed_lines(path):
         line = text.rstrip()
         if line.lstrip().startswith("#"):
             continue

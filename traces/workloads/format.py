@@ -124,7 +124,7 @@ class Row(Fields):
     __slots__ = ("line", "reading")
 
     def __init__(self, reading: Reading, line: int, values: Mapping[str, Any], prefix: str = "") -> None:
-        super().__init__(reading.place(line), values, prefix)
+        self.place, self.values, self.prefix = f"{reading.path}: line {line}", values, prefix
         self.reading, self.line = reading, line
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
@@ -169,6 +169,8 @@ class Row(Fields):
 
     def lengths(self, counts: Sequence[int], fields: Sequence[str]) -> tuple[int, int] | None:
         """See `Reading.lengths`."""
+        if counts[0] and counts[1]:
+            return counts[0], counts[1]
         return self.reading.lengths(self.line, *counts, names=[f"{self.prefix}{field}" for field in fields])
 
     def time(self, key: str, *, unit_ps: int = PS_PER_S) -> int:
@@ -219,6 +221,8 @@ class Row(Fields):
         found = None
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             found = ps_of_decimal(value, unit_ps=unit_ps)
+            if found is not None and 0 <= found <= most_ps:
+                return found
         return self.reading.time(self.line, f"{self.prefix}{field}", found, _shown(value), most_ps=most_ps)
 
 
