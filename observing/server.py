@@ -1,12 +1,6 @@
-"""Where a server answers: its address, its key, and connections that can all be cut at once.
+"""A server, and one request and its streamed answer, with the times at which a client saw its parts.
 
-What one event of a streamed completion says: text, why it ended, counts, or an error.
-
-The one clock of a run that is observed: whole picoseconds since its beginning, as all serving logs have them.
-
-One request and its streamed answer, with the times at which a client saw its parts.
-
-Which model a server is asked for: the one it names, or the one that was named, if it has it.
+Times are whole picoseconds since the beginning of a run, as all serving logs have them.
 """
 
 import json
@@ -36,27 +30,19 @@ _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One event. None stands where the server says nothing.
+    """One event. None stands where the server says nothing."""
 
-    Attributes:
-        text: that was added; "" for none.
-        finish_reason: once the answer has ended.
-        prompt_tokens, output_tokens: of `usage`, tokens.
-        cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
-        drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
-        error: the server's message, where the event is one; "" for none.
-        odd: names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or
-            more accepted than drafted; they are None above.
-    """
-
-    text: str = ""
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
+    text: str = ""  # that was added; "" for none
+    finish_reason: str | None = None  # once the answer has ended
+    prompt_tokens: int | None = None  # of `usage`, tokens
     output_tokens: int | None = None
+    # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    drafted: int | None = None
+    drafted: int | None = None  # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`
     accepted: int | None = None
-    error: str = ""
+    error: str = ""  # the server's message, where the event is one; "" for none
+    # names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or more
+    # accepted than drafted; they are None above
     odd: tuple[str, ...] = ()
 
 
@@ -80,7 +66,9 @@ def chunk_of(data: str) -> Chunk:
         "accepted": timings.get("draft_n_accepted"),
     }
     counts: dict[str, Any] = {
-        name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
+        name: value
+        for name, value in told.items()
+        if type(value) is int and int(name == "prompt_tokens") <= value <= MOST_COUNT
     }
     odd = [name for name, value in told.items() if value is not None and name not in counts]
     drafted, accepted = (counts.get(name) for name in PAIR)
@@ -115,10 +103,6 @@ def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_count(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT
-
-
 _PS_PER_NS = 1000
 
 
@@ -146,13 +130,7 @@ class RefusedError(ServerError):
 
 
 class _Received(RawIOBase):
-    """What comes from a server for one request, head and framing among it; it ends in time and in bytes.
-
-    Args:
-        connected: to the server.
-        ends_at_s: of the monotonic clock.
-        most_bytes: >= 1.
-    """
+    """What comes from a server for one request, head and framing among it; it ends in time and in bytes."""
 
     def __init__(self, connected: socket.socket, ends_at_s: float, most_bytes: int) -> None:
         self._connected, self._ends_at_s, self._most_bytes = connected, ends_at_s, most_bytes
@@ -346,37 +324,23 @@ _DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What is sent for a request of the workload.
+    """What is sent for a request of the workload."""
 
-    Attributes:
-        arrival: the request.
-        prompt_id: of the prompt.
-        text: of the prompt.
-        body: all that is posted.
-    """
-
-    arrival: Arrival
-    prompt_id: str
-    text: str
-    body: dict[str, Any]
+    arrival: Arrival  # the request
+    prompt_id: str  # of the prompt
+    text: str  # of the prompt
+    body: dict[str, Any]  # all that is posted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request with the text of its answer, which is kept no longer than its tokens are counted.
+    """A request with the text of its answer, which is kept no longer than its tokens are counted."""
 
-    Attributes:
-        seen: what the client saw.
-        prompt: the text that was sent.
-        answer: the text that came.
-        done: whether [DONE] came at its end.
-        odd: names of counts that cannot be right, such as negative ones; the record has none for them.
-    """
-
-    seen: ObservedRequest
-    prompt: str
-    answer: str
-    done: bool
+    seen: ObservedRequest  # what the client saw
+    prompt: str  # the text that was sent
+    answer: str  # the text that came
+    done: bool  # whether [DONE] came at its end
+    # names of counts that cannot be right, such as negative ones; the record has none for them
     odd: frozenset[str] = frozenset()
 
 
@@ -481,15 +445,10 @@ _SHOWN = 20  # models, in an error
 
 
 def model_of(endpoint: Endpoint, asked: str | None) -> str:
-    """The model's name as requests give it.
+    """The model's name as requests give it: the one that was asked for, or the only one that the server lists.
 
-    Args:
-        endpoint: of the server.
-        asked: by the user; None: the only one that the server lists.
-
-    Raises:
-        ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
-        ArgumentError: a model that it does not list, or none where it lists several, or a name that is no name.
+    Raises ServerError for a server that cannot be reached, or lists no models though none was named, and ArgumentError
+    for a model that it does not list, none where it lists several, or a name that is no name.
     """
     try:
         listed = _listed(endpoint)

@@ -1,15 +1,10 @@
-"""What an observed run says of itself: `meta.json` of its folder.
+"""A run of a server as its client saw it: its requests, its folder, and results of serving benchmarks read as one.
 
-One request as its client saw it.
-
-The folder of an observed run: `meta.json` and a hashed Parquet file, written whole or not at all.
-
-The result of a serving benchmark as an observed run: `vllm bench serve --save-detailed`, SGLang's `bench_serving`.
-
-Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
-token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
-sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
-both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
+A detailed result (`vllm bench serve --save-detailed`, SGLang's `bench_serving`) tells of each request the tokens of
+prompt and answer (`input_lens`, `output_lens`), the seconds to the first token (`ttfts`) and those between chunks
+(`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was sent (`start_times`). Without that, requests
+were sent all at once, or one whenever another of `max_concurrency` ended: both clients do so at an infinite
+`request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
 from collections.abc import Mapping
@@ -26,7 +21,7 @@ from pydantic import Field, model_validator
 from ..base.errors import one_line_of
 from ..traces.errors import TraceFormatError
 from ..traces.folder import META, hash_file, kind_of, read_meta, read_table
-from ..traces.importers.reading import Fields, read_objects
+from ..traces.importers.reading import Fields, by_request, read_objects
 from ..traces.meta import MOST_SECONDS, TITLE_PATTERN, Record, Version
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS, PS_PER_S
 from .log import new_folder
@@ -159,15 +154,7 @@ class ObservedMeta(Record):
 
 
 class ObservedRun:
-    """A run and all of its requests. Final.
-
-    Args:
-        meta: what was asked for.
-        requests: in the order in which they were sent.
-
-    Attributes:
-        meta, requests: as given.
-    """
+    """A run and all of its requests, in the order in which they were sent."""
 
     def __init__(self, meta: ObservedMeta, requests: tuple[ObservedRequest, ...]) -> None:
         self.meta, self.requests = meta, requests
@@ -234,11 +221,7 @@ def is_observed(path: Path) -> bool:
 
 
 def read_observed(path: Path) -> ObservedRun:
-    """Read the folder of a run.
-
-    Raises:
-        TraceFormatError: anything about it is not sound; the message is one line.
-    """
+    """Read the folder of a run; raises TraceFormatError where anything about it is not sound."""
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
         raise TraceFormatError(path, "run", "must be the folder of an observed run", found)
@@ -290,20 +273,13 @@ def read_run(path: Path) -> ObservedRun:
 
 
 def read_bench(path: Path) -> ObservedRun:
-    """The requests of a result.
-
-    Raises:
-        TraceFormatError: a file that is no such result, lacks details, or does not tell when requests were sent.
-    """
+    """The requests of a result; raises TraceFormatError where it lacks details, or when requests were sent."""
     found = list(islice(read_objects(path), 2))
     if len(found) > 1:
         raise TraceFormatError(path, "file", "must hold one result", "several")
     result = Fields(str(path), found[0].values)
     prompts, outputs = (result.counts(key, least=0).tolist() for key in _LISTS[:2])
-    lists = {key: result.sequence(key) for key in (*_LISTS, "errors", "start_times") if key in result or key in _LISTS}
-    for key, values in lists.items():
-        if len(values) != len(prompts):
-            raise result.error(key, f"must hold one entry for each of the {len(prompts)} requests", len(values))
+    lists = by_request(result, _LISTS, ("errors", "start_times"))
     chunks = [_chunks_ps(result, number) for number in range(len(prompts))]
     errors = lists.get("errors", [""] * len(prompts))
     sent, concurrency, note = _sent_ps(result, chunks)

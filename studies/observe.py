@@ -1,9 +1,4 @@
-"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
-
-Which prompt each request of a workload gets: all of its tag in turn, in an order that the seed draws.
-
-An observed run with its figures: what `paceline observe` prints, and `paceline metrics` of its folder.
-"""
+"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,12 +31,7 @@ from .setting import open_recording
 
 
 class PromptsInTurn:
-    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads. Final.
-
-    Args:
-        prompts: at least one.
-        seed: of their order.
-    """
+    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads."""
 
     def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
         self._of_tag: dict[str, list[Prompt]] = {}

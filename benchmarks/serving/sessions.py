@@ -31,12 +31,7 @@ JOBS = {
         source="", num_replicas=1, prefix_cache=True, policy="draft:4/target", recording=PICO
     ),
     "draft:4/target, 64 replicas": Job(
-        source="",
-        num_replicas=64,
-        prefix_cache=True,
-        policy="draft:4/target",
-        recording=PICO,
-        router="prefix-affinity",
+        source="", num_replicas=64, prefix_cache=True, policy="draft:4/target", recording=PICO, router="prefix-affinity"
     ),
 }
 
@@ -113,8 +108,7 @@ def main() -> None:
     rows = [row_of(name, sessions, asked.turns) for sessions in asked.sessions for name in JOBS]
     title = f"Sessions of {asked.turns} turns, seconds of processor time, metrics included"
     print_tables(
-        console_of_output(),
-        [table("Prefix cache, microseconds a block", blocks).grid(), table(title, rows).grid()],
+        console_of_output(), [table("Prefix cache, microseconds a block", blocks).grid(), table(title, rows).grid()]
     )
 
 

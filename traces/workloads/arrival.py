@@ -1,14 +1,7 @@
 """What a workload hands out: requests with their times of arrival, and what follows them in their sessions.
 
-Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order.
-
-Times of files as whole picoseconds, read from their decimal text and never through floats.
-
-What may be done to a workload, by explicit options only.
-
-Texts whose full units have ids: for sessions in which requests go on from what others read and wrote.
-
-All requests of a session, as if each ended when it arrived: for those who count and serve nothing.
+Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order; those of files
+are read from their decimal text and never through floats.
 """
 
 import re
@@ -162,9 +155,7 @@ def ps_of_seconds(text: str) -> int | None:
 def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | None:
     """So many units of time, rounded to the nearest picosecond, halves up; None for infinity and what is no number.
 
-    Args:
-        value: of any size; what comes to more than `MOST_READ_PS` stays more, of the same sign.
-        unit_ps: of one unit, a power of ten.
+    What comes to more than `MOST_READ_PS` stays more, of the same sign; a unit is a power of ten.
     """
     if isinstance(value, int):
         return value * unit_ps
@@ -269,17 +260,11 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A text, by the ids of its full units.
+    """A text, by the ids of its full units."""
 
-    Attributes:
-        unit_tokens: of a unit, >= 1.
-        num_tokens: of the text, >= 0.
-        ids: of its full units, each for the text up to and with it; `num_tokens // unit_tokens`.
-    """
-
-    unit_tokens: int
-    num_tokens: int = 0
-    ids: tuple[int, ...] = ()
+    unit_tokens: int  # of a unit, >= 1
+    num_tokens: int = 0  # of the text, >= 0
+    ids: tuple[int, ...] = ()  # of its full units, each for the text up to and with it; `num_tokens // unit_tokens`
 
     def head(self, num_tokens: int) -> "Text":
         """Its first tokens, at most as many as it has."""

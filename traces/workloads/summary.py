@@ -109,14 +109,10 @@ class _Counts:
 
 
 def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
-    """Read or draw all of a workload and count it.
+    """Read or draw all of a workload and count it; `watch` is handed the arrivals and hands them on.
 
-    Args:
-        workload: iterated once, or twice where ids may be there twice.
-        watch: is handed the arrivals and hands them on, for a progress bar.
-
-    Raises:
-        TraceFormatError: as its iteration, and for an id that two requests have.
+    It is iterated once, or twice where ids may be there twice: raises TraceFormatError for an id that two requests
+    have.
     """
     counts, unit = _Counts(), workload.about.unit_tokens
     for arrival in watch(workload):
