@@ -1,16 +1,9 @@
 """The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
 
-How good a request's text is in the eyes of the target: what both worlds measure of lossy policies.
-
-`decoding.ledger` says what the columns of operations and steps hold.
-
-By how much each operation moved a run on: parts of an `Overlap` that run at the same time do not add up.
-
-Collects a run log while a loop runs; it fits `decoding.ledger.Ledger` by shape.
-
-Seconds per token of each request: over those of plain decoding they say whether it thrashed.
-
-A request thrashes when speculation accepts so little that the target alone would have been faster.
+`RunLedger` collects it while a loop runs (it fits `decoding.ledger.Ledger` by shape, which says what the columns of
+operations and steps hold), and functions say what follows from it: how good texts are in the eyes of the target, by how
+much each operation moved the run on, and seconds per token of each request. A request thrashes when speculation accepts
+so little that the target alone would have been faster.
 """
 
 import json
@@ -30,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..base.files import whole_folder
 from ..decoding.results import COMMIT, VERIFY, OpRecord, StepRecord
+from ..traces.errors import TraceFormatError
 from ..traces.folder import check_outside
 
 UNKNOWN_COUNT = -1
@@ -192,6 +186,13 @@ def new_folder(path: Path) -> Iterator[Path]:
     check_outside(path)
     with whole_folder(path) as part:
         yield part
+
+
+def check_run_folder(path: Path, kind: str) -> None:
+    """Raises TraceFormatError for a path that cannot be the folder of a run of this kind."""
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
 
 
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:

@@ -1,15 +1,10 @@
-"""What an observed run says of itself: `meta.json` of its folder.
+"""An observed run: what it says of itself, its requests as their client saw them, and its folder.
 
-One request as its client saw it.
-
-The folder of an observed run: `meta.json` and a hashed Parquet file, written whole or not at all.
-
-The result of a serving benchmark as an observed run: `vllm bench serve --save-detailed`, SGLang's `bench_serving`.
-
-Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
-token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
-sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
-both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
+The result of a serving benchmark is one too: of `vllm bench serve --save-detailed`, or SGLang's `bench_serving`. Its
+lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first token
+(`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was sent
+(`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended: both
+clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
 from collections.abc import Mapping
@@ -25,11 +20,11 @@ from pydantic import Field, model_validator
 
 from ..base.errors import one_line_of
 from ..traces.errors import TraceFormatError
-from ..traces.folder import META, hash_file, kind_of, read_meta, read_table
+from ..traces.folder import META, StoredFolder, kind_of, read_table
 from ..traces.importers.reading import Fields, read_objects
 from ..traces.meta import MOST_SECONDS, TITLE_PATTERN, Record, Version
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS, PS_PER_S
-from .log import new_folder
+from .log import check_run_folder, new_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,20 +193,7 @@ def _field(name: str) -> pa.Field:
 SCHEMA = pa.schema([_field(field.name) for field in fields(ObservedRequest)])
 
 
-class StoredObservedMeta(ObservedMeta):
-    """`meta.json` as it lies on the disk.
-
-    Attributes:
-        sha256: of the Parquet file.
-    """
-
-    sha256: dict[str, str]
-
-    @model_validator(mode="after")
-    def _all_files(self) -> "StoredObservedMeta":
-        if set(self.sha256) != {REQUESTS}:
-            raise ValueError(f"sha256 must name {REQUESTS}, got {sorted(self.sha256)}")
-        return self
+_FOLDER = StoredFolder(ObservedMeta, (REQUESTS,), indent=1)
 
 
 def write_observed(run: ObservedRun, path: Path) -> None:
@@ -224,8 +206,7 @@ def write_observed(run: ObservedRun, path: Path) -> None:
     with new_folder(path) as part:
         table = pa.Table.from_pylist([asdict(one) for one in run.requests], schema=SCHEMA)
         pq.write_table(table, part / REQUESTS, compression="zstd", store_schema=False)
-        stored = StoredObservedMeta(**run.meta.model_dump(), sha256={REQUESTS: hash_file(part / REQUESTS)})
-        (part / META).write_text(f"{stored.model_dump_json(indent=1)}\n", encoding="utf-8")
+        _FOLDER.write_meta(part, run.meta)
 
 
 def is_observed(path: Path) -> bool:
@@ -239,20 +220,17 @@ def read_observed(path: Path) -> ObservedRun:
     Raises:
         TraceFormatError: anything about it is not sound; the message is one line.
     """
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise TraceFormatError(path, "run", "must be the folder of an observed run", found)
-    stored = read_meta(path / META, StoredObservedMeta)
-    table = read_table(path / REQUESTS, stored.sha256[REQUESTS], SCHEMA)
-    rows = table.to_pylist()
+    check_run_folder(path, "an observed run")
+    meta, sha256 = _FOLDER.read_meta(path)
+    rows = read_table(path / REQUESTS, sha256[REQUESTS], SCHEMA).to_pylist()
     ids: set[str] = set()
     for number, row in enumerate(rows):
-        _check_row(path / REQUESTS, number, row, stored.ended_at_ps)
+        _check_row(path / REQUESTS, number, row, meta.ended_at_ps)
         if row["request_id"] in ids:
             raise TraceFormatError(path / REQUESTS, "request_id", f"must be unique (row {number})", row["request_id"])
         ids.add(row["request_id"])
     requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
-    return ObservedRun(ObservedMeta.model_validate(stored.model_dump(exclude={"sha256"})), requests)
+    return ObservedRun(meta, requests)
 
 
 def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:

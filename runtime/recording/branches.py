@@ -1,31 +1,22 @@
-"""Record the contexts of token trees: from every context of the trunk the tree grows as it would in decoding.
+"""The contexts that a recording holds beside the closure of its models, and the forwards that evaluate any of them.
 
-Evaluate many contexts of a token tree per forward, over one KV cache that holds prompt, trunk and tree.
+`TreeForward` evaluates many contexts per forward, over one KV cache that holds prompt, trunk and tree. A new context is
+one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions; layers with a
+sliding window attend to the last of these. Its slot in the cache says nothing of its position; slots are only ever
+appended or cut.
 
-A new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit
-positions; layers with a sliding window attend to the last of these. Its slot in the cache says nothing of its position;
-slots are only ever appended or cut.
+`FeatureTree` is a drafter that reads the target's states, at each depth that is recorded. A context at depth d reads,
+for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before.
+What lies in front of them was read by the target, and is the same at all depths. So there is a slot for each context
+and depth, and a context looks at those of its ancestors, one depth less at each, down to 1.
 
-Letters: B rows, H heads, Q new tokens, S slots, D head width, V vocabulary, F ancestors off the trunk.
+`TreeBranches` grows token trees from every context of the trunk, as decoding would. The trees of a few neighbouring
+starts grow together, layer by layer, so that a context they share is evaluated once and a layer is one forward of each
+model. A context that the closure holds already is evaluated again here, for its branches, and not kept twice.
 
-A drafter that reads the target's states over a request's contexts, each at every depth that is recorded.
-
-A context at depth d reads, for its last d tokens but the first, the drafter's own states: those of the contexts before
-it at the depths before. What lies in front of them was read by the target, and is the same at all depths. So there is a
-slot for each context and depth, and a context looks at those of its ancestors, one depth less at each, down to 1.
-
-Letters: Q contexts, D depths, R contexts at depths, S ordinary slots (of other models), W hidden size, V vocabulary.
-
-What a drafter from the target's states says at depths beyond 1, as a trie keeps it.
-
-Letters: E further depths, Q contexts, C children, M models, O = M - 1 others, W writers (`Writers`), V vocabulary.
-
-The trees of a few neighbouring starts grow together, layer by layer, so that a context they share is evaluated once and
-a layer is one forward of each model. A context that the closure holds already is evaluated again here, for its
-branches, and not kept twice.
-
-Letters: Q contexts evaluated together, M models (smallest first, target last), D models that draft trees, N nodes, V
-vocabulary.
+Letters: B rows, H heads, Q contexts evaluated together, S slots, D head width, depths, or models that draft trees, R
+contexts at depths, E further depths, W hidden size or writers, V vocabulary, F ancestors off the trunk, C children, M
+models (smallest first, target last), O = M - 1 others, N nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +30,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...decoding.trees import ROOT, Branches, Growth, TreeShape
-from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
-from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks
+from ...traces.contexts.columns import rounded
+from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks, names_of
 from ...traces.meta import Sampling
 from ..caches import Placement, SlotCache
 from ..distances import stacked_on
@@ -302,16 +293,9 @@ class FurtherViews:
 
     def columns(self, own_log_prob: Floats32) -> dict[str, NDArray[Any]]:
         """The columns of `FeatureViews`, rounded; `own_log_prob` is `[E, Q]`."""
-        times = len(self.tvd) // max(1, len(self.depths))
-        return {
-            "next_token": self.next_token,
-            "next_log_prob": LOG_PROBS.round(self._rows("next_log_prob", 0)),
-            "top_log_prob": LOG_PROBS.round(self._rows("top_log_prob", 0)),
-            "gap": UNITS.round(self._rows("gap", 0)),
-            "entropy": ENTROPIES.round(self._rows("entropy", 0)),
-            "own_log_prob": LOG_PROBS.round(own_log_prob),
-            "tvd": UNITS.round(np.where(self.known.repeat(times, axis=0), self.tvd, 0)),
-        }
+        tvd = np.where(self.known.repeat(len(self.tvd) // max(1, len(self.depths)), axis=0), self.tvd, 0)
+        apart = {"next_token": self.next_token, "own_log_prob": own_log_prob, "tvd": tvd}
+        return rounded(apart | {name: self._rows(name, 0) for name in names_of(FeatureViews) if name not in apart})
 
     def _rows(self, name: str, unknown: float) -> NDArray[Any]:
         rows = np.array([getattr(each, name)[0] for each in self.depths]).reshape(self.known.shape)

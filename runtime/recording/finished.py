@@ -1,17 +1,12 @@
-"""The finished requests of a recording that is not finished: what a killed recording goes on from.
+"""What a recording keeps beside its tries: options, members, near ties, and finished requests until all are.
 
-Choices between two tokens that rounding may turn over, so that another width of forward writes another text.
-
-A forward over more rows or more tokens sums in another order. What that does to the difference of a model's two best
-scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped pool,
-fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
+A near tie is a choice between two tokens that rounding may turn over, so that another width of forward writes another
+text: a forward over more rows or more tokens sums in another order. What that does to the difference of a model's two
+best scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped
+pool, fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
 bfloat16. The bounds are the next power of two above that, and four times as much for float32, which has room for it.
 
 Letters: Q contexts, V vocabulary.
-
-What a recording says of the members of its pool: the shape of a model, its experts, the rule of a lookup.
-
-What shapes the tries of a recording.
 """
 
 import re
@@ -19,7 +14,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -32,7 +27,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...base.errors import ArgumentError
 from ...base.files import whole_file, write_whole
-from ...traces.contexts.trie import FeatureViews, TreeRanks, Trie, arrays_of, columns_of, feature_fields, plain_columns
+from ...traces.contexts.columns import FURTHER
+from ...traces.contexts.trie import FeatureViews, TreeRanks, Trie, arrays_of, names_of
 from ...traces.errors import Experts
 from ...traces.meta import Closure, ModelInfo, NgramInfo, Sampling
 from ..pools.members import LoadedMember, LoadedMembers
@@ -40,7 +36,6 @@ from ..sampling import noise_of
 from .branches import TreeSpec, text_logits
 from .views import scores
 
-FURTHER = "features."
 _FINGERPRINT_FILE = "fingerprint"
 
 
@@ -85,9 +80,9 @@ class Parts:
 
     def keep(self, number: int, trie: Trie, ties: Ties) -> None:
         """Write a finished request."""
-        columns = columns_of(trie)
+        columns = arrays_of(trie)
         if trie.ranks is not None:
-            columns |= {field.name: getattr(trie.ranks, field.name) for field in fields(TreeRanks)}
+            columns |= arrays_of(trie.ranks)
         if trie.features is not None:
             columns |= {f"{FURTHER}{name}": array for name, array in arrays_of(trie.features).items()}
         with whole_file(self._file(number)) as part, part.open("wb") as stream:
@@ -102,13 +97,12 @@ class Parts:
         file = self._file(number)
         try:
             with np.load(file, allow_pickle=False) as columns:
-                arrays = {name: columns[name] for name in plain_columns()}
-                features = None
+                features = ranks = None
                 if f"{FURTHER}next_token" in columns:
-                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in feature_fields()})
-                ranks = None
+                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in names_of(FeatureViews)})
                 if "rank" in columns:
-                    ranks = TreeRanks(**{field.name: columns[field.name] for field in fields(TreeRanks)})
+                    ranks = TreeRanks(**{name: columns[name] for name in names_of(TreeRanks)})
+                arrays = {name: columns[name] for name in names_of(Trie)}
                 return Trie(**arrays, ranks=ranks, features=features), Ties(*columns["ties"].tolist())
         except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None

@@ -2,14 +2,11 @@
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
 that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`).
+truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Contexts of a request's trie
+wait for their evaluation beside who may write after them.
 
-Letters: Q contexts, V vocabulary, M models (smallest first), P = M(M-1)/2 pairs of models, C children.
-
-Contexts of one request's trie that wait for their evaluation, and who may write after them.
-
-Letters: Q contexts, M models (smallest first, target last), W writers off the trunk (`Writers`), F ancestors off the
-trunk, C children.
+Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off
+the trunk (`Writers`), F ancestors off the trunk, C children.
 """
 
 from collections.abc import Sequence
@@ -21,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...traces.contexts.trie import Branches, Ints, Writers, grow
+from ...traces.contexts.columns import rounded
+from ...traces.contexts.trie import Ints, NextLevel, NodeFacts, Writers, grow, names_of
 from ...traces.meta import Closure, Sampling
 from ..sampling import truncated
 
@@ -57,6 +55,11 @@ class Views:
         device = self.log_probs.device
         rows, columns = (torch.as_tensor(index, dtype=torch.long, device=device) for index in (context, token))
         return _numpy(self.log_probs[:, rows, columns])
+
+    def facts(self, own_log_prob: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The arrays of `NodeFacts`, rounded; `own_log_prob` is `[M, Q]`."""
+        said = {name: getattr(self, name) for name in names_of(NodeFacts) if name != "own_log_prob"}
+        return rounded(said | {"own_log_prob": own_log_prob})
 
 
 def _numpy(tensor: Tensor) -> NDArray[Any]:
@@ -202,7 +205,7 @@ def offspring(
     writers: Writers | None = None,
     depth: Ints | None = None,
     off_trunk: int = 0,
-) -> Branches:
+) -> NextLevel:
     """The next level: the children of Q contexts, one per context and token.
 
     Args:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.contexts.trie import columns_of
+from paceline.traces.contexts.trie import arrays_of
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import read_rounds
@@ -67,7 +67,7 @@ def test_only_tokens_on_the_trunk_change():
     shifted = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
     for before, after in zip(TRIES.requests, shifted.requests, strict=True):
         assert replace(before, trie=None) == replace(after, trie=None)
-        for name in columns_of(before.trie):
+        for name in arrays_of(before.trie):
             old, new = getattr(before.trie, name), getattr(after.trie, name)
             if name == "next_token":
                 changed = old != new

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import SyntheticSpec, TraceFormatError, TrieRecording, make_trace, read_trace, write_trace
-from paceline.traces.contexts.trie import columns_of
+from paceline.traces.contexts.trie import arrays_of
 from paceline.traces.folder import TRIE_FILES as FILES
 
 from ...strategies import traces
@@ -25,7 +25,7 @@ def assert_equal(one: TrieRecording, other: TrieRecording):
     assert len(one.requests) == len(other.requests)
     for left, right in zip(one.requests, other.requests, strict=True):
         assert replace(left, trie=None) == replace(right, trie=None)
-        for name in columns_of(left.trie):
+        for name in arrays_of(left.trie):
             here, there = getattr(left.trie, name), getattr(right.trie, name)
             assert here.dtype == there.dtype
             np.testing.assert_array_equal(here, there, err_msg=name)

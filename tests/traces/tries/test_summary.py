@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, read_trace, write_trace
-from paceline.traces.contexts.trie import columns_of
+from paceline.traces.contexts.trie import arrays_of
 
 from .test_validate import trace, trie
 
@@ -41,7 +41,7 @@ def test_bytes_are_those_of_the_files(tmp_path):
 
 def test_without_trunk_tokens_there_is_no_rate():
     alone = trace()
-    root = {name: column[..., :1] for name, column in columns_of(trie()).items()}
+    root = {name: column[..., :1] for name, column in arrays_of(trie()).items()}
     requests = tuple(replace(request, trie=replace(trie(), **root)) for request in alone.requests)
     summary = TrieRecording(meta=alone.meta, requests=requests).summary()
     assert summary.nodes_per_trunk_token is None
