@@ -1,12 +1,95 @@
-"""Detailed results of serving benchmarks as observed runs: lengths, first tokens and chunks, when they were sent."""
+"""Observed runs: what is written is read, what is not sound is refused, and results of benchmarks are runs too."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from paceline.runs.observed import FOLLOWS, read_bench, read_run, write_observed
-from paceline.traces import TraceFormatError
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.runs.observed import (
+    FOLLOWS,
+    ObservedAcceptance,
+    ObservedRequest,
+    is_observed,
+    read_bench,
+    read_observed,
+    read_run,
+    write_observed,
+)
+from paceline.traces.errors import TraceFormatError
+
+from ..traces.making import edit_meta
+from .making import END_PS, OBSERVED, observed_run
 
 MS = 10**9  # picoseconds
+maybe = st.none() | st.integers(1, 1000)
+
+
+@st.composite
+def requests(draw):
+    found = []
+    for number in range(draw(st.integers(0, 4))):
+        times = sorted(draw(st.lists(st.integers(0, END_PS), min_size=3, max_size=8)))
+        failed = draw(st.sampled_from(["", "HTTP 500: no"]))
+        found.append(
+            ObservedRequest(
+                request_id=f"r{number}",
+                tag=draw(st.sampled_from(["", "code"])),
+                prompt_id="p",
+                asked_tokens=draw(st.integers(1, 9)),
+                due_at_ps=times[0],
+                sent_at_ps=times[1],
+                outputs_at_ps=tuple(times[2:-1]),
+                ended_at_ps=times[-1] if failed or draw(st.booleans()) else None,
+                failed=failed,
+                prompt_tokens=draw(maybe),
+                output_tokens=draw(maybe),
+                cached_tokens=draw(maybe),
+                drafted=draw(maybe),
+                accepted=draw(maybe),
+            )
+        )
+    return tuple(found)
+
+
+@given(requests())
+def test_what_is_written_is_read(tmp_path_factory, found):
+    path = tmp_path_factory.mktemp("run") / "run"
+    acceptance = ObservedAcceptance(source="s", drafts=3, accepted_by_place=(2, 1))
+    run = observed_run(*found, acceptance=acceptance, notes=("n",))
+    write_observed(run, path)
+    read = read_observed(path)
+    assert (read.meta, read.requests) == (run.meta, run.requests)
+    assert is_observed(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"request_id": ""}, "request_id: must not be empty"),
+        ({"sent_at_ps": 0}, "outputs_at_ps: must be in order"),
+        ({"outputs_at_ps": (4, 3)}, "outputs_at_ps: must be in order"),
+        ({"ended_at_ps": 3}, "ended_at_ps: must not be before the last chunk"),
+        ({"ended_at_ps": END_PS + 1}, "ended_at_ps: must not be after the end of the run"),
+        ({"ended_at_ps": None, "failed": "x"}, "ended_at_ps: must be there of a request that failed"),
+        ({"prompt_tokens": 0}, "prompt_tokens: must be in [1, "),
+        ({"output_tokens": -1}, "output_tokens: must be in [0, "),
+    ],
+)
+def test_rows_that_are_not_sound_are_refused(tmp_path, change, said):
+    write_observed(observed_run(OBSERVED, replace(OBSERVED, **{"request_id": "s"} | change)), tmp_path / "run")
+    with pytest.raises(TraceFormatError) as refused:
+        read_observed(tmp_path / "run")
+    assert f"requests.parquet: {said}" in str(refused.value)
+    assert "(row 1)" in str(refused.value)
+
+
+def test_a_closed_loop_has_a_concurrency(tmp_path):
+    write_observed(observed_run(), tmp_path / "run")
+    edit_meta(tmp_path / "run", lambda meta: meta.update(loop="closed"))
+    with pytest.raises(TraceFormatError, match="concurrency must be there of a closed loop alone"):
+        read_observed(tmp_path / "run")
+    assert not is_observed(tmp_path)
 
 
 def result(**more):

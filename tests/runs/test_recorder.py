@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runs.recorder import MOST_POINTS, ServingRecorder, States
+from paceline.runs.recorder import MOST_POINTS, States
 from paceline.runs.serving import (
     GAP_FIELDS,
     PREEMPTION_FIELDS,
@@ -18,7 +18,7 @@ from paceline.runs.serving import (
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads.arrival import MOST_PS, Arrival
 
-from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
+from .making import ABOUT, played, told
 
 
 @given(run=played())
@@ -101,17 +101,6 @@ def test_states_in_thousands_are_added_up_as_they_come():
         states.add(number % 2, number, number, 1, (number % 7,))
     assert states.all()[0].sums[0] == sum(2 * number for number in range(0, 49_998, 2))
     assert states.all()[1].count == 25_000
-
-
-def told():
-    """One request that finished after two tokens."""
-    recorder = ServingRecorder(MEMBERS, BLOCKS)
-    recorder.arrived(Arrival("a", 5, 10, 2), 0)
-    recorder.scheduled(0, 6, (0, 3))
-    recorder.first_token(0, 20)
-    recorder.gaps(10, 0, 1, 1)
-    recorder.finished(0, 30)
-    return recorder
 
 
 def test_an_id_that_comes_again_is_refused():
