@@ -1,13 +1,9 @@
-"""What an engine tells of a serving run while it runs.
-
-Requests that arrived, as columns: taken one by one, turned into columns many at a time.
-
-What replicas hold over time: exact sums over time and maxima of all states, and a series thinned to a size.
-
-Letters: N states, L levels.
+"""What an engine tells of a serving run while it runs: requests that arrive, what becomes of them, and states.
 
 An engine calls this once per step and several times per request, so a call packs integers and does nothing else; no
-object is made per token. All times are whole picoseconds since the start of the workload.
+object is made per token. Requests are turned into columns many at a time; what replicas hold over time becomes exact
+sums and maxima of all states, and a series thinned to a size. All times are whole picoseconds since the start of the
+workload. Letters: N states, L levels.
 """
 
 from array import array

@@ -1,9 +1,5 @@
 """Whether two runs of one policy are the same, step by step: a replay in the simulator and a run of the real models.
 
-Where a replay left its record: from there on it models, and a run of the real models cannot be expected to agree.
-
-How far a replay and a run of the real models are the same: what `same_steps.compare_runs` finds.
-
 Both worlds share the loop and the session, and neither has a clock, so all that is counted has to be equal: the steps
 of each request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy
 policy takes the replay out of its record, the comparison ends: what is modelled cannot agree.

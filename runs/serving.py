@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ..traces.errors import TraceFormatError
 from ..traces.folder import Rule, StoredFolder, check_rules, read_table
-from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version
+from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version, check_at_most
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS
 from .log import Columns, check_run_folder, new_folder
 
@@ -74,9 +74,7 @@ class Lookups(Record):
     @model_validator(mode="after")
     def _found(self) -> "Lookups":
         for what in ("blocks", "tokens"):
-            asked, found = getattr(self, f"asked_{what}"), getattr(self, f"found_{what}")
-            if found > asked:
-                raise ValueError(f"found_{what} must be at most asked_{what}, {asked}, got {found}")
+            check_at_most(self, f"found_{what}", f"asked_{what}")
         return self
 
 
@@ -101,8 +99,8 @@ class MemberTotals(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> "MemberTotals":
-        if self.num_blocks is not None and self.most_blocks > self.num_blocks:
-            raise ValueError(f"most_blocks must be at most num_blocks, {self.num_blocks}, got {self.most_blocks}")
+        if self.num_blocks is not None:
+            check_at_most(self, "most_blocks", "num_blocks")
         return self
 
 
@@ -167,10 +165,8 @@ class LevelTotals(Record):
 
     @model_validator(mode="after")
     def _accepted(self) -> "LevelTotals":
-        if self.accepted > self.judged:
-            raise ValueError(f"accepted must be at most judged, {self.judged}, got {self.accepted}")
-        if self.own > self.verifications:
-            raise ValueError(f"own must be at most verifications, {self.verifications}, got {self.own}")
+        check_at_most(self, "accepted", "judged")
+        check_at_most(self, "own", "verifications")
         return self
 
 

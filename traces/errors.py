@@ -1,7 +1,4 @@
-"""Mixtures of experts: what a recorded model says of its experts, and how many of them a forward touches.
-
-The one error of files that hold recordings.
-"""
+"""The one error of files that hold recordings; and experts, how many of which a forward touches."""
 
 from math import expm1, log1p
 from pathlib import Path

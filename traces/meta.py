@@ -1,11 +1,8 @@
-"""What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds.
-
-Number formats of weights: what a parameter takes, and weights that are narrower than a model's own dtype.
-"""
+"""What a recording says of itself: models and their number formats, sampling, closure, seconds, near ties."""
 
 import re
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AliasChoices,
@@ -96,6 +93,24 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class SparseRecord(Record):
+    """A record some of whose keys are not written where there is nothing to say, as before they were known."""
+
+    unwritten: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        return {key: value for key, value in whole.items() if key not in self.unwritten or getattr(self, key)}
+
+
+def check_at_most(record: BaseModel, part: str, whole: str) -> None:
+    """Raises ValueError for a record whose field `part` is more than its field `whole`."""
+    some, most = getattr(record, part), getattr(record, whole)
+    if some > most:
+        raise ValueError(f"{part} must be at most {whole}, {most}, got {some}")
+
+
 class DraftBlock(Record):
     """How a drafter writes a whole draft in one forward.
 
@@ -122,7 +137,7 @@ class DraftBlock(Record):
         return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
 
 
-class ModelInfo(Record):
+class ModelInfo(SparseRecord):
     """One recorded model.
 
     Attributes:
@@ -151,36 +166,22 @@ class ModelInfo(Record):
     quantised: Quantised | None = None
     draft_block: DraftBlock | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings of models without them always were."""
-        whole: dict[str, Any] = written(self)
-        for key in ("quantised", "draft_block"):
-            if whole[key] is None:
-                del whole[key]
-        return whole
+    unwritten = ("quantised", "draft_block")
 
     @model_validator(mode="after")
-    def _quantised_fit(self) -> "ModelInfo":
-        if self.quantised is None:
-            return self
-        if self.quantised.experts and self.experts is None:
-            raise ValueError("quantised.experts must be false of a model without experts, got true")
-        every = 0 if self.experts is None else self.experts.all_parameters
-        least, most = (every, self.parameters) if self.quantised.experts else (1, self.parameters - every)
-        if not least <= self.quantised.parameters <= most:
-            raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {self.quantised.parameters}")
-        return self
-
-    @model_validator(mode="after")
-    def _experts_fit(self) -> "ModelInfo":
-        if self.experts is not None and self.experts.layers > self.layers:
-            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {self.experts.layers}")
-        if self.experts is not None and self.experts.all_parameters >= self.parameters:
-            raise ValueError(
-                f"parameters must be more than those of all experts, {self.experts.all_parameters}, "
-                f"got {self.parameters}"
-            )
+    def _parts_fit(self) -> "ModelInfo":
+        experts, quantised = self.experts, self.quantised
+        every = 0 if experts is None else experts.all_parameters
+        if quantised is not None:
+            if quantised.experts and experts is None:
+                raise ValueError("quantised.experts must be false of a model without experts, got true")
+            least, most = (every, self.parameters) if quantised.experts else (1, self.parameters - every)
+            if not least <= quantised.parameters <= most:
+                raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
+        if experts is not None and experts.layers > self.layers:
+            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {experts.layers}")
+        if experts is not None and every >= self.parameters:
+            raise ValueError(f"parameters must be more than those of all experts, {every}, got {self.parameters}")
         return self
 
     @property
@@ -218,8 +219,7 @@ class NgramInfo(Record):
 
     @model_validator(mode="after")
     def _matches(self) -> "NgramInfo":
-        if self.min_match > self.max_match:
-            raise ValueError(f"min_match must be at most max_match, {self.max_match}, got {self.min_match}")
+        check_at_most(self, "min_match", "max_match")
         return self
 
 
@@ -286,7 +286,7 @@ class TreeClosure(Record):
     shape: str = Field(pattern=r"^[0-9a-z=,.+]+$")
 
 
-class Closure(Record):
+class Closure(SparseRecord):
     """Which off-trunk contexts are in the trie (docs/trace-format.md).
 
     Attributes:
@@ -301,13 +301,7 @@ class Closure(Record):
     run: int = Field(ge=0, le=MOST)
     trees: tuple[TreeClosure, ...] = ()
 
-    @model_serializer(mode="wrap")
-    def _without_trees(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings without trees always were."""
-        whole: dict[str, Any] = written(self)
-        if not self.trees:
-            del whole["trees"]
-        return whole
+    unwritten = ("trees",)
 
     @property
     def words(self) -> str:

@@ -1,16 +1,11 @@
-"""A profile in memory and as one Parquet file: a row per measured shape, what it says of itself in the header.
+"""A profile: seconds measured on one machine, in memory and as one Parquet file, and what they say of other forwards.
 
-What a forward's seconds depend on, beside the model.
+The file has a row per measured shape, and in its header what the profile says of itself: whose seconds these are, what
+an operation costs beside its forwards, and what is known of forwards that were not measured. Between measured shapes
+seconds are linear; beyond them a smooth model answers. In decoding, rows of unequal length and weights that were not
+read just before cost extra.
 
-What is known of the seconds of one member's forwards, beside the shapes that were measured.
-
-What a profile says of itself: whose seconds these are, and what an operation costs beside its forwards.
-
-Letters: S measured shapes.
-
-Seconds of a member's forwards between the shapes that were measured.
-
-When the weights of each member were read last.
+Letter: S measured shapes.
 """
 
 from bisect import bisect_left
@@ -495,11 +490,16 @@ class ProfiledForwards:
     def __init__(self, shapes: Sequence[Shape], smooth: SmoothForward | None) -> None:
         self.smooth = smooth
         self.beyond = False
-        self._by_rows = {
-            rows: _Slice([shape for shape in shapes if shape.rows == rows])
-            for rows in sorted({shape.rows for shape in shapes})
-        }
-        self._rows = list(self._by_rows)
+        grid: dict[float, dict[float, dict[float, float]]] = {}
+        for shape in shapes:
+            by_context = grid.setdefault(shape.rows, {}).setdefault(shape.new_tokens, {})
+            by_context[shape.context_tokens] = shape.seconds
+        self._grid = _Line(
+            {
+                rows: _Line({new_tokens: _Line(by_context) for new_tokens, by_context in by_new.items()})
+                for rows, by_new in grid.items()
+            }
+        )
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
         """Of a forward with rows of equal length, right after another; tokens over all rows.
@@ -523,19 +523,7 @@ class ProfiledForwards:
 
     def measured(self, num_rows: int, new_tokens: int, context_tokens: float) -> float | None:
         """As `seconds`, between measured shapes; None beyond them."""
-        rows = self._rows
-        each, held = new_tokens / num_rows, context_tokens / num_rows
-        right = bisect_left(rows, num_rows)
-        if right == len(rows) or num_rows < rows[0]:
-            return None
-        upper = self._by_rows[rows[right]].seconds(each, held)
-        if upper is None or rows[right] == num_rows:
-            return upper
-        lower = self._by_rows[rows[right - 1]].seconds(each, held)
-        if lower is None:
-            return None
-        share = (num_rows - rows[right - 1]) / (rows[right] - rows[right - 1])
-        return lower + share * (upper - lower)
+        return self._grid.at(num_rows, new_tokens / num_rows, context_tokens / num_rows)
 
 
 class ForwardsInDecoding:
@@ -589,43 +577,30 @@ def forwards_of(profile: Profile, member: ProfiledMember) -> ForwardsInDecoding:
     return ForwardsInDecoding(on_its_own, member.uneven, member.reload, member.in_decoding)
 
 
-class _Slice:
-    """Seconds of one member's forwards with one number of rows, by new tokens and tokens held of a row."""
+class _Line:
+    """Values at points: numbers, or lines of a further coordinate. Linear between them, None beyond."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
-        self._new_tokens = sorted({shape.new_tokens for shape in shapes})
-        self._contexts: list[list[int]] = []
-        self._seconds: list[list[float]] = []
-        for new_tokens in self._new_tokens:
-            line = sorted((shape.context_tokens, shape.seconds) for shape in shapes if shape.new_tokens == new_tokens)
-            self._contexts.append([context for context, _ in line])
-            self._seconds.append([seconds for _, seconds in line])
+    def __init__(self, values: "Mapping[float, float | _Line]") -> None:
+        self._points = sorted(values)
+        self._values = [values[point] for point in self._points]
 
-    def seconds(self, new_tokens: float, context_tokens: float) -> float | None:
-        """Of one forward; None beyond what was measured."""
-        counts = self._new_tokens
-        right = bisect_left(counts, new_tokens)
-        if right == len(counts) or new_tokens < counts[0]:
+    def at(self, place: float, *further: float) -> float | None:
+        points = self._points
+        right = bisect_left(points, place)
+        if right == len(points) or place < points[0]:
             return None
-        upper = self._at(right, context_tokens)
-        if upper is None or counts[right] == new_tokens:
+        upper = self._value(right, further)
+        if upper is None or points[right] == place:
             return upper
-        lower = self._at(right - 1, context_tokens)
+        lower = self._value(right - 1, further)
         if lower is None:
             return None
-        share = (new_tokens - counts[right - 1]) / (counts[right] - counts[right - 1])
+        share = (place - points[right - 1]) / (points[right] - points[right - 1])
         return lower + share * (upper - lower)
 
-    def _at(self, place: int, context_tokens: float) -> float | None:
-        """With one of the measured numbers of new tokens."""
-        contexts, seconds = self._contexts[place], self._seconds[place]
-        if not contexts[0] <= context_tokens <= contexts[-1]:
-            return None
-        right = bisect_left(contexts, context_tokens)
-        if contexts[right] == context_tokens:
-            return seconds[right]
-        share = (context_tokens - contexts[right - 1]) / (contexts[right] - contexts[right - 1])
-        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+    def _value(self, index: int, further: tuple[float, ...]) -> float | None:
+        value = self._values[index]
+        return value.at(*further) if isinstance(value, _Line) else value
 
 
 class WeightsRead:

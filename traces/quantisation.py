@@ -1,10 +1,7 @@
 """Weights of fewer bits: what a config says of them, which modules keep theirs, and bytes a parameter.
 
-Which weights of a decoder are quantised: matrices by their modules' names, less those that a config skips.
-
-Letters: L layers.
-
-What a config, and the files that engines write beside it, say of quantised weights.
+What is quantised are matrices, by their modules' names, less those that a config, or a file that an engine writes
+beside it, skips. Letter: L layers.
 """
 
 import re

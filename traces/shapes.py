@@ -1,24 +1,15 @@
-"""What a decoder-only transformer is made of, and what it counts; models that people serve, by name.
+"""What a decoder-only transformer is made of, and what it counts: models and heads that people serve, by name.
 
-Formats of quantised weights, and of keys and values: what a number takes in each.
+Heads are drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash. Parameters
+are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and multi-token
+prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
 
-Letters: L layers, G weights that share a scale.
+A name is read whole, as `Llama-3.1-8B-Instruct` or `EAGLE3-LLaMA3.1-Instruct-8B`: beside family, version, size and kind
+of head it may hold words that change no shape, and nothing else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or
+`Qwen3-8B-FP8` mean no preset: what they are made of is not in their names. A submodel whose model has another shape
+than was recorded keeps the same share of its layers.
 
-Letters: H hidden size, D size of a head, V vocabulary, L layers.
-
-Drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash.
-
-Parameters are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and
-multi-token prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
-Letters: H hidden size, V vocabulary.
-
-Which preset a name means, as in `Llama-3.1-8B-Instruct`, `Qwen2.5-7B`, `EAGLE3-LLaMA3.1-Instruct-8B`.
-
-A name is read whole: beside family, version, size and kind of head it may hold words that change no shape, and nothing
-else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset: what they are made of is not
-in their names.
-
-Shapes of submodels whose model has another shape than was recorded: they keep the same share of its layers.
+Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that share a scale.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""A model's shape from its Hugging Face `config.json`.
-
-What a user says of the shapes of models: a list of them in a file, a preset, or a config.
-"""
+"""What a user says of the shapes of models: a list of them in a file, a preset, or a Hugging Face `config.json`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,17 +1,12 @@
-"""Imported recordings with some decisions turned over: rounds that end earlier, or are kept whole one token further.
-
-How decisions turn over when a drafter's acceptance is shifted.
+"""What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
 
 Let r be the share of known decisions in which a drafter writes the target's token. A shift of its acceptance by d > 0
 turns each refusal into an agreement with probability d / (1 - r), one by d < 0 each agreement into a refusal with
-probability -d / r: the share becomes r + d, and where the text was easy it stays easier.
+probability -d / r: the share becomes r + d, and where the text was easy it stays easier. What turns over is drawn by
+(seed, request, drafter) and by place: other requests do not matter, and a larger shift of the same sign turns over all
+that a smaller one does. Rounds of an imported recording end earlier, or are kept whole one token further.
 
 Letters: R rounds of one drafter in one request, K known decisions of theirs.
-
-What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
-
-What turns over is drawn by (seed, request, drafter) and by place: other requests do not matter,
-and a larger shift of the same sign turns over all that a smaller one does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

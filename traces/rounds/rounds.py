@@ -1,13 +1,9 @@
-"""Recordings that know rounds, not contexts: what an engine's log says of speculation, drafter by drafter.
-
-What an imported recording says of itself, and how far a replay of it can be trusted.
+"""What an imported recording holds: rounds of drafters in requests, as an engine's log says, and how far to trust them.
 
 A round starts at an output position, drafts some tokens, and the target keeps the first few of them. A round whose
 draft was kept whole is *censored*: it says that at least so many would have been kept. A round that drafted nothing is
 a plain step: there the drafter had nothing to say. What no round says is unknown, and is drawn from `hazard`, never
-filled in silently.
-
-Letters: R rounds of one drafter in one request.
+filled in silently. Letters: R rounds of one drafter in one request.
 """
 
 from collections.abc import Mapping, Sequence
