@@ -349,7 +349,6 @@ def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | 
 
 
 def _moment(result: Fields, number: int) -> float:
-    """Seconds of the client's clock."""
     found = result.values["start_times"][number]
     if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= MOST_SECONDS * 10:
         raise result.error(f"start_times[{number}]", "must be seconds", found)

@@ -413,7 +413,6 @@ class ServingRecorder:
         return log
 
     def _make_room(self) -> None:
-        """For what happens to the next requests."""
         for times in (self._scheduled, self._first, self._ended):
             times.extend([UNKNOWN] * _ROOM)
         self._emitted.extend([0] * _ROOM)

@@ -202,7 +202,7 @@ def compare_runs(
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
     left = record_exits(replayed)
     num_replayed = len(replayed.steps["op"])
-    known_end = _start(ours, left[0]) if left else num_replayed
+    known_end = ours.steps[left[0].request_id][left[0].step].start if left else num_replayed
     parted = [at for name in ours.steps if (at := _parting(name, ours, theirs))]
     if left:
         parted = [at for at in parted if at.start < known_end]
@@ -218,23 +218,17 @@ def compare_runs(
         num_asked_tokens=sum(op.asked_tokens for op in ops.values()),
         num_hit_tokens=sum(op.hit_tokens for op in ops.values()),
         num_evicted_blocks=sum(op.evicted_blocks for op in ops.values()),
-        num_other_answers=_num_other_answers(ours, theirs, {each.request_id for each in left}),
+        num_other_answers=sum(
+            _answer(steps) != _answer(theirs.steps[name])
+            for name, steps in ours.steps.items()
+            if name not in {each.request_id for each in left}
+        ),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
         num_replayed=num_replayed,
         num_left=len(left),
         left=left[0] if left else None,
         ahead=ran.meta.get("overlap", {}).get("used", ""),
     )
-
-
-def _start(run: _Run, left: RecordExit) -> int:
-    """The row at which the operation of a step begins."""
-    return run.steps[left.request_id][left.step].start
-
-
-def _num_other_answers(ours: _Run, theirs: _Run, left: set[str]) -> int:
-    known = [name for name in ours.steps if name not in left]
-    return sum(_answer(ours.steps[name]) != _answer(theirs.steps[name]) for name in known)
 
 
 def _check_same(replayed: RunLog, ran: RunLog) -> None:
@@ -319,7 +313,6 @@ def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Sid
 
 
 def _told(step: _Step, members: Sequence[str]) -> str:
-    """A step in words."""
     did = step.record
     if step.op is None:
         return f"commit of {counted(did.emitted, 'pending token')}, unjudged"

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -523,7 +523,7 @@ class ProfiledForwards:
 
     def measured(self, num_rows: int, new_tokens: int, context_tokens: float) -> float | None:
         """As `seconds`, between measured shapes; None beyond them."""
-        return self._grid.at(num_rows, new_tokens / num_rows, context_tokens / num_rows)
+        return self._grid.at((num_rows, new_tokens / num_rows, context_tokens / num_rows))
 
 
 class ForwardsInDecoding:
@@ -582,25 +582,20 @@ class _Line:
 
     def __init__(self, values: "Mapping[float, float | _Line]") -> None:
         self._points = sorted(values)
-        self._values = [values[point] for point in self._points]
+        self._values: list[Any] = [values[point] for point in self._points]
+        self._of_lines = isinstance(self._values[0], _Line) if self._values else False
 
-    def at(self, place: float, *further: float) -> float | None:
-        points = self._points
+    def at(self, places: tuple[float, ...], depth: int = 0) -> float | None:
+        points, values, place = self._points, self._values, places[depth]
         right = bisect_left(points, place)
         if right == len(points) or place < points[0]:
             return None
-        upper = self._value(right, further)
+        upper: float | None = values[right].at(places, depth + 1) if self._of_lines else values[right]
         if upper is None or points[right] == place:
             return upper
-        lower = self._value(right - 1, further)
-        if lower is None:
-            return None
-        share = (place - points[right - 1]) / (points[right] - points[right - 1])
-        return lower + share * (upper - lower)
-
-    def _value(self, index: int, further: tuple[float, ...]) -> float | None:
-        value = self._values[index]
-        return value.at(*further) if isinstance(value, _Line) else value
+        before = points[right - 1]
+        lower: float | None = values[right - 1].at(places, depth + 1) if self._of_lines else values[right - 1]
+        return None if lower is None else lower + (place - before) / (points[right] - before) * (upper - lower)
 
 
 class WeightsRead:

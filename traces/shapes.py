@@ -240,7 +240,6 @@ class Decoder:
         return (self.layers - self.mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
 
     def _gated(self, width: int) -> int:
-        """Parameters of a gated feed-forward part of this width."""
         return 3 * self.hidden * width
 
 
@@ -478,7 +477,6 @@ def _read(text: str) -> _Read | None:
 
 
 def _without(text: str, *matches: re.Match[str]) -> str:
-    """A text with what was read in it left out."""
     left = list(text)
     for found in matches:
         left[found.start() : found.end()] = "-" * (found.end() - found.start())

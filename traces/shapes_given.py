@@ -19,7 +19,9 @@ from .shapes import (
     KV_WIDTHS,
     SHAPES_PAGE,
     Decoder,
+    Derived,
     Mixture,
+    derived_submodels,
     dflash,
     eagle3,
     head_called,
@@ -358,7 +360,11 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     """
     given = list(_given_by(texts, target))
     texts_of = [each for each in given if isinstance(each, _Given)]
-    listed = [each.config() if isinstance(each, _Given) else each for each in given if _is_read(each)]
+    listed = [
+        each if isinstance(each, ModelInfo) else each.config()
+        for each in given
+        if isinstance(each, ModelInfo) or each.is_file
+    ]
     named = [each for each in texts_of if not each.is_file]
     names = [*(each.name for each in named), *(shape.name for shape in listed)]
     for name in repeated(names):
@@ -375,26 +381,38 @@ def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
     return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
 
 
+def asked_shapes(
+    texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
+) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...]]:
+    """Shapes that members of a recording are to have, and those of submodels that follow from them.
+
+    Args:
+        texts: as `given_shapes` takes them.
+        target: the member that verifies.
+        members: names of all of them.
+        recorded: shapes that they have.
+
+    Raises:
+        TraceFormatError, ValueError: as `given_shapes`; a member that the recording has not, or as `derived_submodels`.
+    """
+    shapes = given_shapes(texts, target)
+    unknown = [shape.name for shape in shapes if shape.name not in members]
+    if unknown:
+        raise ArgumentError(f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}")
+    return shapes, derived_submodels(recorded, shapes, given_decoders(texts, target))
+
+
 def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
     """Shapes of lists, and what is said of one member each, in their order."""
     for text in texts:
         if "=" not in text and _is_file(text):
             yield from _shapes(text)
             continue
-        name, _, source = text.partition("=") if _names(text) else (target, "", text)
+        is_named = "=" in text.partition("@")[0]  # rather than a shape that is served in some way
+        name, _, source = text.partition("=") if is_named else (target, "", text)
         if not name or not source:
             raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
         yield _given(text, name, source)
-
-
-def _is_read(given: "ModelInfo | _Given") -> bool:
-    """Whether it is of a file."""
-    return isinstance(given, ModelInfo) or given.is_file
-
-
-def _names(text: str) -> bool:
-    """Whether a text begins with `NAME=`, rather than with a shape that is served in some way."""
-    return "=" in text.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,11 +435,9 @@ class _Given:
 
     @property
     def is_file(self) -> bool:
-        """Whether its source is a config."""
         return _is_file(self.source)
 
     def config(self) -> ModelInfo:
-        """The shape of a config."""
         decoder = self.decoder()
         if decoder is not None:
             return self._info(decoder)

@@ -523,7 +523,6 @@ def _tries(spec: SyntheticSpec, levels: list[_Level]) -> tuple[Trie, ...]:
 
 
 def _facts_of(level: _Level) -> dict[str, NDArray[Any]]:
-    """The arrays of a trie that need no other level."""
     seen = level.views
     return {
         "token": level.token,

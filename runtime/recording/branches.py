@@ -462,7 +462,6 @@ class TreeBranches:
         return TreeRanks(rank=rank, ranked=asked, branch_log_prob=branch_log_prob)
 
     def _grow(self, spec: TreeSpec, starts: range) -> None:
-        """Let the trees of these starts grow."""
         trunk = self._trunk
         growths = [Growth(spec.shape, room=trunk.budget - start, eos=trunk.eos) for start in starts]
         nodes: list[dict[int, int]] = [{ROOT: start} for start in starts]  # of the trie, by node of the tree
@@ -522,7 +521,6 @@ class TreeBranches:
             self._keep_new([wanted[place] for place in new], depth[new], _taken(seen, new))
 
     def _keep_new(self, children: Sequence[Child], depth: Ints, seen: Views) -> None:
-        """Keep contexts that are new, with what each model gave to their tokens."""
         parent, token = np.array(children, dtype=np.int32).T
         own = [self._context(node).log_probs[:, last].cpu().numpy() for node, last in children]
         self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)

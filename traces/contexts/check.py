@@ -92,7 +92,6 @@ class _Sums:
         self._distance = np.zeros(len(meta.pairs))
 
     def add(self, request: TrieRequest, agrees: NDArray[np.bool_], distance: Floats) -> None:
-        """One more request, its agreement on the trunk and its distances there, summed."""
         self._counts["num_requests"] += 1
         self._counts["num_prompt_tokens"] += len(request.prompt)
         self._counts["num_trunk_tokens"] += agrees.shape[1]
@@ -101,7 +100,6 @@ class _Sums:
         self._distance += distance
 
     def group(self) -> TrieGroup:
-        """The group as it is told."""
         names, num_tokens = self._meta.model_names, self._counts["num_trunk_tokens"]
         pairs = [f"{names[low]}/{names[high]}" for low, high in self._meta.pairs]
         return TrieGroup(
@@ -211,7 +209,6 @@ class _Nodes:
 
     @property
     def greedy(self) -> bool:
-        """Whether tokens are the most probable ones."""
         return self.meta.sampling.mode == "greedy"
 
 

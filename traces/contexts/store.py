@@ -133,7 +133,6 @@ class StoredNodes:
         return tries(codes, [row.num_nodes for row in rows])
 
     def _table(self, start: int, end: int) -> pa.Table:
-        """Rows `start` to `end`."""
         parts = []
         for group, (first, after) in enumerate(pairwise(self._group_rows)):
             if first < end and start < after:

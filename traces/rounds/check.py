@@ -146,14 +146,12 @@ def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
 
 
 def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
-    """Seconds of the measured answers over their tokens."""
     measured = [request for request in requests if method in request.wall_s]
     tokens = sum(request.num_tokens[method] for request in measured)
     return sum(request.wall_s[method] for request in measured) / tokens if measured else None
 
 
 def _mean(parts: Sequence[NDArray[np.float64] | None]) -> float | None:
-    """Mean over what is known."""
     known = [values[~np.isnan(values)] for values in parts if values is not None]
     count = sum(len(values) for values in known)
     return sum(float(values.sum()) for values in known) / count if count else None
