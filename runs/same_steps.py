@@ -163,21 +163,13 @@ class _Run(NamedTuple):
 
 
 class _Parting(NamedTuple):
-    """Where two runs part on one request. They sort by what is told first: of an operation, a step that itself differs.
+    """Where two runs part on one request. They sort by what is told first: of an operation, a step that differs."""
 
-    Attributes:
-        start: row in the log at which the operation begins.
-        alike: whether the step itself is the same and its operation as a whole is not.
-        row: of the step.
-        request_id: whose step it is.
-        step: index among the request's steps.
-    """
-
-    start: int
-    alike: bool
-    row: int
+    start: int  # row in the log at which the operation begins
+    alike: bool  # whether the step itself is the same and its operation as a whole is not
+    row: int  # of the step
     request_id: str
-    step: int
+    step: int  # index among the request's steps
 
 
 def compare_runs(

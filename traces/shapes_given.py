@@ -34,22 +34,14 @@ from .shapes import (
 
 
 class _Family(NamedTuple):
-    """Decoders with gated feed-forward parts, as transformers makes them of a config.
+    """Decoders with gated feed-forward parts, as transformers makes them of a config."""
 
-    Attributes:
-        norms, head_norms: in a layer, of the hidden size and of a head.
-        bias: whether queries, keys and values have one where the config does not say.
-        bias_key: that says so; "" where a config has no say.
-        output_bias: whether the same key gives attention's output one.
-        mlp_bias_key: that gives feed-forward parts biases; "" for none.
-    """
-
-    norms: int = 2
-    head_norms: int = 0
-    bias: bool = False
-    bias_key: str = "attention_bias"
-    output_bias: bool = True
-    mlp_bias_key: str = ""
+    norms: int = 2  # in a layer, of the hidden size
+    head_norms: int = 0  # and of a head
+    bias: bool = False  # whether queries, keys and values have one where the config does not say
+    bias_key: str = "attention_bias"  # that says so; "" where a config has no say
+    output_bias: bool = True  # whether the same key gives attention's output one
+    mlp_bias_key: str = ""  # that gives feed-forward parts biases; "" for none
 
 
 _TYPES: dict[str, _Family] = {
@@ -417,21 +409,13 @@ def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What is said of one member.
-
-    Attributes:
-        name: of the member.
-        source: preset, head or path.
-        weights: format of its weights, of `FORMATS`; "" is the source's own.
-        kv_dtype: of its keys and values, of `KV_WIDTHS`; "" is the source's own.
-        block: most tokens that a forward drafts of a draft model that writes all at once; None: as the source says.
-    """
+    """What is said of one member."""
 
     name: str
-    source: str
-    weights: str = ""
-    kv_dtype: str = ""
-    block: int | None = None
+    source: str  # preset, head or path
+    weights: str = ""  # format of its weights, of `FORMATS`; "" is the source's own
+    kv_dtype: str = ""  # of its keys and values, of `KV_WIDTHS`; "" is the source's own
+    block: int | None = None  # most tokens that a forward drafts of a draft model that writes all at once
 
     @property
     def is_file(self) -> bool:

@@ -94,19 +94,12 @@ def keyed_generator(key: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decisions:
-    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did.
+    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did."""
 
-    Attributes:
-        row: `[K]` round of each decision.
-        depth: `[K]` of the token in its round, 0 at the first drafted one.
-        position: `[K]` of the token in the output.
-        agrees: `[K]` whether it is the target's.
-    """
-
-    row: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    position: NDArray[np.int64]
-    agrees: NDArray[np.bool_]
+    row: NDArray[np.int64]  # [K] round of each decision
+    depth: NDArray[np.int64]  # [K] of the token in its round, 0 at the first drafted one
+    position: NDArray[np.int64]  # [K] of the token in the output
+    agrees: NDArray[np.bool_]  # [K] whether it is the target's
 
 
 def shifted_rounds(

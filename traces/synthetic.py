@@ -279,21 +279,13 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventedViews:
-    """What the models say at F contexts, on the grids of `GRIDS`.
+    """What the models say at F contexts, on the grids of `GRIDS`."""
 
-    Attributes:
-        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice.
-        next_log_prob: `[M, F]` of the model's own choice.
-        gap: `[M, F]`.
-        entropy: `[M, F]`.
-        tvd: `[P, F]`.
-    """
-
-    choice_log_prob: Floats
-    next_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    tvd: Floats
+    choice_log_prob: Floats  # [M, M, F] log-probability, by model, of the token of each choice
+    next_log_prob: Floats  # [M, F] of the model's own choice
+    gap: Floats  # [M, F]
+    entropy: Floats  # [M, F]
+    tvd: Floats  # [P, F]
 
 
 def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rng: np.random.Generator) -> Floats:
@@ -364,26 +356,15 @@ _ALTERNATIVE_SHARES = (0.3, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """Contexts of all requests with the same number of tokens off the trunk.
+    """Contexts of all requests with the same number of tokens off the trunk."""
 
-    Attributes:
-        request: `[F]`.
-        parent: `[F]` index over all levels, -1 at a root.
-        depth: `[F]`.
-        token: `[F]`.
-        own_log_prob: `[M, F]`.
-        choice: `[M, F]` which candidate each model writes.
-        candidate: `[M, F]` the candidates' tokens, all different.
-        views: of the F contexts.
-    """
-
-    request: Ints
-    parent: Ints
-    depth: Ints
-    token: Ints
-    own_log_prob: Floats
-    choice: Ints
-    candidate: Ints
+    request: Ints  # [F]
+    parent: Ints  # [F] index over all levels, -1 at a root
+    depth: Ints  # [F]
+    token: Ints  # [F]
+    own_log_prob: Floats  # [M, F]
+    choice: Ints  # [M, F] which candidate each model writes
+    candidate: Ints  # [M, F] the candidates' tokens, all different
     views: InventedViews
 
 

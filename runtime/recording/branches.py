@@ -264,17 +264,11 @@ def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherViews:
-    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1.
+    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1."""
 
-    Attributes:
-        known: `[E, Q]` whether there is a view.
-        depths: `[E]` what each depth says, as of one model.
-        tvd: `[E O, Q]` distance to each other model, all of one depth side by side.
-    """
-
-    known: NDArray[np.bool_]
-    depths: tuple[Views, ...]
-    tvd: Floats32
+    known: NDArray[np.bool_]  # [E, Q] whether there is a view
+    depths: tuple[Views, ...]  # [E] what each depth says, as of one model
+    tvd: Floats32  # [E O, Q] distance to each other model, all of one depth side by side
 
     @property
     def next_token(self) -> Ints:
@@ -356,15 +350,10 @@ Child = tuple[int, int]  # parent node and token
 
 
 class Context(NamedTuple):
-    """A context that was evaluated.
+    """A context that was evaluated."""
 
-    Attributes:
-        log_probs: `[M, V]` of every model.
-        scores: `[D, V]` that the next tokens of those that draft trees are the argmax of.
-    """
-
-    log_probs: Tensor
-    scores: Sequence[Tensor]
+    log_probs: Tensor  # [M, V] of every model
+    scores: Sequence[Tensor]  # [D, V] that the next tokens of those that draft trees are the argmax of
 
 
 class TreeSpec(NamedTuple):
@@ -376,19 +365,12 @@ class TreeSpec(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """What trees start from.
+    """What trees start from."""
 
-    Attributes:
-        contexts: of the trunk, node by node from the root.
-        first_slot: of the last token of the prompt, where the root's context ends.
-        budget: most tokens after the prompt.
-        eos: end-of-sequence tokens.
-    """
-
-    contexts: Sequence[Context]
-    first_slot: int
-    budget: int
-    eos: frozenset[int]
+    contexts: Sequence[Context]  # of the trunk, node by node from the root
+    first_slot: int  # of the last token of the prompt, where the root's context ends
+    budget: int  # most tokens after the prompt
+    eos: frozenset[int]  # end-of-sequence tokens
 
 
 class Known(NamedTuple):

@@ -23,32 +23,22 @@ from ...traces.contexts.trie import Ints, NextLevel, NodeFacts, Writers, grow, n
 from ...traces.meta import Closure, Sampling
 from ..sampling import truncated
 
+Floats32 = NDArray[np.float32]
 NEAR_TIE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """Every model's view of Q contexts, unrounded.
+    """Every model's view of Q contexts, unrounded; fields as in `NodeFacts`."""
 
-    Attributes:
-        next_token: `[M, Q]` the token each model writes.
-        next_log_prob: `[M, Q]` its log-probability, nats, <= 0.
-        top_log_prob: `[M, Q]` log of the largest probability.
-        gap: `[M, Q]` largest probability less the second largest, 0 to 1.
-        entropy: `[M, Q]` nats, >= 0.
-        tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TrieMeta.pairs`.
-        near_tie: `[M, Q]` whether the two best scores differ by less than 1e-4.
-        log_probs: `[M, Q, V]` the distributions, on the models' device; -inf for tokens left out.
-    """
-
-    next_token: NDArray[np.int32]
-    next_log_prob: NDArray[np.float32]
-    top_log_prob: NDArray[np.float32]
-    gap: NDArray[np.float32]
-    entropy: NDArray[np.float32]
-    tvd: NDArray[np.float32]
-    near_tie: NDArray[np.bool_]
-    log_probs: Tensor
+    next_token: NDArray[np.int32]  # [M, Q]
+    next_log_prob: Floats32  # [M, Q]
+    top_log_prob: Floats32  # [M, Q]
+    gap: Floats32  # [M, Q]
+    entropy: Floats32  # [M, Q]
+    tvd: Floats32  # [P, Q] pairs in the order of `TrieMeta.pairs`
+    near_tie: NDArray[np.bool_]  # [M, Q] whether the two best scores differ by less than `NEAR_TIE`
+    log_probs: Tensor  # [M, Q, V] the distributions, on the models' device; -inf for tokens left out
 
     def log_prob_of(self, context: NDArray[np.int32], token: NDArray[np.int32]) -> NDArray[np.float32]:
         """`[M, C]` log-probability every model gives to a token after a context."""
@@ -141,32 +131,18 @@ def _pair_distances(probs: Tensor) -> NDArray[np.float32]:
     return np.stack([_numpy(total_variation(probs[low], probs[high])) for low, high in pairs])
 
 
-Floats32 = NDArray[np.float32]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    """Contexts equally far from the trunk, not yet evaluated.
+    """Contexts equally far from the trunk, not yet evaluated."""
 
-    Attributes:
-        parent: `[Q]` node.
-        token: `[Q]` the token after the parent.
-        depth: `[Q]` tokens after the prompt.
-        own_log_prob: `[M, Q]` what each model gave to the token.
-        further_log_prob: `[E, Q]` likewise, of the further depths of a drafter from the target's states.
-        allowance: `[W, Q]` how many tokens each writer may write here (`offspring`).
-        last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
-        path: `[Q, F]` slots of the ancestors after that.
-    """
-
-    parent: Ints
-    token: Ints
-    depth: Ints
-    own_log_prob: Floats32
-    further_log_prob: Floats32
-    allowance: Ints
-    last_trunk_slot: Ints
-    path: Ints
+    parent: Ints  # [Q] node
+    token: Ints  # [Q] the token after the parent
+    depth: Ints  # [Q] tokens after the prompt
+    own_log_prob: Floats32  # [M, Q] what each model gave to the token
+    further_log_prob: Floats32  # [E, Q] likewise, of the further depths of a drafter from the target's states
+    allowance: Ints  # [W, Q] how many tokens each writer may write here (`offspring`)
+    last_trunk_slot: Ints  # [Q] slot of the last token shared with the trunk
+    path: Ints  # [Q, F] slots of the ancestors after that
 
     def __len__(self) -> int:
         return len(self.token)

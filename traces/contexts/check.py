@@ -189,23 +189,14 @@ def check_nodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nodes:
-    """What every rule needs.
-
-    Attributes:
-        codes: to check.
-        meta: of the recording.
-        own: `[N]` index of each node within its request.
-        parent_row: `[N]` row of each node's parent, if `_places` has found that it is one; a root's own row.
-        is_root: `[N]`.
-        budget: `[N]` most trunk tokens of each node's request.
-    """
+    """What every rule needs."""
 
     codes: NodeCodes
     meta: TrieMeta
-    own: NDArray[np.int64]
-    parent_row: NDArray[np.int64]
-    is_root: NDArray[np.bool_]
-    budget: NDArray[np.int64]
+    own: NDArray[np.int64]  # [N] index of each node within its request
+    parent_row: NDArray[np.int64]  # [N] row of the parent, if `_places` has found that it is one; a root's own row
+    is_root: NDArray[np.bool_]  # [N]
+    budget: NDArray[np.int64]  # [N] most trunk tokens of each node's request
 
     @property
     def greedy(self) -> bool:
