@@ -79,22 +79,14 @@ UNCOUNTED: Final = "nobody"
 
 
 class ObservedAcceptance(Record):
-    """What a server tells of its speculative decoding during a run. None stands for what it does not tell.
+    """What a server tells of its speculative decoding during a run. None stands for what it does not tell."""
 
-    Attributes:
-        source: who told it.
-        drafts: rounds that had a draft.
-        drafted: tokens.
-        accepted: of those, how many stayed; own tokens are not among them.
-        accepted_by_place: of each place of the draft, from the first on.
-        accept_length: tokens a round, the target's own among them.
-    """
-
-    source: Title
-    drafts: Count | None = None
-    drafted: Count | None = None
-    accepted: Count | None = None
-    accepted_by_place: tuple[Count, ...] | None = None
+    source: Title  # who told it
+    drafts: Count | None = None  # rounds that had a draft
+    drafted: Count | None = None  # tokens
+    accepted: Count | None = None  # of those, how many stayed; own tokens are not among them
+    accepted_by_place: tuple[Count, ...] | None = None  # of each place of the draft, from the first on
+    # Tokens a round, the target's own among them.
     accept_length: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @property

@@ -20,15 +20,10 @@ from .log import RunLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordExit:
-    """The first step of a request that was modelled, or whose committed context the record does not hold.
+    """The first step of a request that was modelled, or whose committed context the record does not hold."""
 
-    Attributes:
-        request_id: whose step it is.
-        step: index among the steps of the request, from 0.
-    """
-
-    request_id: str
-    step: int
+    request_id: str  # whose step it is
+    step: int  # index among the steps of the request, from 0
 
 
 def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
@@ -56,15 +51,10 @@ AROUND = 12  # tokens that a difference shows on either side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one world did where the two differ.
+    """What one world did where the two differ."""
 
-    Attributes:
-        did: the step, in words.
-        tokens: what it committed from there on, at most `AROUND` ids.
-    """
-
-    did: str
-    tokens: tuple[int, ...]
+    did: str  # the step, in words
+    tokens: tuple[int, ...]  # what it committed from there on, at most `AROUND` ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +62,14 @@ class Difference:
     """The first step, in the order of the run, that the two worlds did not take alike.
 
     Where nothing but the operation as a whole differs (its rows, forwards or tokens fed), its first step stands for it.
-
-    Attributes:
-        request_id: whose step it is.
-        step: index among the steps of the request, from 0.
-        num_committed: tokens both worlds had committed to the answer before it.
-        committed: the last of those, at most `AROUND` ids.
-        replayed: the simulator's part.
-        ran: the runtime's part.
     """
 
-    request_id: str
-    step: int
-    num_committed: int
-    committed: tuple[int, ...]
-    replayed: Side
-    ran: Side
+    request_id: str  # whose step it is
+    step: int  # index among the steps of the request, from 0
+    num_committed: int  # tokens both worlds had committed to the answer before it
+    committed: tuple[int, ...]  # the last of those, at most `AROUND` ids
+    replayed: Side  # the simulator's part
+    ran: Side  # the runtime's part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,19 +57,12 @@ Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 
 
 class Lookups(Record):
-    """What was asked of a member's prefix cache, and what it held.
+    """What was asked of a member's prefix cache, and what it held."""
 
-    Attributes:
-        asked_blocks: full blocks of the texts that were looked up.
-        found_blocks: of those, how many it held.
-        asked_tokens: tokens of the texts that were looked up, those of a last block that is not full included.
-        found_tokens: of those, how many it held.
-    """
-
-    asked_blocks: Count = 0
-    found_blocks: Count = 0
-    asked_tokens: Count = 0
-    found_tokens: Count = 0
+    asked_blocks: Count = 0  # full blocks of the texts that were looked up
+    found_blocks: Count = 0  # of those, how many it held
+    asked_tokens: Count = 0  # tokens of the texts that were looked up, those of a last block that is not full included
+    found_tokens: Count = 0  # of those, how many it held
 
     @model_validator(mode="after")
     def _found(self) -> "Lookups":
@@ -79,23 +72,15 @@ class Lookups(Record):
 
 
 class MemberTotals(Record):
-    """What one member of a replica did and held.
+    """What one member of a replica did and held."""
 
-    Attributes:
-        num_blocks: KV blocks it may use; None: nobody counts them, or it keeps no keys and values.
-        most_blocks: that it used at once.
-        block_ps: used blocks, added up over time.
-        busy_ps: time of its forwards, of those that the end of the run cuts until then.
-        forwards: batched forwards it ran.
-        lookups: in its prefix cache.
-    """
-
+    # KV blocks it may use; None: nobody counts them, or it keeps no keys and values.
     num_blocks: Annotated[int, Field(ge=1)] | None
-    most_blocks: Count
-    block_ps: Count
-    busy_ps: Count
-    forwards: Count
-    lookups: Lookups
+    most_blocks: Count  # that it used at once
+    block_ps: Count  # used blocks, added up over time
+    busy_ps: Count  # time of its forwards, of those that the end of the run cuts until then
+    forwards: Count  # batched forwards it ran
+    lookups: Lookups  # in its prefix cache
 
     @model_validator(mode="after")
     def _fits(self) -> "MemberTotals":
@@ -105,63 +90,36 @@ class MemberTotals(Record):
 
 
 class HostTotals(Record):
-    """What host memory did for the prefix caches of a replica.
+    """What host memory did for the prefix caches of a replica."""
 
-    Attributes:
-        stored: blocks of each member that came, by its name.
-        loaded: blocks that were read again.
-        dropped: blocks that went.
-        most_bytes: that were used at once.
-        load_ps: that steps took longer for what was read, until the end of the run.
-    """
-
-    stored: dict[str, Count]
-    loaded: dict[str, Count]
-    dropped: dict[str, Count]
-    most_bytes: Count
-    load_ps: Count
+    stored: dict[str, Count]  # blocks of each member that came, by its name
+    loaded: dict[str, Count]  # blocks that were read again
+    dropped: dict[str, Count]  # blocks that went
+    most_bytes: Count  # that were used at once
+    load_ps: Count  # that steps took longer for what was read, until the end of the run
 
 
 class ReplicaTotals(Record):
-    """What one replica did.
+    """What one replica did."""
 
-    Attributes:
-        name: unique among the replicas.
-        path: how its steps were worked out, in words; figures do not depend on it.
-        states: that it reported, of which the series holds some.
-        most_running: requests in its batch at once.
-        running_ps: requests in its batch, added up over time.
-        most_waiting: requests in its queue at once, preempted ones among them.
-        waiting_ps: requests in its queue, added up over time.
-        members: `[L]`.
-        host: what host memory did for it; None where it has none.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
-    path: Title = STEP_BY_STEP
-    states: Count
-    most_running: Count
-    running_ps: Count
-    most_waiting: Count
-    waiting_ps: Count
-    members: tuple[MemberTotals, ...]
-    host: HostTotals | None = None
+    name: str = Field(pattern=NAME_PATTERN)  # unique among the replicas
+    path: Title = STEP_BY_STEP  # how its steps were worked out, in words; figures do not depend on it
+    states: Count  # that it reported, of which the series holds some
+    most_running: Count  # requests in its batch at once
+    running_ps: Count  # requests in its batch, added up over time
+    most_waiting: Count  # requests in its queue at once, preempted ones among them
+    waiting_ps: Count  # requests in its queue, added up over time
+    members: tuple[MemberTotals, ...]  # `[L]`
+    host: HostTotals | None = None  # what host memory did for it; None where it has none
 
 
 class LevelTotals(Record):
-    """What one member judged in all replicas; a prefill judges nothing and is not among it.
+    """What one member judged in all replicas; a prefill judges nothing and is not among it."""
 
-    Attributes:
-        verifications: one per request and forward in which it judged, or wrote a token of its own.
-        judged: drafted tokens that it was given.
-        accepted: of those, how many stayed; own tokens are not among them.
-        own: tokens it added itself, corrections and bonuses.
-    """
-
-    verifications: Count
-    judged: Count
-    accepted: Count
-    own: Count
+    verifications: Count  # one per request and forward in which it judged, or wrote a token of its own
+    judged: Count  # drafted tokens that it was given
+    accepted: Count  # of those, how many stayed; own tokens are not among them
+    own: Count  # tokens it added itself, corrections and bonuses
 
     @model_validator(mode="after")
     def _accepted(self) -> "LevelTotals":
@@ -171,71 +129,43 @@ class LevelTotals(Record):
 
 
 class TransferTotals(Record):
-    """What crossed the link from replicas that prefill to those that decode, until the end of the run.
+    """What crossed the link from replicas that prefill to those that decode, until the end of the run."""
 
-    Attributes:
-        handed_over: requests.
-        held_ps: times from the end of their prefill until blocks and a place were there for them, added up.
-        sent: transfers that came to the link; a request whose text the other prefix cache holds needs none.
-        unfinished: of these, those that the end of the run found waiting, or cut.
-        bytes: that were sent; of a transfer that was cut, in whole ones, what its time until then is of all of it.
-        busy_ps: time of the link for them.
-        queued_ps: times that they waited for others before them, added up.
-        most_queued_ps: the longest of these.
-    """
-
-    handed_over: Count
-    held_ps: Count
-    sent: Count
-    unfinished: Count = 0
-    bytes: Count
-    busy_ps: Count
-    queued_ps: Count
-    most_queued_ps: Count
+    handed_over: Count  # requests
+    held_ps: Count  # times from the end of their prefill until blocks and a place were there for them, added up
+    sent: Count  # transfers that came to the link; a request whose text the other prefix cache holds needs none
+    unfinished: Count = 0  # of these, those that the end of the run found waiting, or cut
+    bytes: Count  # that were sent; of a transfer that was cut, in whole ones, what its time until then is of all of it
+    busy_ps: Count  # time of the link for them
+    queued_ps: Count  # times that they waited for others before them, added up
+    most_queued_ps: Count  # the longest of these
 
 
 class ServingAbout(Record):
-    """What was run.
+    """What was run."""
 
-    Attributes:
-        policy: as it was named.
-        workload: as it was named, rate included.
-        cluster: as it was named.
-        seed: of the acceptance that was drawn and of whatever else is chance.
-        notes: what a reader of its figures has to know, a line each.
-        setting: all else that was asked for, by option.
-    """
-
-    policy: Title
-    workload: Title
-    cluster: Title
-    seed: int = 0
-    notes: tuple[Title, ...] = ()
-    setting: dict[str, JsonValue] = Field(default_factory=dict)
+    policy: Title  # as it was named
+    workload: Title  # as it was named, rate included
+    cluster: Title  # as it was named
+    seed: int = 0  # of the acceptance that was drawn and of whatever else is chance
+    notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
+    setting: dict[str, JsonValue] = Field(default_factory=dict)  # all else that was asked for, by option
 
 
 class ServingMeta(Record):
-    """`meta.json` of a serving run.
-
-    Attributes:
-        about: what was run.
-        members: of the pool, in level order, the target last.
-        replicas: in the order of their indices.
-        levels: `[L]`.
-        ended_at_ps: when the last request ended, or the run was stopped.
-        stopped: why the run was stopped before all requests had ended; "" if it was not.
-        transfers: from replicas that prefill to those that decode; None where there are none.
-    """
+    """`meta.json` of a serving run."""
 
     format: Literal["paceline-serving"] = "paceline-serving"
     version: Version = 1
     kind: Literal["serving"] = "serving"
-    about: ServingAbout
+    about: ServingAbout  # what was run
+    # Of the pool, in level order, the target last.
     members: tuple[Annotated[str, Field(pattern=NAME_PATTERN)], ...] = Field(min_length=1)
-    replicas: tuple[ReplicaTotals, ...] = Field(min_length=1)
-    levels: tuple[LevelTotals, ...]
-    ended_at_ps: Count
-    stopped: Title = ""
+    replicas: tuple[ReplicaTotals, ...] = Field(min_length=1)  # in the order of their indices
+    levels: tuple[LevelTotals, ...]  # `[L]`
+    ended_at_ps: Count  # when the last request ended, or the run was stopped
+    stopped: Title = ""  # why the run was stopped before all requests had ended; "" if it was not
+    # From replicas that prefill to those that decode; None where there are none.
     transfers: TransferTotals | None = None
 
     @model_validator(mode="after")

@@ -28,24 +28,18 @@ Arithmetic = Literal["fp8", "fp4", "int8"]
 
 
 class Quantised(BaseModel):
-    """Weights in a format narrower than the model's dtype, which all its other weights have.
-
-    Attributes:
-        format: in the field's words, e.g. "fp8".
-        parameters: of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
-        bytes_per_parameter: with its share of scales and zero points, above 0, at most 4.
-        arithmetic: that weights and activations, quantised too, are multiplied in where the device has units for it;
-            None: weights are dequantised and multiplied in the model's dtype.
-        experts: whether the experts of a mixture are in this format, all of them or none.
-    """
+    """Weights in a format narrower than the model's dtype, which all its other weights have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)
+    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
+    # Of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
     parameters: int = Field(ge=1, le=2**63 - 1)
-    bytes_per_parameter: float = Field(gt=0, le=4)
+    bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
+    # That weights and activations, quantised too, are multiplied in where the device has units for it; None: weights
+    # are dequantised and multiplied in the model's dtype.
     arithmetic: Arithmetic | None = None
-    experts: bool = False
+    experts: bool = False  # whether the experts of a mixture are in this format, all of them or none
 
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
@@ -112,16 +106,12 @@ def check_at_most(record: BaseModel, part: str, whole: str) -> None:
 
 
 class DraftBlock(Record):
-    """How a drafter writes a whole draft in one forward.
+    """How a drafter writes a whole draft in one forward."""
 
-    Attributes:
-        tokens: most of them, >= 1.
-        fed: what goes through its weights. "text": what it has not read, and a position for each token after the first
-            (a draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to
-            states of the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
-    """
-
-    tokens: int = Field(ge=1, le=MOST)
+    tokens: int = Field(ge=1, le=MOST)  # most of them, >= 1
+    # What goes through its weights. "text": what it has not read, and a position for each token after the first (a
+    # draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to states of
+    # the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
@@ -275,14 +265,10 @@ class Sampling(Record):
 
 
 class TreeClosure(Record):
-    """Token trees whose contexts a recording holds.
+    """Token trees whose contexts a recording holds."""
 
-    Attributes:
-        model: that drafts them, below the target.
-        shape: `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
-    """
-
-    model: str = Field(pattern=NAME_PATTERN)
+    model: str = Field(pattern=NAME_PATTERN)  # that drafts them, below the target
+    # `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
     shape: str = Field(pattern=r"^[0-9a-z=,.+]+$")
 
 
@@ -331,19 +317,12 @@ class CostTable(Record):
 
 
 class ProfileTaken(Record):
-    """The profile that a recording's seconds are of.
+    """The profile that a recording's seconds are of."""
 
-    Attributes:
-        file: its name.
-        sha256: of the file.
-        hardware: the machine that it was measured on, in words.
-        measured_at: when that was.
-    """
-
-    file: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    hardware: str
-    measured_at: AwareDatetime
+    file: str  # its name
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of the file
+    hardware: str  # the machine that it was measured on, in words
+    measured_at: AwareDatetime  # when that was
 
     @property
     def words(self) -> str:
@@ -352,17 +331,12 @@ class ProfileTaken(Record):
 
 
 class NearTies(Record):
-    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text.
+    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text."""
 
-    Attributes:
-        count: of them, 0 to `tokens`.
-        tokens: of all trunks.
-        bound: two best scores are a near tie where they differ by less than this share of the largest logit; it goes
-            with the dtype of the target.
-    """
-
-    count: int = Field(ge=0, le=MOST_COUNT)
-    tokens: int = Field(ge=1, le=MOST_COUNT)
+    count: int = Field(ge=0, le=MOST_COUNT)  # of them, 0 to `tokens`
+    tokens: int = Field(ge=1, le=MOST_COUNT)  # of all trunks
+    # Two best scores are a near tie where they differ by less than this share of the largest logit; it goes with the
+    # dtype of the target.
     bound: float = Field(gt=0, lt=1)
 
     @model_validator(mode="after")

@@ -27,21 +27,13 @@ from .meta import MOST_SECONDS, Record, Version
 
 
 class BatchShape(NamedTuple):
-    """The rows of one forward.
+    """The rows of one forward."""
 
-    Attributes:
-        num_rows: requests, >= 1.
-        new_tokens: fed, over all rows.
-        longest: tokens fed of the row with the most; the others are padded to it where rows look at each other.
-        num_slots: of the row that holds the most when the forward is done; all rows look at so many.
-        apart: whether the rows do not stand side by side in the cache, so that keys and values are gathered.
-    """
-
-    num_rows: int
-    new_tokens: int
-    longest: int
-    num_slots: int
-    apart: bool = False
+    num_rows: int  # requests, >= 1
+    new_tokens: int  # fed, over all rows
+    longest: int  # tokens fed of the row with the most; the others are padded to it where rows look at each other
+    num_slots: int  # of the row that holds the most when the forward is done; all rows look at so many
+    apart: bool = False  # whether the rows do not stand side by side in the cache, so that keys and values are gathered
 
     @property
     def padding(self) -> int:
@@ -107,18 +99,13 @@ class UnevenRows(Record):
 
 
 class AfterAway(Record):
-    """A forward of one row that was run again and again, each time so long after the one before.
-
-    Attributes:
-        new_tokens: >= 1.
-        away_s: seconds since its weights were read, >= 0; 0 for a forward right after another.
-        seconds: median of its repeats, > 0.
-        spread: half of the range between the quartiles, as a share of the median, >= 0.
-    """
+    """A forward of one row that was run again and again, each time so long after the one before."""
 
     new_tokens: int = Field(ge=1)
+    # Seconds since its weights were read, >= 0; 0 for a forward right after another.
     away_s: float = Field(ge=0, le=MOST_SECONDS)
-    seconds: float = Field(gt=0, le=MOST_SECONDS)
+    seconds: float = Field(gt=0, le=MOST_SECONDS)  # median of its repeats, > 0
+    # Half of the range between the quartiles, as a share of the median, >= 0.
     spread: float = Field(ge=0, le=MOST_SECONDS)
 
 
@@ -127,16 +114,12 @@ class Reload(Record):
 
     What runs meanwhile, on this machine's other processors too, pushes weights out of the caches.
     Letters: T numbers of new tokens, A times away.
-
-    Attributes:
-        new_tokens: `[T]` over all rows, strictly increasing, >= 1.
-        away_s: `[A]` seconds since the weights were read, strictly increasing, > 0.
-        longer_s: `[T, A]` seconds on top of those of a forward right after another, >= 0.
     """
 
-    new_tokens: tuple[int, ...] = Field(min_length=1)
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # `[T]` over all rows, strictly increasing, >= 1
+    # `[A]` seconds since the weights were read, strictly increasing, > 0.
     away_s: tuple[float, ...] = Field(min_length=1)
-    longer_s: tuple[tuple[float, ...], ...]
+    longer_s: tuple[tuple[float, ...], ...]  # `[T, A]` seconds on top of those of a forward right after another, >= 0
 
     @model_validator(mode="after")
     def _aligned(self) -> "Reload":
@@ -159,14 +142,10 @@ class Longer(Record):
     """Seconds by which forwards take longer than was foreseen, by their new tokens; may be negative.
 
     Linear between the numbers that were seen and constant beyond. Nothing is known of forwards that read a prompt.
-
-    Attributes:
-        new_tokens: over all rows, strictly increasing, >= 1; none if nothing was seen.
-        longer_s: for each.
     """
 
-    new_tokens: tuple[int, ...] = ()
-    longer_s: tuple[float, ...] = ()
+    new_tokens: tuple[int, ...] = ()  # over all rows, strictly increasing, >= 1; none if nothing was seen
+    longer_s: tuple[float, ...] = ()  # for each
 
     @model_validator(mode="after")
     def _aligned(self) -> "Longer":
@@ -191,14 +170,10 @@ class InDecoding(Record):
     """What was seen of forwards in decoding beyond all that was measured of them on their own.
 
     Code that runs in between pushes that of the forward out of the nearest caches, for one.
-
-    Attributes:
-        first: of an operation.
-        later: of a draft, right after another.
     """
 
-    first: Longer = Longer()
-    later: Longer = Longer()
+    first: Longer = Longer()  # of an operation
+    later: Longer = Longer()  # of a draft, right after another
 
 
 CPU = "cpu"  # the device of models that run on no accelerator
@@ -211,18 +186,12 @@ class BesideForwards(Record):
 
     per_op_s + per_forward_s x forwards + per_row_s x rows + per_token_s x tokens. Choosing tokens, placing them in
     caches, rolling back, bookkeeping, and the loop until the next operation.
-
-    Attributes:
-        per_op_s: once, 0 to 1e9.
-        per_forward_s: for each forward of the operation, 0 to 1e9.
-        per_row_s: for each request of the operation, 0 to 1e9.
-        per_token_s: for each token drafted, or judged and written, over all rows, 0 to 1e9.
     """
 
-    per_op_s: float = Seconds
-    per_forward_s: float = Seconds
-    per_row_s: float = Seconds
-    per_token_s: float = Seconds
+    per_op_s: float = Seconds  # once, 0 to 1e9
+    per_forward_s: float = Seconds  # for each forward of the operation, 0 to 1e9
+    per_row_s: float = Seconds  # for each request of the operation, 0 to 1e9
+    per_token_s: float = Seconds  # for each token drafted, or judged and written, over all rows, 0 to 1e9
 
     def seconds(self, num_forwards: int, num_rows: int, num_tokens: int) -> float:
         """Of one operation."""
@@ -329,23 +298,14 @@ _KEY = b"paceline"
 
 
 class Shape(NamedTuple):
-    """A measured forward.
+    """A measured forward."""
 
-    Attributes:
-        member: whose.
-        rows: requests in it, >= 1.
-        new_tokens: fed for each row, >= 1.
-        context_tokens: held by each row before, >= 0.
-        seconds: median of its repeats.
-        spread: half of the range between the quartiles, as a share of the median.
-    """
-
-    member: str
-    rows: int
-    new_tokens: int
-    context_tokens: int
-    seconds: float
-    spread: float
+    member: str  # whose
+    rows: int  # requests in it, >= 1
+    new_tokens: int  # fed for each row, >= 1
+    context_tokens: int  # held by each row before, >= 0
+    seconds: float  # median of its repeats
+    spread: float  # half of the range between the quartiles, as a share of the median
 
     @property
     def key(self) -> tuple[str, int, int, int]:

@@ -31,38 +31,23 @@ KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """What one weight takes, and what multiplies it.
+    """What one weight takes, and what multiplies it."""
 
-    Attributes:
-        name: in the field's words.
-        bytes_each: with its share of scales and zero points.
-        arithmetic: see `Quantised`.
-    """
-
-    name: str
-    bytes_each: float
-    arithmetic: Arithmetic | None = None
+    name: str  # in the field's words
+    bytes_each: float  # with its share of scales and zero points
+    arithmetic: Arithmetic | None = None  # see `Quantised`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantisedWeights:
-    """Which weights of a decoder are quantised.
+    """Which weights of a decoder are quantised."""
 
-    Attributes:
-        format: theirs.
-        in_layers: parameters of all layers together, without routed experts.
-        of_layers: L that `in_layers` was counted over.
-        is_even: whether all layers have as many.
-        experts: whether all routed experts are; else none is.
-        in_tables: parameters of embedding and output.
-    """
-
-    format: WeightFormat
-    in_layers: int
-    of_layers: int
-    is_even: bool
-    experts: bool
-    in_tables: int
+    format: WeightFormat  # theirs
+    in_layers: int  # parameters of all layers together, without routed experts
+    of_layers: int  # L that `in_layers` was counted over
+    is_even: bool  # whether all layers have as many
+    experts: bool  # whether all routed experts are; else none is
+    in_tables: int  # parameters of embedding and output
 
     def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
         """As shapes say it; None where nothing is.
@@ -114,64 +99,36 @@ SHAPES_PAGE = "docs/costs.md"  # has all presets, architectures and methods of q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them.
+    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them."""
 
-    Attributes:
-        experts: of a layer.
-        per_token: experts that a token is sent to.
-        intermediate: width of an expert.
-        shared: width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one.
-        dense_layers: that have one feed-forward part and no experts.
-    """
-
-    experts: int
-    per_token: int
-    intermediate: int
-    shared: int = 0
-    dense_layers: int = 0
+    experts: int  # of a layer
+    per_token: int  # experts that a token is sent to
+    intermediate: int  # width of an expert
+    shared: int = 0  # width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one
+    dense_layers: int = 0  # that have one feed-forward part and no experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
+    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them."""
 
-    Attributes:
-        hidden: H.
-        layers: L.
-        heads: of queries.
-        kv_heads: of keys and values.
-        head_size: D.
-        intermediate: width of the feed-forward part; of a mixture of experts, in layers without experts.
-        vocabulary: V.
-        tied: whether the output shares the embedding's weights.
-        bias: whether queries, keys and values have one.
-        output_bias: whether attention's output has one.
-        feed_forward_bias: whether the three products of a dense feed-forward part have one.
-        norms: of H, in a layer.
-        head_norms: of D, in a layer.
-        dtype: of activations, and of weights and cache unless the following say otherwise.
-        mixture: of experts; None: every layer is dense.
-        quantised: weights in a narrower format; None: none are.
-        kv_dtype: of the cache, of `KV_WIDTHS`; "" is `dtype`.
-    """
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocabulary: int
-    tied: bool = False
-    bias: bool = False
-    output_bias: bool = False
-    feed_forward_bias: bool = False
-    norms: int = 2
-    head_norms: int = 0
-    dtype: str = "bfloat16"
-    mixture: Mixture | None = None
-    quantised: QuantisedWeights | None = None
-    kv_dtype: str = ""
+    hidden: int  # H
+    layers: int  # L
+    heads: int  # of queries
+    kv_heads: int  # of keys and values
+    head_size: int  # D
+    intermediate: int  # width of the feed-forward part; of a mixture of experts, in layers without experts
+    vocabulary: int  # V
+    tied: bool = False  # whether the output shares the embedding's weights
+    bias: bool = False  # whether queries, keys and values have one
+    output_bias: bool = False  # whether attention's output has one
+    feed_forward_bias: bool = False  # whether the three products of a dense feed-forward part have one
+    norms: int = 2  # of H, in a layer
+    head_norms: int = 0  # of D, in a layer
+    dtype: str = "bfloat16"  # of activations, and of weights and cache unless the following say otherwise
+    mixture: Mixture | None = None  # of experts; None: every layer is dense
+    quantised: QuantisedWeights | None = None  # weights in a narrower format; None: none are
+    kv_dtype: str = ""  # of the cache, of `KV_WIDTHS`; "" is `dtype`
 
     @property
     def layer_parameters(self) -> int:
@@ -517,15 +474,11 @@ def _copies(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """The shape of a submodel that follows from the shape given to its model.
+    """The shape of a submodel that follows from the shape given to its model."""
 
-    Attributes:
-        shape: as many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
-        words: how it follows.
-    """
-
+    # As many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
     shape: ModelInfo
-    words: str
+    words: str  # how it follows
 
 
 def derived_submodels(

@@ -24,15 +24,10 @@ from .rounds.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """How decisions of one drafter turn over.
+    """How decisions of one drafter turn over."""
 
-    Attributes:
-        to_agreement: probability that a refusal becomes an agreement, 0 to 1.
-        to_refusal: probability that an agreement becomes a refusal, 0 to 1.
-    """
-
-    to_agreement: float
-    to_refusal: float
+    to_agreement: float  # probability that a refusal becomes an agreement, 0 to 1
+    to_refusal: float  # probability that an agreement becomes a refusal, 0 to 1
 
     def turns(self, agrees: NDArray[np.bool_], draws: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which decisions turn over, given one number from [0, 1) for each; a larger shift turns these and more."""

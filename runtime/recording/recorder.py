@@ -42,15 +42,10 @@ Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
 
 
 class SecondsKept(NamedTuple):
-    """Seconds of forwards that a recording keeps.
+    """Seconds of forwards that a recording keeps."""
 
-    Attributes:
-        costs: by device and model (`forward_seconds.measure_costs`).
-        profile: that they were taken from, if any.
-    """
-
-    costs: dict[str, dict[str, CostTable]]
-    profile: ProfileTaken | None = None
+    costs: dict[str, dict[str, CostTable]]  # by device and model (`forward_seconds.measure_costs`)
+    profile: ProfileTaken | None = None  # that they were taken from, if any
 
 
 def no_seconds() -> SecondsKept:

@@ -40,17 +40,11 @@ MAX_CODE = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """One quantity's grid: value = sign x code x step, code an integer in [0, 65535].
+    """One quantity's grid: value = sign x code x step, code an integer in [0, 65535]."""
 
-    Attributes:
-        step: distance of neighbouring values.
-        sign: +1 or -1 (log-probabilities are stored by magnitude).
-        high: largest code the quantity may take; larger magnitudes saturate for log-probabilities only.
-    """
-
-    step: float
-    sign: int
-    high: int
+    step: float  # distance of neighbouring values
+    sign: int  # +1 or -1 (log-probabilities are stored by magnitude)
+    high: int  # largest code the quantity may take; larger magnitudes saturate for log-probabilities only
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.uint16]:
         """Nearest codes; raises ValueError for NaN or a value of the wrong sign or beyond the grid."""
@@ -111,19 +105,12 @@ NodeCodes = Mapping[str, NDArray[Any]]
 
 
 class Column(NamedTuple):
-    """A column of `nodes.parquet`.
+    """A column of `nodes.parquet`."""
 
-    Attributes:
-        name: in the file.
-        array: of `NodeCodes`.
-        row: of the array; None of one without rows.
-        kind: in the file.
-    """
-
-    name: str
-    array: str
-    row: int | None
-    kind: pa.DataType
+    name: str  # in the file
+    array: str  # of `NodeCodes`
+    row: int | None  # of the array; None of one without rows
+    kind: pa.DataType  # in the file
 
 
 _CODE = pa.uint16()

@@ -25,14 +25,10 @@ ROUNDING = "in half precision rounding changes with a forward's width, and a nea
 
 
 class FeatureDepths(Record):
-    """The model that drafts from the target's last hidden states, and how far what it says is recorded.
+    """The model that drafts from the target's last hidden states, and how far what it says is recorded."""
 
-    Attributes:
-        model: its name.
-        depths: most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
-    """
-
-    model: str = Field(pattern=NAME_PATTERN)
+    model: str = Field(pattern=NAME_PATTERN)  # its name
+    # Most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
     depths: int = Field(ge=1, le=MOST)
 
 

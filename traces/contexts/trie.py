@@ -59,19 +59,16 @@ class FeatureViews(NodeFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRanks:
-    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`).
+    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`)."""
 
-    Attributes:
-        rank: `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
-            recorded.
-        ranked: `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for
-            tokens that sampling leaves out.
-        branch_log_prob: `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the
-            softmax of the scores that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
-    """
-
+    # `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
+    # recorded.
     rank: Ints
+    # `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for tokens that
+    # sampling leaves out.
     ranked: Ints
+    # `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the softmax of the scores
+    # that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
     branch_log_prob: Floats
 
 
@@ -195,17 +192,11 @@ class TrieRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLevel:
-    """The next level of the closure.
+    """The next level of the closure."""
 
-    Attributes:
-        parent: `[C]` index among the F contexts, ascending.
-        token: `[C]` the token that leads from the parent here, ascending within a parent.
-        allowance: `[S, C]` how many more tokens each member may write from here.
-    """
-
-    parent: Ints
-    token: Ints
-    allowance: Ints
+    parent: Ints  # `[C]` index among the F contexts, ascending
+    token: Ints  # `[C]` the token that leads from the parent here, ascending within a parent
+    allowance: Ints  # `[S, C]` how many more tokens each member may write from here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,16 +204,11 @@ class Writers:
     """Who may write off the trunk. A drafter from the target's states is a writer for each depth, of one level.
 
     Letter: W writers.
-
-    Attributes:
-        level: `[W]` ascending; a larger one's run may be followed by runs of those of lower levels.
-        next: `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none.
-        depth: `[W]` of a drafter from the target's states, >= 1; 0 of others.
     """
 
-    level: Ints
-    next: Ints
-    depth: Ints
+    level: Ints  # `[W]` ascending; a larger one's run may be followed by runs of those of lower levels
+    next: Ints  # `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none
+    depth: Ints  # `[W]` of a drafter from the target's states, >= 1; 0 of others
 
     @classmethod
     def of(cls, num_models: int, *, reader: int | None = None, depths: int = 1) -> "Writers":

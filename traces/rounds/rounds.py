@@ -31,37 +31,27 @@ LOOKUP = NgramInfo(name="ngram", max_match=3)  # as in the shipped pool, where n
 
 
 class StatedAcceptance(Record):
-    """Acceptance that a log states of a drafter instead of rounds.
+    """Acceptance that a log states of a drafter instead of rounds."""
 
-    Attributes:
-        hazards: `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one
-            holds for all deeper ones.
-        drafting: share of the steps that draft at all, above 0.
-    """
-
+    # `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one holds for all
+    # deeper ones.
     hazards: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1)
-    drafting: float = Field(default=1.0, gt=0, le=1)
+    drafting: float = Field(default=1.0, gt=0, le=1)  # share of the steps that draft at all, above 0
 
 
 class DrafterInfo(Record):
-    """One drafter of an imported recording.
+    """One drafter of an imported recording."""
 
-    Attributes:
-        name: as chains call it.
-        by_start: True if acceptance depends on where the round started, as with drafters fed on the target's features
-            or with draft trees: a round says nothing of other starts. False for a model that reads tokens only:
-            whether it writes the target's token at a position does not depend on the round, so rounds of any window
-            answer for all.
-        window: most tokens it drafts in a round, None if unknown.
-        prefilled: whether the target's prefill had emitted a token before the first round, so that rounds start at
-            output position 1 or later; False if the first verification doubled as prefill.
-        stated: acceptance, where the log states it instead of rounds; None where rounds tell it.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    # True if acceptance depends on where the round started, as with drafters fed on the target's features or with draft
+    # trees: a round says nothing of other starts. False for a model that reads tokens only: whether it writes the
+    # target's token at a position does not depend on the round, so rounds of any window answer for all.
     by_start: bool
-    window: int | None = Field(default=None, ge=1, le=MOST)
+    window: int | None = Field(default=None, ge=1, le=MOST)  # most tokens it drafts in a round, None if unknown
+    # Whether the target's prefill had emitted a token before the first round, so that rounds start at output position 1
+    # or later; False if the first verification doubled as prefill.
     prefilled: bool = False  # recordings made before this was kept start their rounds at 0
+    # Acceptance, where the log states it instead of rounds; None where rounds tell it.
     stated: StatedAcceptance | None = None
 
 
