@@ -203,21 +203,6 @@ def test_a_failure_has_a_reason_and_preemptions_are_counted():
     assert all(map(math.isnan, finished(ledger).requests["times_plain"]))
 
 
-def test_seconds_per_token_by_hand():
-    """Behind the first commit: a draft of 1 s, a verification of 2 s shared with r1, and a Commit of one more token."""
-    ledger = admitted("r0", "r1", "r2")
-    ledger.note_op(OpRecord(VERIFY, 1, 3, 1, 9, 0.0, 100.0))
-    for request_id in ("r0", "r1", "r2"):
-        ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 100.0))
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 6, 100.0, 1.0))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 101.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 4, 101.0, 2.0))
-    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 103.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 103.0))
-    ledger.note_step(StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, 103.0))
-    assert seconds_per_token(finished(ledger)) == {"r0": 3.0 / 4, "r1": 2.0}
-
-
 def test_reading_another_prompt_counts_as_the_median_of_its_kind():
     ledger = admitted("r0", "r1")
     for number, (requests, seconds) in enumerate(
@@ -227,11 +212,6 @@ def test_reading_another_prompt_counts_as_the_median_of_its_kind():
         for request_id in requests:
             ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, number + 1.0))
     assert seconds_per_token(finished(ledger)) == {"r0": (1.0 + 2.0 + 3.0) / 3}
-
-
-def test_seconds_per_token_of_nothing():
-    assert seconds_per_token(finished(RunLedger())) == {}
-    assert seconds_per_token(finished(admitted("r0"))) == {}
 
 
 def naive(log):

@@ -85,15 +85,6 @@ def test_the_monotone_closure_is_complete_and_holds_nothing_else(spec):
         assert closure_paths(record.trie, spec) == off_trunk
 
 
-def test_acceptance_on_the_trunk_is_as_asked():
-    spec = SyntheticSpec(
-        requests=200, tokens=256, models=("a", "b", "c"), acceptance=(0.6, 0.8), reach=0, prompt_tokens=1
-    )
-    trace = make_trace(spec)
-    for member, asked in enumerate(spec.acceptance):
-        assert trunk_agreement(trace, member).mean() == pytest.approx(asked, rel=0.01)
-
-
 @pytest.mark.parametrize("window", [1, 4, 8])
 def test_without_autocorrelation_a_round_emits_the_tokens_of_a_geometric_run(window):
     accepted = 0.8
@@ -138,31 +129,20 @@ def test_agreement_falls_along_a_run_as_asked_and_its_rate_over_all_stays(decay)
     assert np.divide(rates[1:], rates[:-1]) == pytest.approx([1 - decay] * 3, rel=0.02)
 
 
+THREE = SyntheticSpec(requests=200, tokens=256, models=("a", "b", "c"), acceptance=(0.6, 0.8), reach=0, prompt_tokens=1)
+
+
 @pytest.mark.parametrize(("shared", "both"), [(1.0, 0.6), (0.0, 0.6 * 0.8)])
-def test_shared_difficulty_decides_whether_members_agree_at_the_same_places(shared, both):
-    spec = SyntheticSpec(
-        requests=200,
-        tokens=256,
-        models=("a", "b", "c"),
-        acceptance=(0.6, 0.8),
-        shared_difficulty=shared,
-        reach=0,
-    )
-    trace = make_trace(spec)
-    assert (trunk_agreement(trace, 0) & trunk_agreement(trace, 1)).mean() == pytest.approx(both, rel=0.01)
+def test_acceptance_is_as_asked_and_shared_difficulty_decides_whether_members_agree_at_the_same_places(shared, both):
+    trace = make_trace(replace(THREE, shared_difficulty=shared))
+    first, second = (trunk_agreement(trace, member) for member in (0, 1))
+    assert (first.mean(), second.mean()) == (pytest.approx(0.6, rel=0.01), pytest.approx(0.8, rel=0.01))
+    assert (first & second).mean() == pytest.approx(both, rel=0.01)
 
 
 def test_acceptance_off_the_trunk_falls_with_depth_as_asked():
-    spec = SyntheticSpec(
-        requests=60,
-        tokens=256,
-        models=("a", "b", "c"),
-        acceptance=(0.3, 0.4),
-        off_trunk=(0.9, 0.8),
-        depth_decay=0.1,
-        reach=4,
-    )
-    trace = make_trace(spec)
+    trunk = {"acceptance": (0.3, 0.4), "off_trunk": (0.9, 0.8), "depth_decay": 0.1, "reach": 4}
+    trace = make_trace(replace(THREE, requests=60, **trunk))
     for low, high, asked in ((0, 1, 0.9), (1, 2, 0.8)):
         rates = by_depth_off_trunk(trace, low, high)
         assert rates[:4] == pytest.approx(asked * 0.9 ** np.arange(4), rel=0.02)
