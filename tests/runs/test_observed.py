@@ -107,16 +107,15 @@ def result(**more):
 
 @pytest.fixture
 def read(tmp_path):
-    def reading(found):
-        path = tmp_path / "bench.json"
-        path.write_text(json.dumps(found))
-        return read_bench(path)
+    def reading(**more):
+        (tmp_path / "bench.json").write_text(json.dumps(result(**more)))
+        return read_bench(tmp_path / "bench.json")
 
     return reading
 
 
 def test_requests_have_the_seconds_of_the_result(read):
-    run = read(result(start_times=[100.5, 100.25, 101.0], errors=["", "", "reset by peer"], model_id="m"))
+    run = read(start_times=[100.5, 100.25, 101.0], errors=["", "", "reset by peer"], model_id="m")
     assert [one.request_id for one in run.requests] == ["2", "1", "3"]
     second, first, third = run.requests
     assert (first.sent_at_ps, first.prompt_tokens, first.output_tokens) == (250 * MS, 5, 3)
@@ -129,9 +128,8 @@ def test_requests_have_the_seconds_of_the_result(read):
 
 
 def test_an_error_of_many_lines_is_one_line_of_text(read):
-    _, _, third = read(
-        result(start_times=[1, 2, 3], errors=["", "", "Traceback:\n  \x1b[31mreset\n" + "x" * 400])
-    ).requests
+    errors = ["", "", "Traceback:\n  \x1b[31mreset\n" + "x" * 400]
+    _, _, third = read(start_times=[1, 2, 3], errors=errors).requests
     assert third.failed.startswith("Traceback: \\x1b[31mreset xx")
     assert third.failed.endswith("...")
     assert len(third.failed) == 300
@@ -139,10 +137,10 @@ def test_an_error_of_many_lines_is_one_line_of_text(read):
 
 @pytest.mark.parametrize("rate", [float("inf"), "inf"])
 def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read, rate):
-    run = read(result(request_rate=rate))
+    run = read(request_rate=rate)
     assert [one.sent_at_ps for one in run.requests] == [0, 0, 0]
     assert run.meta.notes == (FOLLOWS,)
-    run = read(result(request_rate=rate, max_concurrency=2))
+    run = read(request_rate=rate, max_concurrency=2)
     assert [one.sent_at_ps for one in run.requests] == [0, 0, 13 * MS]  # the first ended before the second
     assert (run.meta.loop, run.meta.concurrency) == ("closed", 2)
 
@@ -164,18 +162,15 @@ def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_fr
 )
 def test_what_does_not_do_is_refused_by_its_field(read, more, told):
     with pytest.raises(TraceFormatError) as error:
-        read(result(**more))
+        read(**more)
     assert told in str(error.value)
 
 
-def test_several_results_are_refused(tmp_path):
+def test_a_run_may_be_a_folder_or_a_result_but_not_several(tmp_path, read):
+    run = read()
+    write_observed(run, tmp_path / "run")
+    assert read_run(tmp_path / "run").requests == read_run(tmp_path / "bench.json").requests == run.requests
     path = tmp_path / "two.jsonl"
     path.write_text(json.dumps(result()) + "\n" + json.dumps(result()))
     with pytest.raises(TraceFormatError, match="must hold one result, got 'several'"):
         read_run(path)
-
-
-def test_a_run_may_be_a_folder_or_a_result(tmp_path, read):
-    run = read(result())
-    write_observed(run, tmp_path / "run")
-    assert read_run(tmp_path / "run").requests == read_run(tmp_path / "bench.json").requests == run.requests
