@@ -135,12 +135,7 @@ class RunLog:
 
 
 def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
-    """The log with what is known of its requests' texts.
-
-    Args:
-        log: of a run.
-        qualities: by request; one that is missing stays unknown.
-    """
+    """The log with what is known of its requests' texts, by request; of one that is missing nothing is."""
     unknown = TextQuality()
     rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
     columns = {name: np.asarray([getattr(row, name) for row in rows]) for name in QUALITY_FIELDS}
@@ -164,11 +159,7 @@ def _column(values: tuple[Any, ...]) -> np.ndarray:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `whole_folder`, and nothing is replaced.
-
-    Raises:
-        ValueError: `path` exists, or lies inside a recording.
-    """
+    """As `whole_folder`, and nothing is replaced: raises ValueError if `path` exists, or lies inside a recording."""
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path}: exists already; a run is never overwritten")
     check_outside(path)
@@ -184,12 +175,7 @@ def check_run_folder(path: Path, kind: str) -> None:
 
 
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
-    """Write `path/` with meta.json, ops, steps, rounds and requests, whole or not at all.
-
-    Args:
-        log: what happened.
-        path: folder to make.
-        extra: further text files by name.
+    """Write `path/` with meta.json, ops, steps, rounds, requests and `extra` text files by name, whole or not at all.
 
     Raises:
         ValueError: `path` exists.
@@ -278,11 +264,9 @@ class RunLedger:
         self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
 
     def note_block(self, ops: Columns, steps: Columns) -> None:
-        """Operations that finished one after another, and their steps.
+        """Operations `[N]` by OP_FIELDS that finished one after another, and their steps `[M]` by STEP_FIELDS.
 
-        Args:
-            ops: `[N]` by OP_FIELDS; what is left out is 0, as it is of `steps`.
-            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+        What is left out is 0; the `op` of a step counts from the first of these operations, -1 is a Commit.
         """
         first = self._last_op + 1
         self._last_op += len(ops["kind"])

@@ -168,13 +168,7 @@ class ReplicaStates:
         self.sums, self.most, self.count, self._holds = list(sums), list(most), count, False
 
     def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
-        """Used blocks of a level rose between states.
-
-        Args:
-            level: of the member.
-            block_ps: used blocks, added up over picoseconds, beyond what the states say.
-            most_blocks: used at once.
-        """
+        """Used blocks of a level rose between states: by `block_ps`, added up over time, to `most_blocks` at once."""
         self.sums[_HELD + level] += block_ps
         self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
 
@@ -288,13 +282,7 @@ class ServingRecorder:
         self._rejected[serial] = reason
 
     def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
-        """It enters the batch for the first time.
-
-        Args:
-            serial: of the request.
-            at_ps: when.
-            cached_tokens: `[L]` of its prompt, that each member's prefix cache held; empty where none held any.
-        """
+        """It enters the batch for the first time, with `[L]` tokens of its prompt cached; empty where none are."""
         self._scheduled[serial] = at_ps
         place = serial * self._levels
         for level, tokens in enumerate(cached_tokens):

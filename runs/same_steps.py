@@ -161,16 +161,10 @@ def compare_runs(
     replayed_tokens: Mapping[str, Sequence[int]],
     ran_tokens: Mapping[str, Sequence[int]],
 ) -> Agreement:
-    """Compare a replay with a run of the same requests under the same policy.
+    """Compare the log of a replay with that of a run of the same requests under the same policy.
 
-    Args:
-        replayed: log of the simulator.
-        ran: log of the runtime.
-        replayed_tokens: all committed tokens of the replay, by request.
-        ran_tokens: the same of the run.
-
-    Raises:
-        ValueError: other requests or members, or tokens that the log does not account for.
+    The tokens are all that were committed, by request. Raises ValueError for other requests or members, or for tokens
+    that the log does not account for.
     """
     _check_same(replayed, ran)
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)

@@ -240,12 +240,9 @@ GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "p
 
 
 def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> None:
-    """Refuse a log whose parts do not go together.
+    """Refuse a log whose parts do not go together; `path` is the folder that errors name.
 
-    Args:
-        log: all of it.
-        path: the folder that errors name.
-        ids_are_unique: those of requests, as whoever gathered them made sure of.
+    Whoever gathered the requests may have made sure that `ids_are_unique`.
 
     Raises:
         TraceFormatError: the first rule that is broken, with its file, field and row.

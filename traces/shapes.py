@@ -50,11 +50,9 @@ class QuantisedWeights:
     in_tables: int  # parameters of embedding and output
 
     def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
-        """As shapes say it; None where nothing is.
+        """As shapes say it, of a model of so many layers; None where nothing is.
 
-        Args:
-            layers: of the model; another number than was counted over only where all have as many.
-            experts: of the model.
+        They are another number than was counted over only where all have as many.
         """
         routed = experts if self.experts else None
         in_layers = self.in_layers * layers // self.of_layers
@@ -73,11 +71,7 @@ class QuantisedWeights:
 def grouped(bits: int, group: int | None, *, scale_bytes: float, zero: bool = False) -> float:
     """Bytes of a weight of so many bits, if `group` of them share a scale and, maybe, a zero point of as many bits.
 
-    Args:
-        bits: of a weight.
-        group: G; None: a row or a whole matrix, whose scale is below a thousandth of it and left out.
-        scale_bytes: of a scale.
-        zero: whether a zero point is stored beside each scale.
+    Without a group a row or a whole matrix shares them, whose scale is below a thousandth of it and left out.
     """
     if group is None:
         return bits / 8
@@ -223,14 +217,9 @@ HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "m
 
 
 def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
-    """The shape of a head of this kind for `target`; None of one with a layer of its own for a mixture of experts.
+    """The shape of a head of this kind of `HEADS` for `target`; None of one with a layer of its own for a mixture.
 
     What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
-
-    Args:
-        kind: a key of `HEADS`.
-        target: that it drafts for.
-        name: of the member.
     """
     if target.mixture is not None and kind != "medusa":
         return None
@@ -241,13 +230,8 @@ def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
 def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None) -> ModelInfo:
     """One layer whose attention reads embedding and features side by side, and an output of its own.
 
-    (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers are first joined, 3 H to H.
-
-    Args:
-        target: that it drafts for, or the decoder that its layer is like.
-        name: of the member.
-        vocabulary: tokens that it can draft.
-        joined: width of the features side by side; None: 3 H.
+    (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers, `joined` wide, are first joined
+    to H. It can draft the tokens of `vocabulary`.
     """
     hidden = target.hidden
     layer = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
@@ -259,13 +243,8 @@ def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelIn
     """Layers over the last token and a mask for each drafted one, which attend to the target's features.
 
     The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
-    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.)
-
-    Args:
-        layers: what its own layers are like, with the target's vocabulary.
-        name: of the member.
-        features: layers of the target that it reads.
-        tokens: that a forward drafts at most, the block without the last token.
+    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.) A forward drafts `tokens`
+    at most, the block without the last token.
     """
     hidden = layers.hidden
     own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
@@ -345,16 +324,10 @@ def preset_names() -> tuple[str, ...]:
 def named_shapes(
     names: Iterable[str], target: str, *, known: ModelInfo | None = None, served: str = ""
 ) -> dict[str, Named]:
-    """Shapes of those members whose names are known.
+    """Shapes of those members whose names are known, by member.
 
-    Args:
-        names: of members.
-        target: the member that verifies; heads without a model's name are of its shape.
-        known: the target's shape, if it is known otherwise than by its name.
-        served: what the log calls the target, "" if it does not say.
-
-    Returns:
-        By member; without members whose names say nothing.
+    Heads without a model's name are of the target's shape, which is `known` otherwise than by its name, or by what the
+    log calls it, `served`.
     """
     called = model_called(served) or model_called(target)
     base = presets().get(called or "") if known is None else _decoder_like(known)

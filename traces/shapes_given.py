@@ -93,11 +93,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_hub_config(path: Path, name: str) -> ModelInfo:
-    """The shape that a config gives a member of this name; nothing but the file, and what lies beside it, is read.
-
-    Args:
-        path: of a `config.json`, or of the folder that holds it.
-        name: of the member.
+    """The shape that a config, or a folder that holds one, gives a member; nothing but what lies there is read.
 
     Raises:
         TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
@@ -108,12 +104,7 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
 def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
     """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
 
-    Args:
-        path: of a `config.json`, or of the folder that holds it.
-        in_parallel: whether it is known that the model drafts in parallel, so that its config may say so.
-
-    Raises:
-        TraceFormatError: as `read_hub_config`.
+    Of one that is known to draft `in_parallel` the config may say so. Raises as `read_hub_config`.
     """
     config = _config(path)
     return config.whole(in_parallel=in_parallel) if config.kind == "" else None
@@ -376,16 +367,9 @@ def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
 def asked_shapes(
     texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
 ) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...]]:
-    """Shapes that members of a recording are to have, and those of submodels that follow from them.
+    """Shapes that members of a recording, who have those recorded, are to have, and those of submodels that follow.
 
-    Args:
-        texts: as `given_shapes` takes them.
-        target: the member that verifies.
-        members: names of all of them.
-        recorded: shapes that they have.
-
-    Raises:
-        TraceFormatError, ValueError: as `given_shapes`; a member that the recording has not, or as `derived_submodels`.
+    Raises as `given_shapes` and `derived_submodels`, and ArgumentError for a member that the recording has not.
     """
     shapes = given_shapes(texts, target)
     unknown = [shape.name for shape in shapes if shape.name not in members]

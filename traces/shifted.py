@@ -53,12 +53,7 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
 def turnings_of(
     shifts: Mapping[str, float], names: Sequence[str], counts: Callable[[str], tuple[int, int]]
 ) -> dict[str, Turning]:
-    """How decisions turn over by drafter, of those whose acceptance changes.
-
-    Args:
-        shifts: by drafter, change of its share of agreement.
-        names: of the drafters, in level order.
-        counts: (agreements, known decisions) of a drafter.
+    """How decisions turn over by drafter, of those whose acceptance changes; `counts` gives (agreements, known).
 
     Raises:
         ValueError: a name that is none of the drafters, a share that would leave [0, 1], no decision known.

@@ -291,14 +291,8 @@ class InventedViews:
 def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rng: np.random.Generator) -> Floats:
     """Probabilities of the models' own choices, calibrated: among those near p a share p agrees.
 
-    With p from Beta(c a, c (1 - a)) and agreement with probability p, the rate of agreement is a; we know the
-    agreement, so we draw p from the posterior.
-
-    Args:
-        agrees: whether the choice is the larger model's.
-        rate: its probability a, same shape.
-        confidence: c, > 0.
-        rng: source of chance.
+    With p from Beta(c a, c (1 - a)), c the confidence and a the rate, and agreement with probability p, the rate of
+    agreement is a; we know the agreement, so we draw p from the posterior.
     """
     bounded = np.clip(rate, _RATE_MARGIN, 1.0 - _RATE_MARGIN)
     drawn = rng.beta(confidence * bounded + agrees, confidence * (1.0 - bounded) + ~agrees)

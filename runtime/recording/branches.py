@@ -53,12 +53,9 @@ def causal_mask(start: int, count: int) -> Mask:
 
 
 def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
-    """`[Q, num_slots + Q]` of contexts off a trunk: each sees the trunk up to where it left, its path, and itself.
+    """`[Q, num_slots + Q]` of contexts off a trunk, after `num_slots` in use.
 
-    Args:
-        last_trunk_slot: `[Q]` slot of the last token each context shares with the trunk.
-        path: `[Q, F]` slots of its ancestors after that; all contexts are equally far from the trunk.
-        num_slots: slots in use before the new contexts are appended.
+    Each sees the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
     """
     count = len(last_trunk_slot)
     mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
@@ -305,15 +302,10 @@ def further_views(
     sampling: Sampling,
     noise: NDArray[np.float32] | None,
 ) -> FurtherViews:
-    """Views at further depths.
+    """Views at E further depths of the drafter at the index `reader`, from its logits `[Q, V]` at each.
 
-    Args:
-        logits: `[E]` of each depth, `[Q, V]`; of no account where the target has read all.
-        seen: of all models, the drafter at depth 1.
-        reader: index of the drafter.
-        depth: `[Q]` tokens after the prompt.
-        sampling: as of `next_token_views.view`.
-        noise: likewise.
+    Logits are of no account where the target has read all, by `depth`: tokens `[Q]` after the prompt. The views of all
+    models, `seen`, hold the drafter at depth 1.
     """
     known = depths_known(depth, len(logits) + 1)
     others = [index for index in range(len(seen.next_token)) if index != reader]

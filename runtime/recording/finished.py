@@ -124,10 +124,7 @@ BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**
 def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
     """`[Q]` whether rounding may turn the choice of the next token over.
 
-    Args:
-        logits: `[Q, V]` of one model, in the dtype of its weights.
-        sampling: greedy or coupled.
-        noise: `[Q, V]` if coupled, None if greedy.
+    Logits `[Q, V]` are in the dtype of the model's weights; noise is `[Q, V]` if coupled, None if greedy.
     """
     largest = logits.float().abs().amax(-1) / (sampling.temperature or 1.0)
     best = scores(logits, sampling, noise).topk(2, dim=-1).values
@@ -138,15 +135,9 @@ def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | N
 def near_ties_along(
     pool: LoadedMembers, request_id: str, prompt: tuple[int, ...], answer: list[int], *, first: int, sampling: Sampling
 ) -> list[tuple[str, int]]:
-    """Members and output positions, from `first` on, of the near ties along an answer.
+    """Members and output positions, from `first` on, of the near ties along an answer to a prompt.
 
-    Args:
-        pool: the models; those with a tokenizer of their own, or that read the target's states, are not asked.
-        request_id: of the request.
-        prompt: at least one token.
-        answer: the tokens written after it.
-        first: output position of the first choice that is looked at, at most the length of the answer.
-        sampling: greedy or coupled.
+    Members with a tokenizer of their own, or that read the target's states, are not asked.
     """
     text = [*prompt, *answer]
     count = len(answer) - first + 1

@@ -93,12 +93,9 @@ def total_variation(probs: Tensor, other_probs: Tensor) -> Tensor:
 
 
 def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None) -> Views:
-    """Views of Q contexts from the logits `[Q, V]` of every model, smallest first.
+    """Views of Q contexts from the logits `[Q, V]` of every model, smallest first, all on one device.
 
-    Args:
-        logits: of each model, all on one device; a few temporaries of M x Q x V float32 are made.
-        sampling: greedy or coupled; its temperature shapes the distributions.
-        noise: `[Q, V]` of each context's position if coupled, None if greedy.
+    Noise is `[Q, V]` of each context's position if coupled, None if greedy. Temporaries of M x Q x V float32 are made.
 
     Raises:
         ValueError: noise without coupled sampling or the reverse.
@@ -184,13 +181,9 @@ def offspring(
 ) -> NextLevel:
     """The next level: the children of Q contexts, one per context and token.
 
-    Args:
-        closure: the rule.
-        next_token: `[W, Q]` what each writer writes; rows beyond those of the allowance are not looked at.
-        allowance: `[W, Q]` how many tokens each writer may write there; 0 where its token stays on the trunk.
-        writers: what the rows are; None: a model each.
-        depth: `[Q]` tokens after the prompt; needed where a writer drafts from the target's states.
-        off_trunk: tokens since the trunk, of the Q contexts.
+    Writers may write `allowance` `[W, Q]` tokens there, 0 where their token stays on the trunk; rows of `next_token`
+    beyond those are not looked at. Where a writer drafts from the target's states, `depth` is needed: `[Q]` tokens
+    after the prompt, and how many the Q contexts are `off_trunk`.
     """
     branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
     if closure.kind == "full":

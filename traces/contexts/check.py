@@ -114,12 +114,7 @@ def _means(names: Iterable[str], sums: Floats, count: int) -> dict[str, float | 
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
-    """Refuse what cannot be the requests of the recording at `path`.
-
-    Raises:
-        TraceFormatError: no requests, duplicate ids, an empty prompt, a token outside the vocabulary, no budget, no
-            nodes.
-    """
+    """Refuse what cannot be the requests of the recording at `path`; raises TraceFormatError."""
     if not requests:
         raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
     seen: set[str] = set()
@@ -152,13 +147,7 @@ def check_nodes(
 ) -> None:
     """Refuse what is not one trie per request, with a trunk that the target would write, in the recording at `path`.
 
-    Args:
-        codes: the nodes of these requests.
-        requests: some that stand one after another in the recording, checked.
-        meta: of the recording.
-        path: of the recording.
-        first_request: position of the first one in the recording.
-        first_row: of its nodes.
+    The requests are checked, and stand one after another, from position `first_request` and row `first_row` on.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.

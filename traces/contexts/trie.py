@@ -229,8 +229,8 @@ class Writers:
 def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Writers | None = None) -> NextLevel:
     """Children of one level: each member that may write here does, and equal tokens meet in one child.
 
-    A child written by a member leaves that member one token less; every smaller member may start a run there. Where
-    several members write the same token the child keeps the most that any of them allows.
+    A child written by a member leaves that member one token less; every smaller member may start a run of `run` tokens
+    there. Where several members write the same token the child keeps the most that any of them allows.
 
     Args:
         next_token: `[S, F]` what each member writes; set the allowance to 0 where that stays on the trunk.

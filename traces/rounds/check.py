@@ -208,11 +208,7 @@ class RoundsCheck:
             self._ids.add(request_id)
 
     def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
-        """Names once per request, outputs of the stated length.
-
-        Returns:
-            `[S]` output tokens of each segment's method.
-        """
+        """Names once per request, outputs of the stated length; `[S]` output tokens of each segment's method."""
         limits: list[int] = []
         places = zip(spans(columns.num_methods), spans(columns.num_drafters), strict=True)
         for row, (methods, drafters) in enumerate(places):
@@ -294,12 +290,7 @@ def _of_answers(columns: RoundsColumns) -> Iterator[_Counted]:
 
 
 def _of_rounds(columns: RoundsColumns, limits: NDArray[np.int64]) -> Iterator[Rule]:
-    """Starts that ascend within a segment, no more kept than drafted or than the output holds, seconds as of answers.
-
-    Args:
-        columns: to check.
-        limits: `[S]` output tokens of each segment's method.
-    """
+    """Starts that ascend, no more kept than drafted or than the output, `[S]` `limits` of segments, holds; seconds."""
     rounds, limit = columns.rounds, np.repeat(limits, columns.num_rounds)
     start, accepted, drafted = rounds.start, rounds.accepted, rounds.drafted
     yield Rule("start", (start < 0) | (start >= limit), "must lie in the output, 0 to num_tokens - 1", start)
