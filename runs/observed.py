@@ -29,40 +29,29 @@ from .log import check_run_folder, new_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
-    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told.
+    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told."""
 
-    Attributes:
-        request_id: unique in the run.
-        tag, slo: of the workload; "" for none.
-        prompt_id: of the prompt that was sent.
-        asked_tokens: most tokens of the answer, >= 1.
-        due_at_ps: when the workload has it arrive; with a closed loop, when it was sent.
-        sent_at_ps: >= `due_at_ps`.
-        outputs_at_ps: when each chunk with text came, in order: chunks, which may hold any number of tokens.
-        ended_at_ps: when the chunk came that says why the answer ended, or the request failed; None: it did not end.
-        prompt_tokens, output_tokens: as the server counts them; tokens.
-        cached_tokens: of the prompt, that the server had in its cache.
-        drafted, accepted: drafted tokens and those that stayed, where the answer itself says so.
-        finish_reason: "stop", "length", ...; "" where nothing was said.
-        failed: what went wrong; "" for nothing.
-    """
-
-    request_id: str
+    request_id: str  # unique in the run
+    # Of the workload; "" for none.
     tag: str = ""
     slo: str = ""
-    prompt_id: str
-    asked_tokens: int
-    due_at_ps: int
-    sent_at_ps: int
+    prompt_id: str  # of the prompt that was sent
+    asked_tokens: int  # most tokens of the answer, >= 1
+    due_at_ps: int  # when the workload has it arrive; with a closed loop, when it was sent
+    sent_at_ps: int  # >= `due_at_ps`
+    # When each chunk with text came, in order: chunks, which may hold any number of tokens.
     outputs_at_ps: tuple[int, ...] = ()
+    # When the chunk came that says why the answer ended, or the request failed; None: it did not end.
     ended_at_ps: int | None = None
+    # As the server counts them; tokens.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt, that the server had in its cache
+    # Drafted tokens and those that stayed, where the answer itself says so.
     drafted: int | None = None
     accepted: int | None = None
-    finish_reason: str = ""
-    failed: str = ""
+    finish_reason: str = ""  # "stop", "length", ...; "" where nothing was said
+    failed: str = ""  # what went wrong; "" for nothing
 
     @property
     def finished(self) -> bool:
@@ -96,47 +85,30 @@ class ObservedAcceptance(Record):
 
 
 class ObservedMeta(Record):
-    """`meta.json` of an observed run.
-
-    Attributes:
-        url: of the server, without any key.
-        model: that was asked for.
-        endpoint: below the address.
-        workload, prompts: as they were named.
-        loop: "open", by times of arrival, or "closed", by a number of requests at a time.
-        concurrency: of a closed loop; None of an open one.
-        warmup: requests that were sent before, and are not in the run.
-        seed: of the workload, and the order of prompts; sent with each request.
-        temperature: sent with each request; >= 0.
-        ignore_eos: whether the server was asked to go on after an end of sequence.
-        counted_by: who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
-        acceptance: of speculative decoding; None where it is unknown.
-        acceptance_unknown: why it is; "" where it is known.
-        notes: what a reader of its figures has to know, a line each.
-        ended_at_ps: when the last request ended, or the run was stopped; picoseconds.
-        stopped: why the run was stopped before all requests had ended; "" if it was not.
-    """
+    """`meta.json` of an observed run."""
 
     format: Literal["paceline-observed"] = "paceline-observed"
     version: Version = 1
     kind: Literal["observed"] = "observed"
-    url: Title
-    model: Title
-    endpoint: Title
+    url: Title  # of the server, without any key
+    model: Title  # that was asked for
+    endpoint: Title  # below the address
+    # As they were named.
     workload: Title
     prompts: Title
-    loop: Literal["open", "closed"]
-    concurrency: Annotated[int, Field(ge=1)] | None = None
-    warmup: Count = 0
-    seed: Count = 0
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    ignore_eos: bool = False
+    loop: Literal["open", "closed"]  # "open", by times of arrival, or "closed", by a number of requests at a time
+    concurrency: Annotated[int, Field(ge=1)] | None = None  # of a closed loop; None of an open one
+    warmup: Count = 0  # requests that were sent before, and are not in the run
+    seed: Count = 0  # of the workload, and the order of prompts; sent with each request
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # sent with each request; >= 0
+    ignore_eos: bool = False  # whether the server was asked to go on after an end of sequence
+    # Who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
     counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
-    acceptance: ObservedAcceptance | None = None
-    acceptance_unknown: Title = ""
-    notes: tuple[Title, ...] = ()
-    ended_at_ps: Count
-    stopped: Title = ""
+    acceptance: ObservedAcceptance | None = None  # of speculative decoding; None where it is unknown
+    acceptance_unknown: Title = ""  # why it is; "" where it is known
+    notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
+    ended_at_ps: Count  # when the last request ended, or the run was stopped; picoseconds
+    stopped: Title = ""  # why the run was stopped before all requests had ended; "" if it was not
 
     @model_validator(mode="after")
     def _loop(self) -> "ObservedMeta":

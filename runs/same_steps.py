@@ -74,38 +74,23 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two runs of a policy are the same. What comes after the first difference is not counted.
+    """How far two runs of a policy are the same. What comes after the first difference is not counted."""
 
-    Attributes:
-        policy: as the runs call it.
-        num_requests: in both runs.
-        num_steps: steps that were compared and found alike: those of all operations before the first difference.
-        num_ops: these operations.
-        num_tokens: committed tokens that were compared and found alike.
-        num_asked_tokens, num_hit_tokens, num_evicted_blocks: of the prefix caches, compared operation by operation and
-            found alike; 0 without these caches.
-        num_other_answers: requests whose whole answers are not the same, those that left the record not among them.
-        difference: the first one, None if there is none.
-        num_replayed: steps of the replay, compared or not.
-        num_left: requests that left the record.
-        left: the first step outside the record, None if there is none. It ends the comparison.
-        ahead: how the runtime's members worked at the same time, in `threads` or `turns`; "" where they never did.
-    """
-
-    policy: str
-    num_requests: int
-    num_steps: int
-    num_ops: int
-    num_tokens: int
+    policy: str  # as the runs call it
+    num_requests: int  # in both runs
+    num_steps: int  # steps that were compared and found alike: those of all operations before the first difference
+    num_ops: int  # these operations
+    num_tokens: int  # committed tokens that were compared and found alike
+    # Of the prefix caches, compared operation by operation and found alike; 0 without these caches.
     num_asked_tokens: int
     num_hit_tokens: int
     num_evicted_blocks: int
-    num_other_answers: int
-    difference: Difference | None
-    num_replayed: int
-    num_left: int
-    left: RecordExit | None
-    ahead: str
+    num_other_answers: int  # requests whose whole answers are not the same, those that left the record not among them
+    difference: Difference | None  # the first one, None if there is none
+    num_replayed: int  # steps of the replay, compared or not
+    num_left: int  # requests that left the record
+    left: RecordExit | None  # the first step outside the record, None if there is none. It ends the comparison
+    ahead: str  # how the runtime's members worked at the same time, in `threads` or `turns`; "" where they never did
 
 
 def joined(agreements: Sequence[Agreement]) -> Agreement:

@@ -200,33 +200,21 @@ class BesideForwards(Record):
 
 
 class ProfiledMember(Record):
-    """One member as it was measured.
+    """One member as it was measured."""
 
-    Attributes:
-        name: in the pool.
-        parameters: of its model.
-        dtype: of its weights.
-        forward: how it ran, `fused` or `modules`.
-        smooth: for shapes beyond the grid.
-        uneven: what rows of unequal length cost.
-        after_away: forwards after times away, as they were measured.
-        reload: what it costs that its weights were not read just before, made of these.
-        in_decoding: what was seen of its forwards in decoding beyond that.
-        drafting, verifying: what its operations cost beside their forwards.
-        shares: by other member, the share of this one's weights that are the other's as well, above 0 to 1.
-    """
-
-    name: str
-    parameters: int = Field(ge=1)
-    dtype: str
-    forward: str
-    smooth: SmoothForward
-    uneven: UnevenRows
-    after_away: tuple[AfterAway, ...]
-    reload: Reload
-    in_decoding: InDecoding = InDecoding()
+    name: str  # in the pool
+    parameters: int = Field(ge=1)  # of its model
+    dtype: str  # of its weights
+    forward: str  # how it ran, `fused` or `modules`
+    smooth: SmoothForward  # for shapes beyond the grid
+    uneven: UnevenRows  # what rows of unequal length cost
+    after_away: tuple[AfterAway, ...]  # forwards after times away, as they were measured
+    reload: Reload  # what it costs that its weights were not read just before, made of these
+    in_decoding: InDecoding = InDecoding()  # what was seen of its forwards in decoding beyond that
+    # What its operations cost beside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
+    # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)
 
     @field_validator("after_away")
@@ -244,45 +232,30 @@ class ProfiledMember(Record):
 
 
 class ProfileMeta(Record):
-    """What stands in a profile's header.
+    """What stands in a profile's header."""
 
-    Attributes:
-        format, version: of the file.
-        pool: name of the pool.
-        forced: whether its models have random weights, and a recording decided what they accepted.
-        members: that have a model, in level order.
-        processor: of the machine.
-        device: the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target.
-        threads: torch used.
-        torch, transformers, paceline: versions.
-        cache: kind of cache.
-        sampling: mode that the operations were measured with.
-        products: which product multiplied which weight with how many tokens, a line for each weight shape.
-        measured_at: when it was finished.
-        drift: relative change of a shape's seconds from the beginning to the end, median over shapes.
-        left_out: shapes that were asked for and not measured, in words.
-        lookup: what drafts by prompt lookup cost, the lookup among it.
-        decide_s: seconds that a policy takes for a step, deciding and learning, by the name of its class.
-    """
-
+    # Of the file.
     format: Literal["paceline-profile"] = "paceline-profile"
     version: Version = 1
-    pool: str
-    forced: bool = False
-    members: tuple[ProfiledMember, ...] = Field(min_length=1)
-    processor: str
-    device: str
-    threads: int = Field(ge=1)
+    pool: str  # name of the pool
+    forced: bool = False  # whether its models have random weights, and a recording decided what they accepted
+    members: tuple[ProfiledMember, ...] = Field(min_length=1)  # that have a model, in level order
+    processor: str  # of the machine
+    device: str  # the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target
+    threads: int = Field(ge=1)  # torch used
+    # Versions.
     torch: str
     transformers: str
     paceline: str
-    cache: str
-    sampling: str
+    cache: str  # kind of cache
+    sampling: str  # mode that the operations were measured with
+    # Which product multiplied which weight with how many tokens, a line for each weight shape.
     products: tuple[str, ...] = ()
-    measured_at: AwareDatetime
-    drift: float = Field(ge=0)
-    left_out: tuple[str, ...] = ()
-    lookup: BesideForwards
+    measured_at: AwareDatetime  # when it was finished
+    drift: float = Field(ge=0)  # relative change of a shape's seconds from the beginning to the end, median over shapes
+    left_out: tuple[str, ...] = ()  # shapes that were asked for and not measured, in words
+    lookup: BesideForwards  # what drafts by prompt lookup cost, the lookup among it
+    # Seconds that a policy takes for a step, deciding and learning, by the name of its class.
     decide_s: dict[str, float]
 
     @property
@@ -327,16 +300,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Seconds measured on one machine.
+    """Seconds measured on one machine."""
 
-    Attributes:
-        meta: whose they are.
-        shapes: `[S]` every member's forwards.
-        file: that it was read from; None of one that was just measured. No part of what makes two profiles equal.
-    """
-
-    meta: ProfileMeta
-    shapes: tuple[Shape, ...]
+    meta: ProfileMeta  # whose they are
+    shapes: tuple[Shape, ...]  # `[S]` every member's forwards
+    # That it was read from; None of one that was just measured. No part of what makes two profiles equal.
     file: Path | None = field(default=None, compare=False)
 
     def of(self, member: str) -> tuple[Shape, ...]:

@@ -29,37 +29,25 @@ class TrieGroup:
     """Requests of one tag, or of all tags.
 
     Means are over the trunk contexts that wrote a token: all but the last context of each request.
-
-    Attributes:
-        num_requests: in the group.
-        num_prompt_tokens: all together.
-        num_trunk_tokens: all together.
-        num_nodes: all together.
-        agreement: by model below the target, share of trunk contexts where it writes the target's token, 0 to 1; None
-            without trunk tokens.
-        mean_tvd: by pair `smaller/larger`, mean total variation distance on the trunk, 0 to 1; None without trunk
-            tokens.
     """
 
-    num_requests: int
-    num_prompt_tokens: int
-    num_trunk_tokens: int
-    num_nodes: int
+    num_requests: int  # in the group
+    num_prompt_tokens: int  # all together
+    num_trunk_tokens: int  # all together
+    num_nodes: int  # all together
+    # By model below the target, share of trunk contexts where it writes the target's token, 0 to 1; None without trunk
+    # tokens.
     agreement: dict[str, float | None]
+    # By pair `smaller/larger`, mean total variation distance on the trunk, 0 to 1; None without trunk tokens.
     mean_tvd: dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrieSummary(Summary[TrieMeta, TrieGroup]):
-    """A recording at a glance.
+    """A recording at a glance."""
 
-    Attributes:
-        nodes_per_trunk_token: contexts recorded per trunk token; None without trunk tokens.
-        bytes_per_node: of the files on the disk; None if the recording came from memory.
-    """
-
-    nodes_per_trunk_token: float | None
-    bytes_per_node: float | None
+    nodes_per_trunk_token: float | None  # contexts recorded per trunk token; None without trunk tokens
+    bytes_per_node: float | None  # of the files on the disk; None if the recording came from memory
 
 
 def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:

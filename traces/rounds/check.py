@@ -22,62 +22,44 @@ from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, Ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSummary:
-    """What was recorded of one method on some requests: a drafter with the target, or the target alone.
+    """What was recorded of one method on some requests: a drafter with the target, or the target alone."""
 
-    Attributes:
-        num_requests: that the method ran on.
-        num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
-        num_plain: of those, plain steps.
-        num_placed: of those, rounds of which the log does not say where they stood.
-        tokens_per_round: mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also
-            where it no longer stands in the text; None without rounds.
-        censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
-        known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
-            starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
-            None without rounds.
-        token_s: measured seconds of whole answers per output token; None if not measured.
-        draft_s: mean seconds of drafting per round, over rounds that know them; None if none does.
-        verify_s: mean seconds of the target's forward per round, over rounds that know them; None if none does.
-    """
-
-    num_requests: int
-    num_rounds: int = 0
-    num_plain: int = 0
-    num_placed: int = 0
+    num_requests: int  # that the method ran on
+    num_rounds: int = 0  # recorded, plain steps (nothing drafted) among them; 0 for the target alone
+    num_plain: int = 0  # of those, plain steps
+    num_placed: int = 0  # of those, rounds of which the log does not say where they stood
+    # Mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also where it no longer
+    # stands in the text; None without rounds.
     tokens_per_round: float | None = None
+    # Share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
     censored_share: float | None = None
+    # Share of output positions that some round speaks of that was not placed, 0 to 1: where a round starts, if
+    # acceptance depends on that, else where one says whether the drafter writes the target's token; None without
+    # rounds.
     known_share: float | None = None
-    token_s: float | None = None
-    draft_s: float | None = None
+    token_s: float | None = None  # measured seconds of whole answers per output token; None if not measured
+    draft_s: float | None = None  # mean seconds of drafting per round, over rounds that know them; None if none does
+    # Mean seconds of the target's forward per round, over rounds that know them; None if none does.
     verify_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsGroup:
-    """Requests of one tag, or of all tags.
+    """Requests of one tag, or of all tags."""
 
-    Attributes:
-        num_requests: in the group.
-        num_prompt_tokens: all together, as far as they are known.
-        num_output_tokens: all together: the target's own text, or the first method's where the target never ran alone.
-        methods: by drafter in level order; "" is the target alone, last, where its seconds were measured.
-    """
-
-    num_requests: int
-    num_prompt_tokens: int
+    num_requests: int  # in the group
+    num_prompt_tokens: int  # all together, as far as they are known
+    # All together: the target's own text, or the first method's where the target never ran alone.
     num_output_tokens: int
+    # By drafter in level order; "" is the target alone, last, where its seconds were measured.
     methods: dict[str, MethodSummary]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsSummary(Summary[RoundsMeta, RoundsGroup]):
-    """An imported recording at a glance.
+    """An imported recording at a glance."""
 
-    Attributes:
-        num_texts: requests whose output tokens are known.
-    """
-
-    num_texts: int
+    num_texts: int  # requests whose output tokens are known
 
 
 def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:

@@ -17,15 +17,10 @@ TIMED = "timed"  # the cost of recordings that hold seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RoundsRecording:
-    """An imported recording; see `Recording`.
+    """An imported recording; see `Recording`."""
 
-    Attributes:
-        meta: what it says of itself.
-        requests: in file order.
-    """
-
-    meta: RoundsMeta
-    requests: tuple[RoundsRequest, ...]
+    meta: RoundsMeta  # what it says of itself
+    requests: tuple[RoundsRequest, ...]  # in file order
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"

@@ -56,35 +56,23 @@ class DrafterInfo(Record):
 
 
 class RoundsMeta(Record):
-    """`meta.json` of an imported recording.
-
-    Attributes:
-        source: the format it was imported from.
-        form: what the log knew.
-        target: name of the model that verifies.
-        drafters: in level order, smallest first.
-        models: shapes for cost models, by name; may leave members out.
-        served_model: preset of the target that the log names (`shapes.decoder.presets`), "" if it names none.
-        ngram: how prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
-        notes: what is exact and what is unknown, in words.
-        software: name to version.
-        hardware: the machine that ran it, in words.
-    """
+    """`meta.json` of an imported recording."""
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
-    source: str
-    form: Form = "rounds"
-    target: str = Field(default="target", pattern=NAME_PATTERN)
-    drafters: tuple[DrafterInfo, ...]
-    models: tuple[ModelInfo, ...] = ()
-    served_model: str = ""
+    source: str  # the format it was imported from
+    form: Form = "rounds"  # what the log knew
+    target: str = Field(default="target", pattern=NAME_PATTERN)  # name of the model that verifies
+    drafters: tuple[DrafterInfo, ...]  # in level order, smallest first
+    models: tuple[ModelInfo, ...] = ()  # shapes for cost models, by name; may leave members out
+    served_model: str = ""  # preset of the target that the log names (`shapes.decoder.presets`), "" if it names none
+    # How prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
     ngram: NgramInfo = LOOKUP
-    notes: tuple[str, ...] = ()
-    software: dict[str, str] = Field(default_factory=dict)
-    hardware: str = ""
+    notes: tuple[str, ...] = ()  # what is exact and what is unknown, in words
+    software: dict[str, str] = Field(default_factory=dict)  # name to version
+    hardware: str = ""  # the machine that ran it, in words
 
     @model_validator(mode="after")
     def _names(self) -> "RoundsMeta":
@@ -196,30 +184,21 @@ def is_known(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsRequest:
-    """One request of an imported recording.
+    """One request of an imported recording."""
 
-    Attributes:
-        request_id: unique in the recording.
-        tag: task or domain; "" if unknown.
-        prompt_tokens: length of the prompt, 0 if unknown (its prefill is then charged as one token).
-        num_tokens: output tokens by method: "" is the target alone, others are drafters. Methods that should write the
-            same text may differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
-        rounds: by drafter; a drafter that never ran on this request is absent.
-        wall_s: measured seconds of the whole answer by method, as `num_tokens`; methods without are absent.
-        prefill_s: of those, seconds before the first round, by method; methods without are absent.
-        prompt: token ids, empty if unknown.
-        output: token ids of the target's text, empty if unknown.
-    """
-
-    request_id: str
-    tag: str = ""
-    prompt_tokens: int = 0
+    request_id: str  # unique in the recording
+    tag: str = ""  # task or domain; "" if unknown
+    prompt_tokens: int = 0  # length of the prompt, 0 if unknown (its prefill is then charged as one token)
+    # Output tokens by method: "" is the target alone, others are drafters. Methods that should write the same text may
+    # differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
     num_tokens: Mapping[str, int]
-    rounds: Mapping[str, Rounds]
+    rounds: Mapping[str, Rounds]  # by drafter; a drafter that never ran on this request is absent
+    # Measured seconds of the whole answer by method, as `num_tokens`; methods without are absent.
     wall_s: Mapping[str, float] = field(default_factory=dict)
+    # Of those, seconds before the first round, by method; methods without are absent.
     prefill_s: Mapping[str, float] = field(default_factory=dict)
-    prompt: tuple[int, ...] = ()
-    output: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()  # token ids, empty if unknown
+    output: tuple[int, ...] = ()  # token ids of the target's text, empty if unknown
 
     def length(self, method: str) -> int:
         """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""
