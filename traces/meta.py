@@ -90,12 +90,12 @@ class Record(BaseModel):
 class SparseRecord(Record):
     """A record some of whose keys are not written where there is nothing to say, as before they were known."""
 
-    unwritten: ClassVar[tuple[str, ...]]
+    _unwritten: ClassVar[tuple[str, ...]]
 
     @model_serializer(mode="wrap")
     def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         whole: dict[str, Any] = written(self)
-        return {key: value for key, value in whole.items() if key not in self.unwritten or getattr(self, key)}
+        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
 
 
 def check_at_most(record: BaseModel, part: str, whole: str) -> None:
@@ -156,7 +156,7 @@ class ModelInfo(SparseRecord):
     quantised: Quantised | None = None
     draft_block: DraftBlock | None = None
 
-    unwritten = ("quantised", "draft_block")
+    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block")
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelInfo":
@@ -287,7 +287,7 @@ class Closure(SparseRecord):
     run: int = Field(ge=0, le=MOST)
     trees: tuple[TreeClosure, ...] = ()
 
-    unwritten = ("trees",)
+    _unwritten: ClassVar[tuple[str, ...]] = ("trees",)
 
     @property
     def words(self) -> str:

@@ -1,6 +1,6 @@
 """What a recording of contexts says of itself."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -71,7 +71,7 @@ class TrieMeta(SparseRecord):
     trunk_near_ties: NearTies | None = None
     origin: str = ""
 
-    unwritten = ("features",)
+    _unwritten: ClassVar[tuple[str, ...]] = ("features",)
 
     @model_validator(mode="after")
     def _goes_together(self) -> "TrieMeta":

@@ -110,21 +110,21 @@ class Trie(NodeFacts):
         agrees: NDArray[np.bool_] = written == written[-1]
         return agrees
 
-    def children(self, facts: NodeFacts | None = None) -> Ints:
-        """`[W, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said.
+    def children(self) -> Ints:
+        """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
+        return children_of(self, self.next_token)
 
-        Args:
-            facts: whose next tokens; None: those of the models.
-        """
-        next_token = (facts or self).next_token
-        found = np.full(next_token.shape, -1, dtype=np.int32)
-        nodes = np.arange(1, self.num_nodes, dtype=np.int32)
-        above, leading = self.parent[1:], self.token[1:]
-        # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
-        for child, written in zip(found, next_token, strict=True):
-            follows = written[above] == leading
-            child[above[follows]] = nodes[follows]
-        return found
+
+def children_of(trie: Trie, next_token: Ints) -> Ints:
+    """`[W, N]` the child that each of W next tokens `[W, N]` leads to, -1 where none is recorded or nothing is said."""
+    found = np.full(next_token.shape, -1, dtype=np.int32)
+    nodes = np.arange(1, trie.num_nodes, dtype=np.int32)
+    above, leading = trie.parent[1:], trie.token[1:]
+    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
+    for child, written in zip(found, next_token, strict=True):
+        follows = written[above] == leading
+        child[above[follows]] = nodes[follows]
+    return found
 
 
 Part = TypeVar("Part", Trie, FeatureViews, TreeRanks)
