@@ -238,21 +238,22 @@ def test_no_shift_changes_nothing():
     assert_same_rounds(trace.shifted({"d": 0.0}, seed=1), trace)
 
 
-@pytest.mark.parametrize("trace", [TRIES, bernoulli_trace(by_start=True)])
-@pytest.mark.parametrize("name", ["nobody", "c", "target", ""])
-def test_names_that_are_no_drafter(trace, name):
-    with pytest.raises(ValueError, match=r"must name a drafter of the recording \(.*\), got"):
-        trace.shifted({name: 0.1}, seed=0)
+COINS = bernoulli_trace(by_start=True, share=0.6)
+NO_DRAFTER = r"must name a drafter of the recording \(.*\), got"
+NO_SHARE = r"acceptance of {} is 0\.\d+; shifted it must stay within \[0, 1\], got"
+NOTHING = "acceptance of d cannot be shifted: the recording holds no decision of it"
+REFUSED = [
+    *[(trace, name, 0.1, NO_DRAFTER) for trace in (TRIES, COINS) for name in ("nobody", "c", "target", "")],
+    *[
+        (trace, name, shift, NO_SHARE.format(name))
+        for trace, name in ((TRIES, "a"), (COINS, "d"))
+        for shift in (0.5, -0.7, float("nan"), float("inf"))
+    ],
+    (bernoulli_trace(by_start=True, requests=1, length=1), "d", 0.1, NOTHING),
+]
 
 
-@pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True, share=0.6), "d")])
-@pytest.mark.parametrize("shift", [0.5, -0.7, float("nan"), float("inf")])
-def test_shares_that_are_none(trace, name, shift):
-    with pytest.raises(ValueError, match=rf"acceptance of {name} is 0\.\d+; shifted it must stay within \[0, 1\], got"):
+@pytest.mark.parametrize(("trace", "name", "shift", "told"), REFUSED)
+def test_what_cannot_be_shifted(trace, name, shift, told):
+    with pytest.raises(ValueError, match=told):
         trace.shifted({name: shift}, seed=0)
-
-
-def test_nothing_to_shift():
-    trace = bernoulli_trace(by_start=True, requests=1, length=1)
-    with pytest.raises(ValueError, match="acceptance of d cannot be shifted: the recording holds no decision of it"):
-        trace.shifted({"d": 0.1}, seed=0)
