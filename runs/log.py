@@ -1,16 +1,9 @@
 """The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
 
-How good a request's text is in the eyes of the target: what both worlds measure of lossy policies.
-
-`decoding.ledger` says what the columns of operations and steps hold.
-
-By how much each operation moved a run on: parts of an `Overlap` that run at the same time do not add up.
-
-Collects a run log while a loop runs; it fits `decoding.ledger.Ledger` by shape.
-
-Seconds per token of each request: over those of plain decoding they say whether it thrashed.
-
-A request thrashes when speculation accepts so little that the target alone would have been faster.
+`RunLedger` collects it while a loop runs (it fits `decoding.ledger.Ledger` by shape, which says what the columns of
+operations and steps hold), and functions say what follows from it: how good texts are in the eyes of the target, by how
+much each operation moved the run on, and seconds per token of each request. A request thrashes when speculation accepts
+so little that the target alone would have been faster.
 """
 
 import json
@@ -30,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..base.files import whole_folder
 from ..decoding.results import COMMIT, VERIFY, OpRecord, StepRecord
+from ..traces.errors import TraceFormatError
 from ..traces.folder import check_outside
 
 UNKNOWN_COUNT = -1
@@ -41,32 +35,20 @@ class TextQuality:
 
     A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
     each at least -64 nats (`stored_resolution.LOG_PROBS`).
-
-    Attributes:
-        divergences: committed tokens that the target would not have written in their very context.
-        seen_tokens: committed tokens of whose context that is known.
-        scored_tokens: those of them whose log-probability is known.
-        log_prob: sum of these, nats, <= 0.
-        trunk_tokens: of the target's own text.
-        trunk_log_prob: sum over all of them, nats, <= 0.
-        same_tokens: positions at which the two texts are the same.
-        same_start: leading ones among them.
-        exact_start: leading committed tokens whose very contexts are on record; all of them if replay never left it.
-        right: 1 if the answer is right, 0 if not.
-        trunk_right: the same of the target's own text.
     """
 
-    divergences: int = UNKNOWN_COUNT
-    seen_tokens: int = 0
-    scored_tokens: int = 0
-    log_prob: float = 0.0
-    trunk_tokens: int = UNKNOWN_COUNT
-    trunk_log_prob: float = 0.0
-    same_tokens: int = UNKNOWN_COUNT
-    same_start: int = UNKNOWN_COUNT
+    divergences: int = UNKNOWN_COUNT  # committed tokens that the target would not have written in their very context
+    seen_tokens: int = 0  # committed tokens of whose context that is known
+    scored_tokens: int = 0  # those of them whose log-probability is known
+    log_prob: float = 0.0  # sum of these, nats, <= 0
+    trunk_tokens: int = UNKNOWN_COUNT  # of the target's own text
+    trunk_log_prob: float = 0.0  # sum over all of them, nats, <= 0
+    same_tokens: int = UNKNOWN_COUNT  # positions at which the two texts are the same
+    same_start: int = UNKNOWN_COUNT  # leading ones among them
+    # Leading committed tokens whose very contexts are on record; all of them if replay never left it.
     exact_start: int = UNKNOWN_COUNT
-    right: int = UNKNOWN_COUNT
-    trunk_right: int = UNKNOWN_COUNT
+    right: int = UNKNOWN_COUNT  # 1 if the answer is right, 0 if not
+    trunk_right: int = UNKNOWN_COUNT  # the same of the target's own text
 
 
 def same_counts(tokens: list[int], trunk: list[int]) -> tuple[int, int]:
@@ -153,12 +135,7 @@ class RunLog:
 
 
 def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
-    """The log with what is known of its requests' texts.
-
-    Args:
-        log: of a run.
-        qualities: by request; one that is missing stays unknown.
-    """
+    """The log with what is known of its requests' texts, by request; of one that is missing nothing is."""
     unknown = TextQuality()
     rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
     columns = {name: np.asarray([getattr(row, name) for row in rows]) for name in QUALITY_FIELDS}
@@ -182,11 +159,7 @@ def _column(values: tuple[Any, ...]) -> np.ndarray:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `whole_folder`, and nothing is replaced.
-
-    Raises:
-        ValueError: `path` exists, or lies inside a recording.
-    """
+    """As `whole_folder`, and nothing is replaced: raises ValueError if `path` exists, or lies inside a recording."""
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path}: exists already; a run is never overwritten")
     check_outside(path)
@@ -194,13 +167,15 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield part
 
 
-def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
-    """Write `path/` with meta.json, ops, steps, rounds and requests, whole or not at all.
+def check_run_folder(path: Path, kind: str) -> None:
+    """Raises TraceFormatError for a path that cannot be the folder of a run of this kind."""
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
 
-    Args:
-        log: what happened.
-        path: folder to make.
-        extra: further text files by name.
+
+def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
+    """Write `path/` with meta.json, ops, steps, rounds, requests and `extra` text files by name, whole or not at all.
 
     Raises:
         ValueError: `path` exists.
@@ -289,11 +264,9 @@ class RunLedger:
         self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
 
     def note_block(self, ops: Columns, steps: Columns) -> None:
-        """Operations that finished one after another, and their steps.
+        """Operations `[N]` by OP_FIELDS that finished one after another, and their steps `[M]` by STEP_FIELDS.
 
-        Args:
-            ops: `[N]` by OP_FIELDS; what is left out is 0, as it is of `steps`.
-            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+        What is left out is 0; the `op` of a step counts from the first of these operations, -1 is a Commit.
         """
         first = self._last_op + 1
         self._last_op += len(ops["kind"])

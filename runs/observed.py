@@ -20,49 +20,38 @@ from pydantic import Field, model_validator
 
 from ..base.errors import one_line_of
 from ..traces.errors import TraceFormatError
-from ..traces.folder import META, hash_file, kind_of, read_meta, read_table
+from ..traces.folder import META, StoredFolder, kind_of, read_table
 from ..traces.importers.reading import Fields, by_request, read_objects
 from ..traces.meta import MOST_SECONDS, TITLE_PATTERN, Record, Version
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS, PS_PER_S
-from .log import new_folder
+from .log import check_run_folder, new_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
-    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told.
+    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told."""
 
-    Attributes:
-        request_id: unique in the run.
-        tag, slo: of the workload; "" for none.
-        prompt_id: of the prompt that was sent.
-        asked_tokens: most tokens of the answer, >= 1.
-        due_at_ps: when the workload has it arrive; with a closed loop, when it was sent.
-        sent_at_ps: >= `due_at_ps`.
-        outputs_at_ps: when each chunk with text came, in order: chunks, which may hold any number of tokens.
-        ended_at_ps: when the chunk came that says why the answer ended, or the request failed; None: it did not end.
-        prompt_tokens, output_tokens: as the server counts them; tokens.
-        cached_tokens: of the prompt, that the server had in its cache.
-        drafted, accepted: drafted tokens and those that stayed, where the answer itself says so.
-        finish_reason: "stop", "length", ...; "" where nothing was said.
-        failed: what went wrong; "" for nothing.
-    """
-
-    request_id: str
+    request_id: str  # unique in the run
+    # Of the workload; "" for none.
     tag: str = ""
     slo: str = ""
-    prompt_id: str
-    asked_tokens: int
-    due_at_ps: int
-    sent_at_ps: int
+    prompt_id: str  # of the prompt that was sent
+    asked_tokens: int  # most tokens of the answer, >= 1
+    due_at_ps: int  # when the workload has it arrive; with a closed loop, when it was sent
+    sent_at_ps: int  # >= `due_at_ps`
+    # When each chunk with text came, in order: chunks, which may hold any number of tokens.
     outputs_at_ps: tuple[int, ...] = ()
+    # When the chunk came that says why the answer ended, or the request failed; None: it did not end.
     ended_at_ps: int | None = None
+    # As the server counts them; tokens.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt, that the server had in its cache
+    # Drafted tokens and those that stayed, where the answer itself says so.
     drafted: int | None = None
     accepted: int | None = None
-    finish_reason: str = ""
-    failed: str = ""
+    finish_reason: str = ""  # "stop", "length", ...; "" where nothing was said
+    failed: str = ""  # what went wrong; "" for nothing
 
     @property
     def finished(self) -> bool:
@@ -79,22 +68,14 @@ UNCOUNTED: Final = "nobody"
 
 
 class ObservedAcceptance(Record):
-    """What a server tells of its speculative decoding during a run. None stands for what it does not tell.
+    """What a server tells of its speculative decoding during a run. None stands for what it does not tell."""
 
-    Attributes:
-        source: who told it.
-        drafts: rounds that had a draft.
-        drafted: tokens.
-        accepted: of those, how many stayed; own tokens are not among them.
-        accepted_by_place: of each place of the draft, from the first on.
-        accept_length: tokens a round, the target's own among them.
-    """
-
-    source: Title
-    drafts: Count | None = None
-    drafted: Count | None = None
-    accepted: Count | None = None
-    accepted_by_place: tuple[Count, ...] | None = None
+    source: Title  # who told it
+    drafts: Count | None = None  # rounds that had a draft
+    drafted: Count | None = None  # tokens
+    accepted: Count | None = None  # of those, how many stayed; own tokens are not among them
+    accepted_by_place: tuple[Count, ...] | None = None  # of each place of the draft, from the first on
+    # Tokens a round, the target's own among them.
     accept_length: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @property
@@ -104,47 +85,30 @@ class ObservedAcceptance(Record):
 
 
 class ObservedMeta(Record):
-    """`meta.json` of an observed run.
-
-    Attributes:
-        url: of the server, without any key.
-        model: that was asked for.
-        endpoint: below the address.
-        workload, prompts: as they were named.
-        loop: "open", by times of arrival, or "closed", by a number of requests at a time.
-        concurrency: of a closed loop; None of an open one.
-        warmup: requests that were sent before, and are not in the run.
-        seed: of the workload, and the order of prompts; sent with each request.
-        temperature: sent with each request; >= 0.
-        ignore_eos: whether the server was asked to go on after an end of sequence.
-        counted_by: who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
-        acceptance: of speculative decoding; None where it is unknown.
-        acceptance_unknown: why it is; "" where it is known.
-        notes: what a reader of its figures has to know, a line each.
-        ended_at_ps: when the last request ended, or the run was stopped; picoseconds.
-        stopped: why the run was stopped before all requests had ended; "" if it was not.
-    """
+    """`meta.json` of an observed run."""
 
     format: Literal["paceline-observed"] = "paceline-observed"
     version: Version = 1
     kind: Literal["observed"] = "observed"
-    url: Title
-    model: Title
-    endpoint: Title
+    url: Title  # of the server, without any key
+    model: Title  # that was asked for
+    endpoint: Title  # below the address
+    # As they were named.
     workload: Title
     prompts: Title
-    loop: Literal["open", "closed"]
-    concurrency: Annotated[int, Field(ge=1)] | None = None
-    warmup: Count = 0
-    seed: Count = 0
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    ignore_eos: bool = False
+    loop: Literal["open", "closed"]  # "open", by times of arrival, or "closed", by a number of requests at a time
+    concurrency: Annotated[int, Field(ge=1)] | None = None  # of a closed loop; None of an open one
+    warmup: Count = 0  # requests that were sent before, and are not in the run
+    seed: Count = 0  # of the workload, and the order of prompts; sent with each request
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # sent with each request; >= 0
+    ignore_eos: bool = False  # whether the server was asked to go on after an end of sequence
+    # Who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
     counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
-    acceptance: ObservedAcceptance | None = None
-    acceptance_unknown: Title = ""
-    notes: tuple[Title, ...] = ()
-    ended_at_ps: Count
-    stopped: Title = ""
+    acceptance: ObservedAcceptance | None = None  # of speculative decoding; None where it is unknown
+    acceptance_unknown: Title = ""  # why it is; "" where it is known
+    notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
+    ended_at_ps: Count  # when the last request ended, or the run was stopped; picoseconds
+    stopped: Title = ""  # why the run was stopped before all requests had ended; "" if it was not
 
     @model_validator(mode="after")
     def _loop(self) -> "ObservedMeta":
@@ -185,20 +149,7 @@ def _field(name: str) -> pa.Field:
 SCHEMA = pa.schema([_field(field.name) for field in fields(ObservedRequest)])
 
 
-class StoredObservedMeta(ObservedMeta):
-    """`meta.json` as it lies on the disk.
-
-    Attributes:
-        sha256: of the Parquet file.
-    """
-
-    sha256: dict[str, str]
-
-    @model_validator(mode="after")
-    def _all_files(self) -> "StoredObservedMeta":
-        if set(self.sha256) != {REQUESTS}:
-            raise ValueError(f"sha256 must name {REQUESTS}, got {sorted(self.sha256)}")
-        return self
+_FOLDER = StoredFolder(ObservedMeta, (REQUESTS,), indent=1)
 
 
 def write_observed(run: ObservedRun, path: Path) -> None:
@@ -211,8 +162,7 @@ def write_observed(run: ObservedRun, path: Path) -> None:
     with new_folder(path) as part:
         table = pa.Table.from_pylist([asdict(one) for one in run.requests], schema=SCHEMA)
         pq.write_table(table, part / REQUESTS, compression="zstd", store_schema=False)
-        stored = StoredObservedMeta(**run.meta.model_dump(), sha256={REQUESTS: hash_file(part / REQUESTS)})
-        (part / META).write_text(f"{stored.model_dump_json(indent=1)}\n", encoding="utf-8")
+        _FOLDER.write_meta(part, run.meta)
 
 
 def is_observed(path: Path) -> bool:
@@ -221,21 +171,22 @@ def is_observed(path: Path) -> bool:
 
 
 def read_observed(path: Path) -> ObservedRun:
-    """Read the folder of a run; raises TraceFormatError where anything about it is not sound."""
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise TraceFormatError(path, "run", "must be the folder of an observed run", found)
-    stored = read_meta(path / META, StoredObservedMeta)
-    table = read_table(path / REQUESTS, stored.sha256[REQUESTS], SCHEMA)
-    rows = table.to_pylist()
+    """Read the folder of a run.
+
+    Raises:
+        TraceFormatError: anything about it is not sound; the message is one line.
+    """
+    check_run_folder(path, "an observed run")
+    meta, sha256 = _FOLDER.read_meta(path)
+    rows = read_table(path / REQUESTS, sha256[REQUESTS], SCHEMA).to_pylist()
     ids: set[str] = set()
     for number, row in enumerate(rows):
-        _check_row(path / REQUESTS, number, row, stored.ended_at_ps)
+        _check_row(path / REQUESTS, number, row, meta.ended_at_ps)
         if row["request_id"] in ids:
             raise TraceFormatError(path / REQUESTS, "request_id", f"must be unique (row {number})", row["request_id"])
         ids.add(row["request_id"])
     requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
-    return ObservedRun(ObservedMeta.model_validate(stored.model_dump(exclude={"sha256"})), requests)
+    return ObservedRun(meta, requests)
 
 
 def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:
@@ -347,7 +298,6 @@ def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | 
 
 
 def _moment(result: Fields, number: int) -> float:
-    """Seconds of the client's clock."""
     found = result.values["start_times"][number]
     if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= MOST_SECONDS * 10:
         raise result.error(f"start_times[{number}]", "must be seconds", found)

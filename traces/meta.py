@@ -1,11 +1,8 @@
-"""What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds.
-
-Number formats of weights: what a parameter takes, and weights that are narrower than a model's own dtype.
-"""
+"""What a recording says of itself: models and their number formats, sampling, closure, seconds, near ties."""
 
 import re
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AliasChoices,
@@ -31,24 +28,18 @@ Arithmetic = Literal["fp8", "fp4", "int8"]
 
 
 class Quantised(BaseModel):
-    """Weights in a format narrower than the model's dtype, which all its other weights have.
-
-    Attributes:
-        format: in the field's words, e.g. "fp8".
-        parameters: of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
-        bytes_per_parameter: with its share of scales and zero points, above 0, at most 4.
-        arithmetic: that weights and activations, quantised too, are multiplied in where the device has units for it;
-            None: weights are dequantised and multiplied in the model's dtype.
-        experts: whether the experts of a mixture are in this format, all of them or none.
-    """
+    """Weights in a format narrower than the model's dtype, which all its other weights have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)
+    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
+    # Of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
     parameters: int = Field(ge=1, le=2**63 - 1)
-    bytes_per_parameter: float = Field(gt=0, le=4)
+    bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
+    # That weights and activations, quantised too, are multiplied in where the device has units for it; None: weights
+    # are dequantised and multiplied in the model's dtype.
     arithmetic: Arithmetic | None = None
-    experts: bool = False
+    experts: bool = False  # whether the experts of a mixture are in this format, all of them or none
 
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
@@ -96,17 +87,31 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class SparseRecord(Record):
+    """A record some of whose keys are not written where there is nothing to say, as before they were known."""
+
+    _unwritten: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
+
+
+def check_at_most(record: BaseModel, part: str, whole: str) -> None:
+    """Raises ValueError for a record whose field `part` is more than its field `whole`."""
+    some, most = getattr(record, part), getattr(record, whole)
+    if some > most:
+        raise ValueError(f"{part} must be at most {whole}, {most}, got {some}")
+
+
 class DraftBlock(Record):
-    """How a drafter writes a whole draft in one forward.
+    """How a drafter writes a whole draft in one forward."""
 
-    Attributes:
-        tokens: most of them, >= 1.
-        fed: what goes through its weights. "text": what it has not read, and a position for each token after the first
-            (a draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to
-            states of the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
-    """
-
-    tokens: int = Field(ge=1, le=MOST)
+    tokens: int = Field(ge=1, le=MOST)  # most of them, >= 1
+    # What goes through its weights. "text": what it has not read, and a position for each token after the first (a
+    # draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to states of
+    # the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
@@ -122,7 +127,7 @@ class DraftBlock(Record):
         return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
 
 
-class ModelInfo(Record):
+class ModelInfo(SparseRecord):
     """One recorded model.
 
     Attributes:
@@ -151,36 +156,22 @@ class ModelInfo(Record):
     quantised: Quantised | None = None
     draft_block: DraftBlock | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings of models without them always were."""
-        whole: dict[str, Any] = written(self)
-        for key in ("quantised", "draft_block"):
-            if whole[key] is None:
-                del whole[key]
-        return whole
+    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block")
 
     @model_validator(mode="after")
-    def _quantised_fit(self) -> "ModelInfo":
-        if self.quantised is None:
-            return self
-        if self.quantised.experts and self.experts is None:
-            raise ValueError("quantised.experts must be false of a model without experts, got true")
-        every = 0 if self.experts is None else self.experts.all_parameters
-        least, most = (every, self.parameters) if self.quantised.experts else (1, self.parameters - every)
-        if not least <= self.quantised.parameters <= most:
-            raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {self.quantised.parameters}")
-        return self
-
-    @model_validator(mode="after")
-    def _experts_fit(self) -> "ModelInfo":
-        if self.experts is not None and self.experts.layers > self.layers:
-            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {self.experts.layers}")
-        if self.experts is not None and self.experts.all_parameters >= self.parameters:
-            raise ValueError(
-                f"parameters must be more than those of all experts, {self.experts.all_parameters}, "
-                f"got {self.parameters}"
-            )
+    def _parts_fit(self) -> "ModelInfo":
+        experts, quantised = self.experts, self.quantised
+        every = 0 if experts is None else experts.all_parameters
+        if quantised is not None:
+            if quantised.experts and experts is None:
+                raise ValueError("quantised.experts must be false of a model without experts, got true")
+            least, most = (every, self.parameters) if quantised.experts else (1, self.parameters - every)
+            if not least <= quantised.parameters <= most:
+                raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
+        if experts is not None and experts.layers > self.layers:
+            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {experts.layers}")
+        if experts is not None and every >= self.parameters:
+            raise ValueError(f"parameters must be more than those of all experts, {every}, got {self.parameters}")
         return self
 
     @property
@@ -218,8 +209,7 @@ class NgramInfo(Record):
 
     @model_validator(mode="after")
     def _matches(self) -> "NgramInfo":
-        if self.min_match > self.max_match:
-            raise ValueError(f"min_match must be at most max_match, {self.max_match}, got {self.min_match}")
+        check_at_most(self, "min_match", "max_match")
         return self
 
 
@@ -275,18 +265,14 @@ class Sampling(Record):
 
 
 class TreeClosure(Record):
-    """Token trees whose contexts a recording holds.
+    """Token trees whose contexts a recording holds."""
 
-    Attributes:
-        model: that drafts them, below the target.
-        shape: `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
-    """
-
-    model: str = Field(pattern=NAME_PATTERN)
+    model: str = Field(pattern=NAME_PATTERN)  # that drafts them, below the target
+    # `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
     shape: str = Field(pattern=r"^[0-9a-z=,.+]+$")
 
 
-class Closure(Record):
+class Closure(SparseRecord):
     """Which off-trunk contexts are in the trie (docs/trace-format.md).
 
     Attributes:
@@ -301,13 +287,7 @@ class Closure(Record):
     run: int = Field(ge=0, le=MOST)
     trees: tuple[TreeClosure, ...] = ()
 
-    @model_serializer(mode="wrap")
-    def _without_trees(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings without trees always were."""
-        whole: dict[str, Any] = written(self)
-        if not self.trees:
-            del whole["trees"]
-        return whole
+    _unwritten: ClassVar[tuple[str, ...]] = ("trees",)
 
     @property
     def words(self) -> str:
@@ -337,19 +317,12 @@ class CostTable(Record):
 
 
 class ProfileTaken(Record):
-    """The profile that a recording's seconds are of.
+    """The profile that a recording's seconds are of."""
 
-    Attributes:
-        file: its name.
-        sha256: of the file.
-        hardware: the machine that it was measured on, in words.
-        measured_at: when that was.
-    """
-
-    file: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    hardware: str
-    measured_at: AwareDatetime
+    file: str  # its name
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of the file
+    hardware: str  # the machine that it was measured on, in words
+    measured_at: AwareDatetime  # when that was
 
     @property
     def words(self) -> str:
@@ -358,17 +331,12 @@ class ProfileTaken(Record):
 
 
 class NearTies(Record):
-    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text.
+    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text."""
 
-    Attributes:
-        count: of them, 0 to `tokens`.
-        tokens: of all trunks.
-        bound: two best scores are a near tie where they differ by less than this share of the largest logit; it goes
-            with the dtype of the target.
-    """
-
-    count: int = Field(ge=0, le=MOST_COUNT)
-    tokens: int = Field(ge=1, le=MOST_COUNT)
+    count: int = Field(ge=0, le=MOST_COUNT)  # of them, 0 to `tokens`
+    tokens: int = Field(ge=1, le=MOST_COUNT)  # of all trunks
+    # Two best scores are a near tie where they differ by less than this share of the largest logit; it goes with the
+    # dtype of the target.
     bound: float = Field(gt=0, lt=1)
 
     @model_validator(mode="after")

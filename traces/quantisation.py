@@ -1,10 +1,7 @@
 """Weights of fewer bits: what a config says of them, which modules keep theirs, and bytes a parameter.
 
-Which weights of a decoder are quantised: matrices by their modules' names, less those that a config skips.
-
-Letters: L layers.
-
-What a config, and the files that engines write beside it, say of quantised weights.
+What is quantised are matrices, by their modules' names, less those that a config, or a file that an engine writes
+beside it, skips. Letter: L layers.
 """
 
 import re
@@ -236,7 +233,6 @@ class _Section:
         self._method = method
 
     def said(self) -> _Said:
-        """What it says, by its method."""
         method = self.keys.get("quant_method", self._method or None)
         reader = _METHODS.get(method) if isinstance(method, str) else None
         if reader is None:
@@ -246,7 +242,6 @@ class _Section:
         return reader(self)
 
     def error(self, key: str, rule: str, found: object) -> TraceFormatError:
-        """That a key breaks a rule."""
         shown = "nothing" if found is None else kind_of_json(found) if isinstance(found, dict) else found
         return TraceFormatError(self.path, f"{self.name}.{key}" if key else self.name, rule, shown)
 
@@ -381,7 +376,6 @@ def _compressed_tensors(section: _Section) -> _Said:
 
 
 def _scheme(group: _Section) -> WeightFormat:
-    """The format of a group of compressed-tensors."""
     weights = group.part("weights")
     bits, kind = weights.one_of("num_bits", (4, 8)), weights.one_of("type", ("float", "int"))
     strategy = weights.one_of("strategy", ("tensor", "channel", "group", "tensor_group", "block"))
@@ -411,7 +405,6 @@ def _cache(section: _Section) -> str:
 
 
 def _width(section: _Section) -> tuple[int, str]:
-    """Bits and kind of activations, or of keys and values."""
     found = section.one_of("num_bits", (4, 8)), section.one_of("type", ("float", "int"))
     if found == (4, "int"):
         raise section.error("type", "must be float, of 4 bits", "int")

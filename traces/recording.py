@@ -78,19 +78,12 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Generic[Meta, Group]):
-    """What a recording holds, counted and averaged: what `paceline trace inspect` prints.
+    """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
 
-    Attributes:
-        meta: what the recording says of itself.
-        total: over all requests.
-        by_tag: the same per tag, in order of first appearance.
-        size_bytes: of the files on the disk; None if the recording came from memory.
-    """
-
-    meta: Meta
-    total: Group
-    by_tag: dict[str, Group]
-    size_bytes: int | None
+    meta: Meta  # what the recording says of itself
+    total: Group  # over all requests
+    by_tag: dict[str, Group]  # the same per tag, in order of first appearance
+    size_bytes: int | None  # of the files on the disk; None if the recording came from memory
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""

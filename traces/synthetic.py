@@ -1,27 +1,18 @@
 """A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
 
-Runs of agreement along which the rate falls.
+A spec says sizes, acceptance, its dependence on depth and on the past, and seconds. Members agree with the target along
+the trunk as it asks, perhaps in runs along which the rate falls: with a first rate on the first token after a miss, and
+on each later one with a rate that is by a share, the decay, less than that of the token before. Off the trunk the
+closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A context offers
+M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share a choice. A
+model's distribution holds its own choice, the choices of the others, and a tail that all models share up to its mass.
 
-A member agrees on the first token after a miss with a first rate, and on each later one with a rate that is by a share,
-the decay, less than that of the token before. Letters: K lengths of runs.
-
-What a synthetic recording is asked to be: sizes, acceptance, its dependence on depth and on the past, seconds.
-
-Where members write the target's token along the trunk of a synthetic recording.
-
-Letters: R requests, T trunk tokens, S members below the target, K lengths of runs.
-
-Invented distributions for synthetic contexts: every stored number is computed from one explicit distribution.
-
-Letters: M models (smallest first), F contexts, P pairs of models. A context offers M candidate tokens; a model writes
-one of them (its choice, a number below M) and models that agree share a choice. A model's distribution holds its own
-choice, the choices of the others, and a tail that all models share up to its mass.
-
-The closure is complete (`closure`), as in a recording. Letters: R requests, T trunk tokens, M models (smallest first),
-S = M - 1 members below the target, F contexts of one level, N all contexts.
+Letters: R requests, T trunk tokens, M models (smallest first), S = M - 1 members below the target, P pairs of models, K
+lengths of runs, F contexts of one level, N all contexts.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +20,7 @@ from numpy.typing import NDArray
 from .contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from .contexts.meta import TrieMeta
 from .contexts.recording import TrieRecording
-from .contexts.trie import Branches, Floats, Ints, Trie, TrieRequest, grow, split
+from .contexts.trie import Floats, Ints, NextLevel, Trie, TrieRequest, grow, split
 from .meta import MOST, Closure, CostTable, ModelInfo, Sampling
 
 _NEGLIGIBLE = 1e-12  # share of runs that nobody will meet
@@ -287,42 +278,30 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
-    """What the models say at F contexts, on the grids of `GRIDS`.
+class InventedViews:
+    """What the models say at F contexts, on the grids of `GRIDS`."""
 
-    Attributes:
-        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice.
-        next_log_prob: `[M, F]` of the model's own choice.
-        gap: `[M, F]`.
-        entropy: `[M, F]`.
-        tvd: `[P, F]`.
-    """
-
-    choice_log_prob: Floats
-    next_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    tvd: Floats
+    choice_log_prob: Floats  # [M, M, F] log-probability, by model, of the token of each choice
+    next_log_prob: Floats  # [M, F] of the model's own choice
+    gap: Floats  # [M, F]
+    entropy: Floats  # [M, F]
+    tvd: Floats  # [P, F]
 
 
 def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rng: np.random.Generator) -> Floats:
     """Probabilities of the models' own choices, calibrated: among those near p a share p agrees.
 
-    With p from Beta(c a, c (1 - a)) and agreement with probability p, the rate of agreement is a; we know the
-    agreement, so we draw p from the posterior.
-
-    Args:
-        agrees: whether the choice is the larger model's.
-        rate: its probability a, same shape.
-        confidence: c, > 0.
-        rng: source of chance.
+    With p from Beta(c a, c (1 - a)), c the confidence and a the rate, and agreement with probability p, the rate of
+    agreement is a; we know the agreement, so we draw p from the posterior.
     """
     bounded = np.clip(rate, _RATE_MARGIN, 1.0 - _RATE_MARGIN)
     drawn = rng.beta(confidence * bounded + agrees, confidence * (1.0 - bounded) + ~agrees)
     return np.clip(drawn, _LEAST_CERTAIN, _MOST_CERTAIN)
 
 
-def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats) -> Views:
+def views(
+    choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats
+) -> InventedViews:
     """Complete distributions around the models' choices.
 
     Args:
@@ -341,7 +320,7 @@ def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int,
     entropy = tail * (_TAIL_ENTROPY - np.log(tail)) - (probs * logs).sum(axis=1)
     low, high = (np.array(side, dtype=np.intp) for side in zip(*pairs, strict=True))
     distance = np.abs(probs[low] - probs[high]).sum(axis=1) + np.abs(tail[low] - tail[high])
-    return Views(
+    return InventedViews(
         choice_log_prob=LOG_PROBS.round(logs),
         next_log_prob=LOG_PROBS.round(np.log(own)),
         gap=UNITS.round(own - second),
@@ -371,27 +350,16 @@ _ALTERNATIVE_SHARES = (0.3, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """Contexts of all requests with the same number of tokens off the trunk.
+    """Contexts of all requests with the same number of tokens off the trunk."""
 
-    Attributes:
-        request: `[F]`.
-        parent: `[F]` index over all levels, -1 at a root.
-        depth: `[F]`.
-        token: `[F]`.
-        own_log_prob: `[M, F]`.
-        choice: `[M, F]` which candidate each model writes.
-        candidate: `[M, F]` the candidates' tokens, all different.
-        views: of the F contexts.
-    """
-
-    request: Ints
-    parent: Ints
-    depth: Ints
-    token: Ints
-    own_log_prob: Floats
-    choice: Ints
-    candidate: Ints
-    views: Views
+    request: Ints  # [F]
+    parent: Ints  # [F] index over all levels, -1 at a root
+    depth: Ints  # [F]
+    token: Ints  # [F]
+    own_log_prob: Floats  # [M, F]
+    choice: Ints  # [M, F] which candidate each model writes
+    candidate: Ints  # [M, F] the candidates' tokens, all different
+    views: InventedViews
 
 
 def make_trace(spec: SyntheticSpec) -> TrieRecording:
@@ -471,7 +439,7 @@ def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
 
 
 def _branch(
-    spec: SyntheticSpec, above: _Level, branches: Branches, first: int, depth: int, rng: np.random.Generator
+    spec: SyntheticSpec, above: _Level, branches: NextLevel, first: int, depth: int, rng: np.random.Generator
 ) -> _Level:
     """The level below `above`, `depth` tokens off the trunk; `first` is the index of the first context of `above`."""
     parent, choice_made = branches.parent, branches.token
@@ -503,7 +471,7 @@ def _candidates(spec: SyntheticSpec, size: int, rng: np.random.Generator) -> Int
 
 def _draw_views(
     spec: SyntheticSpec, choice: Ints, agrees: NDArray[np.bool_], rates: Floats, rng: np.random.Generator
-) -> Views:
+) -> InventedViews:
     """The target is as sure as the largest member's agreement makes it; members by their own."""
     flags = np.concatenate([agrees, agrees[-1:]])
     rate = np.broadcast_to(np.append(rates, rates[-1])[:, None], choice.shape)
@@ -520,21 +488,25 @@ def _tries(spec: SyntheticSpec, levels: list[_Level]) -> tuple[Trie, ...]:
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32) - ends[request[order]].astype(np.int32)
     parent = np.concatenate([level.parent for level in levels])
-    everything = Trie(
-        parent=np.where(parent < 0, -1, rank[parent])[order].astype(np.int32),
-        token=np.concatenate([level.token for level in levels])[order],
-        depth=np.concatenate([level.depth for level in levels])[order],
-        on_trunk=order < len(levels[0].depth),
-        next_token=np.concatenate([_next_token(level) for level in levels], axis=1)[:, order],
-        next_log_prob=np.concatenate([level.views.next_log_prob for level in levels], axis=1)[:, order],
-        top_log_prob=np.concatenate([level.views.next_log_prob for level in levels], axis=1)[:, order],
-        gap=np.concatenate([level.views.gap for level in levels], axis=1)[:, order],
-        entropy=np.concatenate([level.views.entropy for level in levels], axis=1)[:, order],
-        own_log_prob=np.concatenate([level.own_log_prob for level in levels], axis=1)[:, order],
-        tvd=np.concatenate([level.views.tvd for level in levels], axis=1)[:, order],
-    )
-    return split(everything, np.diff(ends).tolist())
+    facts = [_facts_of(level) for level in levels]
+    arrays: dict[str, Any] = {
+        "parent": np.where(parent < 0, -1, rank[parent])[order].astype(np.int32),
+        "on_trunk": order < len(levels[0].depth),
+    }
+    arrays |= {name: np.concatenate([said[name] for said in facts], axis=-1)[..., order] for name in facts[0]}
+    return split(Trie(**arrays), np.diff(ends).tolist())
 
 
-def _next_token(level: _Level) -> Ints:
-    return np.take_along_axis(level.candidate, level.choice, axis=0)
+def _facts_of(level: _Level) -> dict[str, NDArray[Any]]:
+    seen = level.views
+    return {
+        "token": level.token,
+        "depth": level.depth,
+        "next_token": np.take_along_axis(level.candidate, level.choice, axis=0),
+        "next_log_prob": seen.next_log_prob,
+        "top_log_prob": seen.next_log_prob,
+        "gap": seen.gap,
+        "entropy": seen.entropy,
+        "own_log_prob": level.own_log_prob,
+        "tvd": seen.tvd,
+    }

@@ -1,6 +1,6 @@
 """Record the trie of one request: the trunk the target writes, then the closure around it, with every model's views.
 
-The closure's kind says which contexts off the trunk. Monotone (`traces.tries.closure`): every context that a chain of
+The closure's kind says which contexts off the trunk. Monotone (`traces.contexts.trie`): every context that a chain of
 Exact verifiers visits. Full: any model's next token at any step, the target's included, up to `reach`; for chains with
 lossy verifiers. Levels are grown one token at a time, `reach` of them; contexts that ended or used up the budget have
 no children.
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.contexts.trie import Ints, TreeRanks, Trie
 from ..fused import TokenRows
 from ..sampling import RequestNoise
@@ -303,13 +302,7 @@ class RequestRecorder:
                 "token": token,
                 "depth": depth,
                 "on_trunk": np.full(len(token), on_trunk),
-                "next_token": seen.next_token,
-                "next_log_prob": LOG_PROBS.round(seen.next_log_prob),
-                "top_log_prob": LOG_PROBS.round(seen.top_log_prob),
-                "gap": UNITS.round(seen.gap),
-                "entropy": ENTROPIES.round(seen.entropy),
-                "own_log_prob": LOG_PROBS.round(own),
-                "tvd": UNITS.round(seen.tvd),
+                **seen.facts(own),
             }
         )
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ..traces.tries.test_store import edit_meta, edit_table, sign
+from ..traces.making import edit_meta, edit_table, sign
 from .command_line import paceline, refused
 
 # -- recordings

@@ -6,7 +6,7 @@ import pytest
 from paceline.policies.spec import own_policies
 from paceline.traces import SyntheticSpec, make_trace, read_trace
 
-from ...traces.tries.test_store import assert_equal
+from ...traces.making import assert_equal
 from ..command_line import done, paceline, refused
 
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from ...traces.making import edit_meta, edit_table, timed_trace, write
 from ...traces.rounds.rounds_strategies import bernoulli_trace
-from ...traces.rounds.test_store import timed_trace, write
-from ...traces.tries.test_store import edit_meta, edit_table
 from ..command_line import done, refused
 from ..test_bad_files import a_pool
 

@@ -1,49 +1,24 @@
+"""Every rule of an imported recording, broken as it is written or in a signed file; and what it holds, counted."""
+
+import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from hypothesis import given
 from paceline.traces import TraceFormatError
-from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
-from paceline.traces.rounds.store import write_rounds
+from paceline.traces.importers import read_recording
+from paceline.traces.rounds.check import acceptance_lengths
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.store import read_rounds, write_rounds
 
-from ..tries.test_store import edit_table
-from .test_store import refusal
-
-
-def ints(*values):
-    return np.array(values, np.int32)
-
-
-def a_round(**changes):
-    fields = {"start": ints(0, 3, 7), "accepted": ints(2, 3, 0), "drafted": ints(4, -1, 4)}
-    return Rounds(**(fields | changes))
+from ...data_folder import data_folder
+from ..making import ROUNDS_META, a_request, a_round, edit_table, ints, refusal, with_column
+from .rounds_strategies import bernoulli_trace, rounds_traces, sequential
 
 
-def a_request(**changes):
-    fields = {
-        "request_id": "a",
-        "tag": "t",
-        "prompt_tokens": 2,
-        "num_tokens": {"": 9, "d": 8},
-        "rounds": {"d": a_round()},
-        "wall_s": {"": 1.0, "d": 0.5},
-        "prefill_s": {"d": 0.1},
-        "prompt": (5, 6),
-        "output": tuple(range(9)),
-    }
-    return RoundsRequest(**(fields | changes))
-
-
-META = RoundsMeta(
-    name="hand",
-    source="test",
-    drafters=(DrafterInfo(name="d", by_start=True, window=4), DrafterInfo(name="e", by_start=False)),
-)
-
-
-def write(path, *requests, meta=META):
-    return write_rounds(iter(requests), lambda: meta, path)
+def write(path, *requests):
+    return write_rounds(iter(requests), lambda: ROUNDS_META, path)
 
 
 def test_the_request_made_by_hand_is_sound(tmp_path):
@@ -135,11 +110,6 @@ def test_a_window_counts_where_it_is_known(tmp_path):
     write(tmp_path / "t.trace", a_request(rounds={"e": long}))
 
 
-def with_column(table, name, values):
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, name, pa.array(values, table.schema.field(name).type))
-
-
 @pytest.mark.parametrize(
     ("file", "column", "values", "field", "rule"),
     [
@@ -167,7 +137,7 @@ def with_column(table, name, values):
 def test_a_signed_file_is_checked_as_a_writer_is(tmp_path, file, column, values, field, rule):
     write(tmp_path / "t.trace", a_request())
     edit_table(tmp_path / "t.trace", f"{file}.parquet", lambda table: with_column(table, column, values))
-    error = refusal(tmp_path / "t.trace")
+    error = refusal(tmp_path / "t.trace", read_rounds)
     assert error.field == field
     assert rule in error.rule
 
@@ -188,3 +158,92 @@ def test_the_first_of_several_breaches_is_named(tmp_path):
             bad,
             a_request(request_id="c", rounds={"d": a_round(accepted=ints(-5, 0, 0))}),
         )
+
+
+# What a recording holds, counted.
+
+MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
+# Tokens per step, SpS and EAGLE.
+PUBLISHED = {"mt_bench": (2.62, 3.84), "translation": (1.51, 2.84), "summarization": (2.73, 3.31),
+             "qa": (2.32, 3.11), "math_reasoning": (2.25, 3.92), "rag": (2.77, 3.21)}  # fmt: skip
+
+
+def test_counts_and_rates_of_a_recording_made_by_hand():
+    tokens_only = a_round(start=ints(0, 2, 6), accepted=ints(4, 1, 3), drafted=ints(4, 4, 4))
+    other = a_request(request_id="b", tag="u", rounds={}, prompt=(), prompt_tokens=0, num_tokens={"e": 5}, output=())
+    requests = (a_request(rounds={"d": a_round(), "e": tokens_only}), replace(other, wall_s={"e": 2.0}, prefill_s={}))
+    summary = RoundsRecording(meta=ROUNDS_META, requests=requests).summary()
+    total = summary.total
+    assert (total.num_requests, total.num_prompt_tokens, total.num_output_tokens) == (2, 2, 14)
+    assert list(total.methods) == ["d", "e", ""]
+    d, e, alone = total.methods.values()
+    # d: 3 + 4 + 1 tokens of 3 rounds, none of which kept its whole draft; they start at 3 of 8 positions.
+    assert (d.num_requests, d.num_rounds, d.tokens_per_round, d.censored_share) == (1, 3, 8 / 3, 0.0)
+    assert (d.known_share, d.token_s) == (3 / 8, 0.5 / 8)
+    # e: 5 + 2 tokens, and 4 of which the end of the text cut the last; one round of three was kept whole, and the
+    # rounds speak of positions 0 to 3 and 6 to 8.
+    assert (e.num_requests, e.num_rounds, e.tokens_per_round, e.censored_share) == (2, 3, 11 / 3, 1 / 3)
+    assert (e.known_share, e.token_s) == (7 / 9, 2.0 / 5)
+    assert (alone.num_requests, alone.num_rounds, alone.tokens_per_round, alone.token_s) == (1, 0, None, 1.0 / 9)
+    assert list(summary.by_tag) == ["t", "u"]
+    assert summary.by_tag["u"].methods["d"].tokens_per_round is None
+    assert (summary.num_texts, summary.size_bytes) == (1, None)
+
+
+def test_seconds_of_rounds_are_averaged_where_they_are_known():
+    timed = a_round(draft_s=np.array([0.1, np.nan, 0.3]))
+    summary = RoundsRecording(meta=ROUNDS_META, requests=(a_request(rounds={"d": timed}),)).summary()
+    assert summary.total.methods["d"].draft_s == pytest.approx(0.2)
+    assert summary.total.methods["d"].verify_s is None
+
+
+@given(trace=rounds_traces())
+def test_it_is_plain_json_with_shares_that_are_some(trace):
+    summary = trace.summary()
+    assert json.loads(json.dumps(summary.to_json(), allow_nan=False))["meta"]["kind"] == "imported"
+    for group in [summary.total, *summary.by_tag.values()]:
+        for method in group.methods.values():
+            assert method.tokens_per_round is None or method.tokens_per_round >= 1
+            assert all(share is None or 0 <= share <= 1 for share in (method.censored_share, method.known_share))
+    assert sum(group.num_requests for group in summary.by_tag.values()) == summary.total.num_requests
+
+
+@given(trace=rounds_traces(max_requests=2))
+def test_positions_that_rounds_speak_of_are_counted_once(trace):
+    for drafter in trace.meta.drafters:
+        spoken, positions = 0, 0
+        for request in trace.requests:
+            if drafter.name not in request.rounds:
+                continue
+            rounds, length = request.rounds[drafter.name], request.length(drafter.name)
+            known = set()
+            columns = (rounds.start, rounds.accepted, rounds.censored(drafter.window), rounds.where_placed)
+            for start, kept, whole, placed in zip(*columns, strict=True):
+                if placed:
+                    continue
+                known.update([start] if drafter.by_start else range(start, min(start + kept + (not whole), length)))
+            spoken, positions = spoken + len(known), positions + length
+        share = trace.summary().total.methods[drafter.name].known_share
+        assert share is None or share == spoken / positions
+
+
+def test_the_rounds_of_one_log_emit_its_text():
+    trace = bernoulli_trace(by_start=True)
+    for request in trace.requests:
+        length = request.length("d")
+        assert acceptance_lengths(request.rounds["d"], length).sum() in (length, length + 1)
+    all_kept = sequential(np.ones(20, bool), window=6)
+    assert acceptance_lengths(all_kept, 20).tolist() == [7, 7, 7]
+
+
+@pytest.mark.skipif(data_folder() is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA")
+def test_tokens_per_round_of_spec_bench_are_those_published():
+    trace = read_recording("spec-bench", sorted((data_folder() / "specbench_yukiki").glob("*.jsonl.gz")))
+    grouped = tuple(
+        replace(request, tag="mt_bench" if request.tag in MT_BENCH else request.tag) for request in trace.requests
+    )
+    found = {
+        tag: (group.methods["sps"].tokens_per_round, group.methods["eagle"].tokens_per_round)
+        for tag, group in replace(trace, requests=grouped).summary().by_tag.items()
+    }
+    assert found == {tag: pytest.approx(rates, abs=0.01) for tag, rates in PUBLISHED.items()}

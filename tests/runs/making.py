@@ -1,9 +1,10 @@
-"""A toy engine that tells a recorder what it does, and keeps every output of every token in plain lists."""
+"""Runs made up for tests: a toy engine that tells a recorder what it does and keeps every output in plain lists."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hypothesis import strategies as st
+from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import ServingAbout
 from paceline.traces.workloads.arrival import Arrival
@@ -11,6 +12,29 @@ from paceline.traces.workloads.arrival import Arrival
 MEMBERS = ("draft", "target")
 BLOCKS = {"r0": (None, 50), "r1": (40, 50)}
 ABOUT = ServingAbout(policy="toy", workload="drawn", cluster="two toys", seed=3, setting={"rate": 2.5, "on": ["a"]})
+
+END_PS = 10**13
+OBSERVED = ObservedRequest(
+    request_id="r", prompt_id="p", asked_tokens=4, due_at_ps=1, sent_at_ps=2, outputs_at_ps=(3, 4), ended_at_ps=5
+)
+
+
+def observed_run(*requests, **other):
+    """Of one request, where none are given."""
+    about = {"url": "http://h", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
+    meta = ObservedMeta(**about | {"loop": "open", "ended_at_ps": END_PS} | other)
+    return ObservedRun(meta, requests or (OBSERVED,))
+
+
+def told():
+    """One request that finished after two tokens."""
+    recorder = ServingRecorder(MEMBERS, BLOCKS)
+    recorder.arrived(Arrival("a", 5, 10, 2), 0)
+    recorder.scheduled(0, 6, (0, 3))
+    recorder.first_token(0, 20)
+    recorder.gaps(10, 0, 1, 1)
+    recorder.finished(0, 30)
+    return recorder
 
 
 @dataclass

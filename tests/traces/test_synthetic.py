@@ -1,10 +1,14 @@
+"""Synthetic recordings: sound, complete in their closure, and with the rates, seconds and chances asked for."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 from paceline.traces.folder import TRIE_FILES as FILES
 
-from ...strategies import synthetic_specs
+from ..strategies import synthetic_specs
 
 
 def trunk_agreement(trace, member=0):
@@ -30,16 +34,13 @@ def by_depth_off_trunk(trace, low, high):
     return (equal[1:] / np.maximum(count[1:], 1))[count[1:] > 0]
 
 
-def test_the_files_are_written_and_read_unchanged_and_the_same_seed_gives_the_same_bytes(tmp_path):
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
     spec = SyntheticSpec(requests=3, tokens=20, models=("a", "b", "c"), acceptance=(0.6, 0.8), seed=7)
-    for name in ("one", "two"):
-        write_trace(make_trace(spec), tmp_path / name)
-    other = make_trace(SyntheticSpec(requests=3, tokens=20, models=("a", "b", "c"), acceptance=(0.6, 0.8), seed=8))
-    write_trace(other, tmp_path / "other")
-    assert [(tmp_path / "one" / name).read_bytes() for name in FILES] == [
-        (tmp_path / "two" / name).read_bytes() for name in FILES
-    ]
-    assert (tmp_path / "one" / "nodes.parquet").read_bytes() != (tmp_path / "other" / "nodes.parquet").read_bytes()
+    for name, seed in (("one", 7), ("two", 7), ("other", 8)):
+        write_trace(make_trace(replace(spec, seed=seed)), tmp_path / name)
+    one, two, other = ([(tmp_path / name / file).read_bytes() for file in FILES] for name in ("one", "two", "other"))
+    assert one == two
+    assert one[2] != other[2]
     assert read_trace(tmp_path / "one").meta == spec.meta()
 
 
@@ -82,15 +83,6 @@ def test_the_monotone_closure_is_complete_and_holds_nothing_else(spec):
     for record in make_trace(spec).requests:
         off_trunk = set(np.flatnonzero(~record.trie.on_trunk).tolist())
         assert closure_paths(record.trie, spec) == off_trunk
-
-
-def test_acceptance_on_the_trunk_is_as_asked():
-    spec = SyntheticSpec(
-        requests=200, tokens=256, models=("a", "b", "c"), acceptance=(0.6, 0.8), reach=0, prompt_tokens=1
-    )
-    trace = make_trace(spec)
-    for member, asked in enumerate(spec.acceptance):
-        assert trunk_agreement(trace, member).mean() == pytest.approx(asked, rel=0.01)
 
 
 @pytest.mark.parametrize("window", [1, 4, 8])
@@ -137,31 +129,20 @@ def test_agreement_falls_along_a_run_as_asked_and_its_rate_over_all_stays(decay)
     assert np.divide(rates[1:], rates[:-1]) == pytest.approx([1 - decay] * 3, rel=0.02)
 
 
+THREE = SyntheticSpec(requests=200, tokens=256, models=("a", "b", "c"), acceptance=(0.6, 0.8), reach=0, prompt_tokens=1)
+
+
 @pytest.mark.parametrize(("shared", "both"), [(1.0, 0.6), (0.0, 0.6 * 0.8)])
-def test_shared_difficulty_decides_whether_members_agree_at_the_same_places(shared, both):
-    spec = SyntheticSpec(
-        requests=200,
-        tokens=256,
-        models=("a", "b", "c"),
-        acceptance=(0.6, 0.8),
-        shared_difficulty=shared,
-        reach=0,
-    )
-    trace = make_trace(spec)
-    assert (trunk_agreement(trace, 0) & trunk_agreement(trace, 1)).mean() == pytest.approx(both, rel=0.01)
+def test_acceptance_is_as_asked_and_shared_difficulty_decides_whether_members_agree_at_the_same_places(shared, both):
+    trace = make_trace(replace(THREE, shared_difficulty=shared))
+    first, second = (trunk_agreement(trace, member) for member in (0, 1))
+    assert (first.mean(), second.mean()) == (pytest.approx(0.6, rel=0.01), pytest.approx(0.8, rel=0.01))
+    assert (first & second).mean() == pytest.approx(both, rel=0.01)
 
 
 def test_acceptance_off_the_trunk_falls_with_depth_as_asked():
-    spec = SyntheticSpec(
-        requests=60,
-        tokens=256,
-        models=("a", "b", "c"),
-        acceptance=(0.3, 0.4),
-        off_trunk=(0.9, 0.8),
-        depth_decay=0.1,
-        reach=4,
-    )
-    trace = make_trace(spec)
+    trunk = {"acceptance": (0.3, 0.4), "off_trunk": (0.9, 0.8), "depth_decay": 0.1, "reach": 4}
+    trace = make_trace(replace(THREE, requests=60, **trunk))
     for low, high, asked in ((0, 1, 0.9), (1, 2, 0.8)):
         rates = by_depth_off_trunk(trace, low, high)
         assert rates[:4] == pytest.approx(asked * 0.9 ** np.arange(4), rel=0.02)
@@ -219,41 +200,31 @@ def test_probabilities_are_consistent(spec):
             assert (np.abs(top[low] - top[high]) <= trie.tvd[row] + 0.002)[same].all()
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"requests": 0}, "requests"),
-        ({"tokens": 0}, "tokens"),
-        ({"prompt_tokens": 0}, "prompt_tokens"),
-        ({"vocab_size": 8}, "vocab_size"),
-        ({"reach": -1}, "reach"),
-        ({"run": -1}, "run"),
-        ({"seed": -1}, "seed"),
-        ({"models": ("a",), "acceptance": ()}, "models"),
-        ({"models": ("a", "a")}, "models"),
-        ({"acceptance": (0.1, 0.2)}, "acceptance"),
-        ({"acceptance": (1.1,)}, "acceptance"),
-        ({"acceptance": (float("nan"),)}, "acceptance"),
-        ({"off_trunk": (0.1, 0.2)}, "off_trunk"),
-        ({"off_trunk": (-0.1,)}, "off_trunk"),
-        ({"depth_decay": 1.5}, "depth_decay"),
-        ({"autocorrelation": 1.0}, "autocorrelation"),
-        ({"run_decay": 1.0}, "run_decay"),
-        ({"run_decay": -0.1}, "run_decay"),
-        ({"run_decay": float("nan")}, "run_decay"),
-        ({"run_decay": 0.1, "autocorrelation": 0.1}, "autocorrelation"),
-        ({"run_decay": 0.2, "acceptance": (0.75,)}, "acceptance"),
-        ({"shared_difficulty": -0.5}, "shared_difficulty"),
-        ({"confidence": 0.0}, "confidence"),
-        ({"cost_ratios": (0.0,)}, "cost_ratios"),
-        ({"cost_ratios": (0.1, 0.2)}, "cost_ratios"),
-        ({"target_forward_s": 0.0}, "target_forward_s"),
-        ({"cost_slope": -1.0}, "cost_slope"),
-        ({"tags": ()}, "tags"),
-    ],
-)
-def test_a_bad_option_is_named(options, field):
-    with pytest.raises(ValueError, match=rf"^{field} must "):
+BAD = [
+    *[{name: 0} for name in ("requests", "tokens", "prompt_tokens")],
+    *[{name: -1} for name in ("reach", "run", "seed")],
+    {"vocab_size": 8},
+    {"models": ("a",), "acceptance": ()},
+    {"models": ("a", "a")},
+    *[{"acceptance": given} for given in ((0.1, 0.2), (1.1,), (float("nan"),))],
+    *[{"off_trunk": given} for given in ((0.1, 0.2), (-0.1,))],
+    {"depth_decay": 1.5},
+    {"autocorrelation": 1.0},
+    *[{"run_decay": given} for given in (1.0, -0.1, float("nan"))],
+    {"autocorrelation": 0.1, "run_decay": 0.1},
+    {"acceptance": (0.75,), "run_decay": 0.2},
+    {"shared_difficulty": -0.5},
+    {"confidence": 0.0},
+    *[{"cost_ratios": given} for given in ((0.0,), (0.1, 0.2))],
+    {"target_forward_s": 0.0},
+    {"cost_slope": -1.0},
+    {"tags": ()},
+]
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_a_bad_option_is_named(options):
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))} must "):
         SyntheticSpec(**options)
 
 

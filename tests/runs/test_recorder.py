@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runs.recorder import MOST_POINTS, ServingRecorder, States
+from paceline.runs.recorder import MOST_POINTS, States
 from paceline.runs.serving import (
     GAP_FIELDS,
     PREEMPTION_FIELDS,
@@ -18,7 +18,7 @@ from paceline.runs.serving import (
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads.arrival import MOST_PS, Arrival
 
-from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
+from .making import ABOUT, played, told
 
 
 @given(run=played())
@@ -103,26 +103,57 @@ def test_states_in_thousands_are_added_up_as_they_come():
     assert states.all()[1].count == 25_000
 
 
-def told():
-    """One request that finished after two tokens."""
-    recorder = ServingRecorder(MEMBERS, BLOCKS)
-    recorder.arrived(Arrival("a", 5, 10, 2), 0)
-    recorder.scheduled(0, 6, (0, 3))
-    recorder.first_token(0, 20)
-    recorder.gaps(10, 0, 1, 1)
-    recorder.finished(0, 30)
-    return recorder
+LAST = f"gaps: increment_ps: must leave the last gap in [0, {MOST_PS}] (row 1), got"
+EARLY = "must not be before the request was scheduled, and not be there if it was rejected (row 0), got 20"
+CACHED = "must be in [0, prompt_tokens]"
+ADDED = "must add up to at most 1 gaps, as tokens were emitted"
+FILLED = "must add up to the 11 ps between first and last tokens"
+BETWEEN = "must be between the request's first step and the end of the run (row 0), got 5"
 
 
-def test_an_id_that_comes_again_is_refused():
+def arrives(recorder, replica=0):
+    recorder.arrived(Arrival("b", 9, 1, 1), replica)
+
+
+def emits_too_many(recorder):
+    arrives(recorder)
+    recorder.emitted(1, 2)
+    recorder.stopped(30, "horizon")
+
+
+WRONG = [
+    (lambda told: arrives(told, 2), "requests: replica: must be in [0, 1] (row 1), got 2"),
+    (lambda told: told.gaps(10, -6, 3, 1), f"{LAST} -6"),
+    (lambda told: told.gaps(10, MOST_PS, 2**30, 1), f"{LAST} {MOST_PS}"),
+    (arrives, "requests: ended_at_ps: must be there where the run was not stopped (row 1), got -1"),
+    (lambda told: told.scheduled(0, 4, ()), "requests: scheduled_at_ps: must not be before the arrival (row 0), got 4"),
+    (lambda told: told.scheduled(0, 6, (0, 11)), f"requests: cached_tokens: {CACHED} (row 0), got [0, 11]"),
+    (lambda told: told.rejected(0, 30, "too long"), f"requests: first_token_at_ps: {EARLY}"),
+    (emits_too_many, "requests: emitted_tokens: must be at most output_tokens (row 1), got 2"),
+    (lambda told: told.gaps(10, 0, 1, 1), f"gaps: count: {ADDED}, got 2"),
+    (lambda told: told.finished(0, 31), f"gaps: first_ps: {FILLED}, got 10"),
+    (lambda told: told.stopped(29, "horizon"), "requests: ended_at_ps: must be in [-1, 29] (row 0), got 30"),
+    (lambda told: told.preempted(0, 5), f"preemptions: at_ps: {BETWEEN}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "line"), WRONG)
+def test_what_does_not_go_together_is_refused(spoil, line):
     recorder = told()
-    with pytest.raises(ValueError, match="request a: request_id must be unique in the workload, got it twice"):
-        recorder.arrived(Arrival("a", 9, 1, 1), 0)
+    recorder.log(ABOUT)
+    spoil(recorder)
+    with pytest.raises(TraceFormatError) as refused:
+        recorder.log(ABOUT)
+    assert str(refused.value) == f"run/{line.replace(':', '.parquet:', 1)}"
 
 
-def test_ids_of_a_log_are_unique():
+def test_columns_that_were_changed_are_refused():
+    log = told().log(ABOUT)
+    log.requests["emitted_tokens"][0] = 1
+    with pytest.raises(TraceFormatError, match="emitted_tokens: must be output_tokens of a finished request"):
+        check_log(log, Path("run"))
     recorder = told()
-    recorder.arrived(Arrival("b", 9, 1, 1), 0)
+    arrives(recorder)
     recorder.rejected(1, 9, "too long")
     log = recorder.log(ABOUT)
     log.requests["request_id"][1] = "a"
@@ -130,96 +161,28 @@ def test_ids_of_a_log_are_unique():
         check_log(log, Path("run"))
 
 
-WRONG = {
-    "no such replica": (
-        lambda told: told.arrived(Arrival("b", 9, 1, 1), 2),
-        "requests.parquet: replica: must be in [0, 1] (row 1), got 2",
-    ),
-    "a gap below zero": (
-        lambda told: told.gaps(10, -6, 3, 1),
-        f"gaps.parquet: increment_ps: must leave the last gap in [0, {MOST_PS}] (row 1), got -6",
-    ),
-    "gaps beyond all numbers": (
-        lambda told: told.gaps(10, MOST_PS, 2**30, 1),
-        f"gaps.parquet: increment_ps: must leave the last gap in [0, {MOST_PS}] (row 1), got {MOST_PS}",
-    ),
-    "never ended": (
-        lambda told: told.arrived(Arrival("b", 9, 1, 1), 0),
-        "requests.parquet: ended_at_ps: must be there where the run was not stopped (row 1), got -1",
-    ),
-    "scheduled early": (
-        lambda told: told.scheduled(0, 4, (0, 0)),
-        "requests.parquet: scheduled_at_ps: must not be before the arrival (row 0), got 4",
-    ),
-    "more cached than there is": (
-        lambda told: told.scheduled(0, 6, (0, 11)),
-        "requests.parquet: cached_tokens: must be in [0, prompt_tokens] (row 0), got [0, 11]",
-    ),
-    "rejected after its tokens": (
-        lambda told: told.rejected(0, 30, "too long"),
-        "requests.parquet: first_token_at_ps: must not be before the request was scheduled, "
-        "and not be there if it was rejected (row 0), got 20",
-    ),
-    "more tokens than were asked for": (
-        lambda told: (told.arrived(Arrival("b", 9, 1, 1), 0), told.emitted(1, 2), told.stopped(30, "horizon")),
-        "requests.parquet: emitted_tokens: must be at most output_tokens (row 1), got 2",
-    ),
-    "a gap too many": (
-        lambda told: told.gaps(10, 0, 1, 1),
-        "gaps.parquet: count: must add up to at most 1 gaps, as tokens were emitted, got 2",
-    ),
-    "a late end": (
-        lambda told: told.finished(0, 31),
-        "gaps.parquet: first_ps: must add up to the 11 ps between first and last tokens, got 10",
-    ),
-    "stopped too early": (
-        lambda told: told.stopped(29, "horizon"),
-        "requests.parquet: ended_at_ps: must be in [-1, 29] (row 0), got 30",
-    ),
-    "preempted before it ran": (
-        lambda told: told.preempted(0, 5),
-        "preemptions.parquet: at_ps: must be between the request's first step and the end of the run (row 0), got 5",
-    ),
-}
+def states_back_in_time(recorder):
+    for replica, at_ps in ((0, 10), (1, 9), (0, 9)):
+        recorder.state(replica, at_ps, 1, 0, (0, 0))
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_go_together_is_refused(name):
-    spoil, line = WRONG[name]
-    recorder = told()
-    recorder.log(ABOUT)
-    spoil(recorder)
-    with pytest.raises(TraceFormatError) as refused:
-        recorder.log(ABOUT)
-    assert str(refused.value) == f"run/{line}"
+REFUSED = [
+    (lambda told: told.arrived(Arrival("a", 9, 1, 1), 0), "request a: request_id must be unique .*, got it twice"),
+    (lambda told: told.arrived(Arrival("l", MOST_PS + 1, 1, 1), 0), f"request l: arrives_ps must be at most {MOST_PS}"),
+    (lambda told: told.state(1, 10, 1, 0, (41, 0)), "most_blocks must be at most num_blocks, 40, got 41"),
+    (states_back_in_time, "a state must not be before the one before it, at 10 ps, got 9 ps"),
+]  # fmt: skip
 
 
-def test_fewer_tokens_of_a_finished_request_are_refused():
-    log = told().log(ABOUT)
-    log.requests["emitted_tokens"][0] = 1
-    with pytest.raises(TraceFormatError, match="emitted_tokens: must be output_tokens of a finished request"):
-        check_log(log, Path("run"))
+@pytest.mark.parametrize(("spoil", "line"), REFUSED)
+def test_what_cannot_be_is_refused(spoil, line):
+    def spoilt_log():
+        recorder = told()
+        spoil(recorder)
+        return recorder.log(ABOUT)
 
-
-def test_more_blocks_than_there_are():
-    recorder = told()
-    recorder.state(1, 10, 1, 0, (41, 0))
-    with pytest.raises(ValueError, match="most_blocks must be at most num_blocks, 40, got 41"):
-        recorder.log(ABOUT)
-
-
-def test_states_go_on_in_time():
-    recorder = told()
-    recorder.state(0, 10, 1, 0, (0, 0))
-    recorder.state(1, 9, 1, 0, (0, 0))
-    recorder.state(0, 9, 1, 0, (0, 0))
-    with pytest.raises(ValueError, match="a state must not be before the one before it, at 10 ps, got 9 ps"):
-        recorder.log(ABOUT)
-
-
-def test_what_comes_too_late_is_refused():
-    with pytest.raises(ValueError, match=f"request late: arrives_ps must be at most {MOST_PS}, got {MOST_PS + 1}"):
-        told().arrived(Arrival("late", MOST_PS + 1, 1, 1), 0)
+    with pytest.raises(ValueError, match=line):
+        spoilt_log()
 
 
 def test_the_recorder_goes_on_after_a_log():

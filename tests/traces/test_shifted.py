@@ -1,3 +1,5 @@
+"""What if drafters agreed more often, or less: shares move as asked, draws are keyed, and nothing else changes."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -5,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.contexts.trie import columns_of
+from paceline.traces.contexts.trie import arrays_of
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import read_rounds
 
-from ..rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
-from ..rounds.test_store import write
-from .test_store import assert_equal
+from .making import assert_equal, ints, write
+from .rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces
 
 SPEC = SyntheticSpec(
     requests=6, tokens=400, models=("a", "b", "c"), acceptance=(0.6, 0.8), vocab_size=64, reach=2, run=1, seed=3
@@ -22,10 +23,6 @@ TRIES = make_trace(SPEC)
 
 def agreement(trace, name):
     return trace.summary().total.agreement[name]
-
-
-def ints(*values):
-    return np.array(values, np.int32)
 
 
 def bits_of(rounds, length):
@@ -39,7 +36,7 @@ def bits_of(rounds, length):
 
 
 def all_bits(trace):
-    return [bits_of(request.rounds["d"], request.length("d")) for request in trace.requests]
+    return np.concatenate([bits_of(request.rounds["d"], request.length("d")) for request in trace.requests])
 
 
 # Recordings of contexts.
@@ -56,51 +53,31 @@ def test_agreement_on_the_trunk_moves_by_the_shift(shift):
     assert shifted.meta.name == f"{TRIES.meta.name} (a acceptance {shift:+g})"
 
 
-@pytest.mark.parametrize(("shift", "share"), [(1, 1.0), (-1, 0.0)])
-def test_to_the_ends(shift, share):
-    rate = agreement(TRIES, "b")
-    shifted = TRIES.shifted({"b": (1 - rate) if shift > 0 else -rate}, seed=0)
-    assert agreement(shifted, "b") == share
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_to_the_ends(share):
+    assert agreement(TRIES.shifted({"b": share - agreement(TRIES, "b")}, seed=0), "b") == share
 
 
-def test_only_tokens_on_the_trunk_change():
-    shifted = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
-    for before, after in zip(TRIES.requests, shifted.requests, strict=True):
-        assert replace(before, trie=None) == replace(after, trie=None)
-        for name in columns_of(before.trie):
-            old, new = getattr(before.trie, name), getattr(after.trie, name)
-            if name == "next_token":
-                changed = old != new
-                assert changed[:2].any()
-                assert not changed[-1].any()
-                assert not changed[:, ~before.trie.on_trunk].any()
-                assert not changed[:, before.trie.trunk[-1]].any()
-            else:
-                np.testing.assert_array_equal(old, new)
-
-
-def test_a_new_refusal_is_a_token_that_nobody_writes():
-    shifted = TRIES.shifted({"a": -0.4, "b": -0.4}, seed=4)
+def test_only_tokens_on_the_trunk_change_and_a_new_refusal_is_a_token_that_nobody_writes():
+    meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
+    shifted = replace(TRIES, meta=meta).shifted({"a": -0.4, "b": 0.1}, seed=4)
     refused = 0
     for before, after in zip(TRIES.requests, shifted.requests, strict=True):
+        assert replace(before, trie=None) == replace(after, trie=None)
+        for name, old in arrays_of(before.trie).items():
+            if name != "next_token":
+                np.testing.assert_array_equal(old, getattr(after.trie, name))
         changed = before.trie.next_token != after.trie.next_token
-        for model, node in np.argwhere(changed):
+        assert changed[:2].any()
+        assert not changed[-1].any()
+        assert not changed[:, ~before.trie.on_trunk | (np.arange(before.num_nodes) == before.trie.trunk[-1])].any()
+        for model, node in np.argwhere(changed[:1]):
             token = after.trie.next_token[model, node]
-            assert token not in before.trie.next_token[:, node]
+            assert token not in (0, *before.trie.next_token[:, node])  # nor the end of a text
             assert np.count_nonzero(after.trie.next_token[:, node] == token) == 1
             assert after.trie.children()[model, node] == -1
             refused += 1
     assert refused > 100
-
-
-def test_end_of_text_is_no_new_refusal():
-    meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
-    shifted = replace(TRIES, meta=meta).shifted({"a": -0.4}, seed=4)
-    changed = [
-        after.trie.next_token[before.trie.next_token != after.trie.next_token]
-        for before, after in zip(TRIES.requests, shifted.requests, strict=True)
-    ]
-    assert 0 not in np.concatenate(changed)
 
 
 def test_a_vocabulary_without_another_token():
@@ -130,7 +107,7 @@ def test_a_larger_shift_turns_over_more(shift):
 @pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
 def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
     trace = bernoulli_trace(by_start=False, share=0.6)
-    old, new = np.concatenate(all_bits(trace)), np.concatenate(all_bits(trace.shifted({"d": shift}, seed=2)))
+    old, new = all_bits(trace), all_bits(trace.shifted({"d": shift}, seed=2))
     known = (old >= 0) & (new >= 0)
     # A new refusal hides nothing that is known of the tokens after it.
     assert known.sum() >= (old >= 0).sum() - len(trace.requests)
@@ -153,35 +130,30 @@ def test_rounds_of_a_drafter_by_start_move_by_the_shift(shift):
     assert agreed / known == pytest.approx(0.6 + shift, abs=0.02)
 
 
-def test_a_refusal_that_turned_over_is_kept_whole():
-    trace = bernoulli_trace(by_start=True, share=0.6)
-    shifted = trace.shifted({"d": 0.3}, seed=2)
+@pytest.mark.parametrize(("share", "shift"), [(0.6, 0.3), (0.8, -0.3)])
+def test_rounds_end_at_a_new_refusal_and_are_kept_whole_up_to_one_that_turned_over(share, shift):
+    trace = bernoulli_trace(by_start=True, share=share)
     turned = 0
-    for before, after in zip(trace.requests, shifted.requests, strict=True):
+    for before, after in zip(trace.requests, trace.shifted({"d": shift}, seed=2).requests, strict=True):
         old, new = before.rounds["d"], after.rounds["d"]
         np.testing.assert_array_equal(old.start, new.start)
         changed = old.accepted != new.accepted
-        assert (new.accepted == old.accepted + changed).all()
-        assert new.censored(6)[changed].all()
         np.testing.assert_array_equal(old.drafted[~changed], new.drafted[~changed])
-        assert not old.censored(6)[changed].any()
+        assert (new.censored(6)[changed] == (shift > 0)).all()
+        if shift > 0:
+            assert (new.accepted == old.accepted + changed).all()
+            assert not old.censored(6)[changed].any()
+        else:
+            assert (new.accepted <= old.accepted).all()
+            np.testing.assert_array_equal(old.drafted, new.drafted)
         turned += changed.sum()
     assert turned > 100
 
 
-def test_a_round_ends_at_its_first_new_refusal():
-    trace = bernoulli_trace(by_start=True, share=0.8)
-    shifted = trace.shifted({"d": -0.3}, seed=2)
-    cut = 0
-    for before, after in zip(trace.requests, shifted.requests, strict=True):
-        old, new = before.rounds["d"], after.rounds["d"]
-        np.testing.assert_array_equal(old.start, new.start)
-        np.testing.assert_array_equal(old.drafted, new.drafted)
-        changed = old.accepted != new.accepted
-        assert (new.accepted <= old.accepted).all()
-        assert not new.censored(6)[changed].any()
-        cut += changed.sum()
-    assert cut > 100
+def one_drafter(rounds, window, length):
+    info = DrafterInfo(name="d", by_start=False, window=window)
+    request = RoundsRequest(request_id="a", tag="", num_tokens={"": length}, rounds={"d": rounds})
+    return RoundsRecording(meta=RoundsMeta(name="one", source="test", drafters=(info,)), requests=(request,))
 
 
 def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
@@ -192,12 +164,7 @@ def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
     kept = np.minimum(kept, length - np.arange(length))
     drafted = np.minimum(window, length - np.arange(length))
     every = Rounds(start=np.arange(length, dtype=np.int32), accepted=ints(*kept), drafted=ints(*drafted))
-    info = DrafterInfo(name="d", by_start=False, window=window)
-    trace = RoundsRecording(
-        meta=RoundsMeta(name="all", source="test", drafters=(info,)),
-        requests=(RoundsRequest(request_id="a", tag="", num_tokens={"": length}, rounds={"d": every}),),
-    )
-    shifted = trace.shifted({"d": -0.3}, seed=0).requests[0].rounds["d"]
+    shifted = one_drafter(every, window, length).shifted({"d": -0.3}, seed=0).requests[0].rounds["d"]
     np.testing.assert_array_equal(shifted.start, every.start)
     merged = bits_of(shifted, length)
     assert (merged != bits_of(every, length)).sum() > 5
@@ -209,15 +176,10 @@ def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
 
 def test_tokens_after_a_new_refusal_stay_known():
     rounds = Rounds(start=ints(0, 8), accepted=ints(7, 2), drafted=ints(8, 8), draft_s=np.array([0.1, 0.2]))
-    info = DrafterInfo(name="d", by_start=False, window=8)
-    request = RoundsRequest(request_id="a", tag="", num_tokens={"": 20}, rounds={"d": rounds})
-    meta = RoundsMeta(name="one", source="test", drafters=(info,))
-    shifted = RoundsRecording(meta=meta, requests=(request,)).shifted({"d": -9 / 11}, seed=0)
-    after = shifted.requests[0].rounds["d"]
+    after = one_drafter(rounds, 8, 20).shifted({"d": -9 / 11}, seed=0).requests[0].rounds["d"]
     assert bits_of(after, 20)[:11].tolist() == [0] * 11
     assert after.start.tolist() == [*range(1 + 7), 8, 9, 10]
     assert after.accepted.tolist() == [0] * 11
-    # Drafted tokens are those of the old round that were left.
     # A draft from after the refusal would have had a window of its own: how long it would have been is not known.
     assert after.drafted.tolist() == [8, -1, -1, -1, -1, -1, -1, -1, 8, -1, -1]
     np.testing.assert_array_equal(after.draft_s, [0.1, *[np.nan] * 7, 0.2, np.nan, np.nan])
@@ -276,28 +238,22 @@ def test_no_shift_changes_nothing():
     assert_same_rounds(trace.shifted({"d": 0.0}, seed=1), trace)
 
 
-@pytest.mark.parametrize("trace", [TRIES, bernoulli_trace(by_start=True)])
-@pytest.mark.parametrize("name", ["nobody", "c", "target", ""])
-def test_names_that_are_no_drafter(trace, name):
-    with pytest.raises(ValueError, match=r"must name a drafter of the recording \(.*\), got"):
-        trace.shifted({name: 0.1}, seed=0)
+COINS = bernoulli_trace(by_start=True, share=0.6)
+NO_DRAFTER = r"must name a drafter of the recording \(.*\), got"
+NO_SHARE = r"acceptance of {} is 0\.\d+; shifted it must stay within \[0, 1\], got"
+NOTHING = "acceptance of d cannot be shifted: the recording holds no decision of it"
+REFUSED = [
+    *[(trace, name, 0.1, NO_DRAFTER) for trace in (TRIES, COINS) for name in ("nobody", "c", "target", "")],
+    *[
+        (trace, name, shift, NO_SHARE.format(name))
+        for trace, name in ((TRIES, "a"), (COINS, "d"))
+        for shift in (0.5, -0.7, float("nan"), float("inf"))
+    ],
+    (bernoulli_trace(by_start=True, requests=1, length=1), "d", 0.1, NOTHING),
+]
 
 
-@pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True, share=0.6), "d")])
-@pytest.mark.parametrize("shift", [0.5, -0.7, float("nan"), float("inf")])
-def test_shares_that_are_none(trace, name, shift):
-    with pytest.raises(ValueError, match=rf"acceptance of {name} is 0\.\d+; shifted it must stay within \[0, 1\], got"):
+@pytest.mark.parametrize(("trace", "name", "shift", "told"), REFUSED)
+def test_what_cannot_be_shifted(trace, name, shift, told):
+    with pytest.raises(ValueError, match=told):
         trace.shifted({name: shift}, seed=0)
-
-
-def test_nothing_to_shift():
-    trace = bernoulli_trace(by_start=True, requests=1, length=1)
-    with pytest.raises(ValueError, match="acceptance of d cannot be shifted: the recording holds no decision of it"):
-        trace.shifted({"d": 0.1}, seed=0)
-
-
-def test_rounds_of_the_process_are_as_the_process():
-    trace = bernoulli_trace(by_start=False, share=0.6)
-    known = np.concatenate(all_bits(trace))
-    assert known[known >= 0].mean() == pytest.approx(0.6, abs=0.02)
-    assert sequential(np.array([True, False, True, True]), 2).accepted.tolist() == [1, 2]
