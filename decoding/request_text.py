@@ -120,6 +120,17 @@ Ending = Callable[[list[int], int], int | None]
 FinishReason = Literal["stop", "eos", "length"]
 
 
+def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
+    """The ending of a path whose prompt holds part of its answer: what ends the whole answer ends it."""
+    known = list(before)
+
+    def ends(emitted: list[int], num_before: int) -> int | None:
+        kept = ending([*known, *emitted], len(known) + num_before)
+        return None if kept is None else kept - len(known)
+
+    return ends
+
+
 class RequestText:
     """The tokens of one request and who stands for them; a `Session` lets them grow by legal steps.
 

@@ -30,8 +30,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
 from ..decoding.request_text import Ending, FinishReason
 from ..decoding.results import Results
-from ..decoding.rollout_growth import Growth, growth_of
-from ..decoding.rollouts import Rollouts
+from ..decoding.rollouts import Growth, Rollouts, growth_of
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..policies.about import Observable, StepWatch, about_of, observed_by

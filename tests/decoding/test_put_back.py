@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Draft, Verify
-from paceline.decoding.world import DraftOp, VerifyOp
+from paceline.decoding.world import DRAFTS, VERIFIES, Op
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.runs.log import RunLedger
 
@@ -49,7 +49,7 @@ def test_requests_that_are_put_back_commit_the_trunk_all_the_same(data):
             running.remove(session)
             waiting.append(session)
             items = [item for item in op.items if item[0] is not session]
-            op = (DraftOp if isinstance(op, DraftOp) else VerifyOp)(op.level, items)
+            op = op._replace(items=items)
         if op.items:
             loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
         running = [session for session in running if session not in loop.finished]
@@ -85,9 +85,9 @@ def test_a_prefill_that_others_run_is_waited_for():
     loop, world, session, policy = one_request()
     item = loop.admit_apart(session)
     assert loop.next_op(0.0) is None
-    op = VerifyOp(loop.pool.target_level, [item])
+    op = Op(VERIFIES, loop.pool.target_level, [item])
     loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
-    assert isinstance(loop.next_op(1.0), DraftOp)
+    assert loop.next_op(1.0).kind == DRAFTS
     assert policy.seen == [(1, 0, True)]
     with pytest.raises(ValueError, match="request r0 is already running"):
         loop.admit_apart(session)
@@ -101,9 +101,9 @@ def test_a_policy_meets_a_request_that_comes_back_as_one_that_begins():
         loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
     loop.withdraw(session)
     assert loop.next_op(1.0) is None
-    op = VerifyOp(loop.pool.target_level, [loop.admit_apart(session)])
+    op = Op(VERIFIES, loop.pool.target_level, [loop.admit_apart(session)])
     loop.finish(op, op.run(world), start_s=1.0, now_s=2.0)
-    assert isinstance(loop.next_op(2.0), DraftOp)
+    assert loop.next_op(2.0).kind == DRAFTS
     assert policy.seen == [(1, 0, True), (2, 0, True)]
 
 

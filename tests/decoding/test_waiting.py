@@ -7,7 +7,7 @@ from paceline.decoding.loop import Loop
 from paceline.decoding.results import DraftResults, OpRecord, StepRecord, VerifyResults
 from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session
-from paceline.decoding.world import DraftOp, VerifyOp, WaitingOps
+from paceline.decoding.world import DRAFTS, VERIFIES, WaitingOps
 from paceline.policies import Draft, Verify
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.runs.log import OP_FIELDS, STEP_FIELDS, RunLedger
@@ -46,25 +46,25 @@ def test_small_members_go_first_and_draft_before_they_judge(steps):
     popped = []
     for _ in fresh:
         op = waiting.pop()
-        popped.append((op.level, isinstance(op, VerifyOp)))
+        popped.append((op.level, op.kind == VERIFIES))
         assert len(op.items) == steps.count((*popped[-1], False))
     assert popped == sorted(fresh)
     put_off = {(level, verifies) for level, verifies, held in steps if held}
     again = [waiting.pop() for _ in put_off]
-    assert [(op.level, isinstance(op, VerifyOp)) for op in again] == sorted(put_off)
+    assert [(op.level, op.kind == VERIFIES) for op in again] == sorted(put_off)
     assert waiting.pop() is None
 
 
 @pytest.mark.parametrize(
     ("step", "kind", "results"),
-    [(Draft("draft", 2), DraftOp, VerifyResults), (Verify("target"), VerifyOp, DraftResults)],
+    [(Draft("draft", 2), DRAFTS, VerifyResults), (Verify("target"), VERIFIES, DraftResults)],
 )
 def test_a_draft_is_not_answered_with_verdicts(step, kind, results):
     loop = Loop(pool=POOL, policy=Script(step), name="p", world=ToyWorld(POOL), ledger=RunLedger())
     loop.admit(session())
     op = loop.next_op(0.0)
-    assert isinstance(op, kind)
-    with pytest.raises(TypeError, match=f"a {kind.__name__} must not be answered with {results.__name__}"):
+    assert op.kind == kind
+    with pytest.raises(TypeError, match=f"must be answered with .*, not {results.__name__}"):
         loop.finish(op, results([], [], 1.0), start_s=0.0, now_s=1.0)
 
 
