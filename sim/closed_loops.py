@@ -30,7 +30,7 @@ from ..runs.log import RunLedger
 from .charges import row_draft_forwards, rows_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, OperationCost
+from .cost.base import CostModel
 from .played_round import Automaton, Due, Fixed, Lead, Pending
 from .replay_tables import RecordedWorld, ReplayTables
 from .rounds_once import TrieWalk, check_progress
@@ -227,7 +227,7 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
     """Why a run has to go through the loop, in words; "" if its rounds can be walked."""
     if not decides_by_pending(policy):
         return f"policy {name} does not say that pending tokens alone decide"
-    if isinstance(cost, OperationCost):
+    if cost.knows_operations:
         return f"cost {cost.name} knows more of operations than their forwards"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
         return f"recording {tables.trace.about.name} is not one of contexts"

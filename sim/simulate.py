@@ -33,7 +33,7 @@ from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, CostRangeError, OperationCost
+from .cost.base import CostModel, CostRangeError
 from .played_round import PendingView
 from .recorded import Placement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
@@ -211,7 +211,7 @@ class Scenario:
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
-            if isinstance(self.cost, OperationCost):
+            if self.cost.knows_operations:
                 raise ArgumentError(f"`prefix_cache` goes with a cost of forwards, got `cost` {self.cost.name}")
 
     @property
@@ -226,9 +226,7 @@ class Scenario:
 
 def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> float:
     """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
-    if asked_s is not None:
-        return asked_s
-    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
+    return cost.decide_s(type(policy).__name__) if asked_s is None else asked_s
 
 
 def simulate(

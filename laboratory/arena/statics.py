@@ -34,7 +34,7 @@ from ...policies.spec import PolicySpec
 from ...runs.log import RunLog
 from ...sim.context_tables import RequestTables
 from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
+from ...sim.cost.base import CostModel, DraftTerms
 from ...sim.replay_tables import ReplayTables
 from ...sim.simulate import Scenario, simulate
 from .cells import ArenaCell, load
@@ -139,7 +139,7 @@ _BITS = 24  # of a number of tokens: more than a context holds
 _MASK = (1 << _BITS) - 1
 
 
-class UnitCost:
+class UnitCost(CostModel):
     """Each forward and each lookup takes a second: for runs of which only the forwards are of interest."""
 
     name = "forwards"
@@ -148,14 +148,6 @@ class UnitCost:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """One second; see `CostModel`."""
         return 1.0
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """None: drafts are forwards."""
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        """There is nothing to say."""
-        return ()
 
 
 class _Kind(NamedTuple):
@@ -242,7 +234,7 @@ class ForwardKinds:
             ValueError: a cost that knows more of operations than their forwards.
             CostRangeError: a forward that the cost does not know.
         """
-        if isinstance(cost, OperationCost | RoundCost):
+        if cost.knows_operations or cost.knows_rounds:
             raise ValueError(f"cost {cost.name} knows more of operations than their forwards")
         names, free = self._pool.names, self._num_free
         seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())

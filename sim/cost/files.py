@@ -1,10 +1,7 @@
-"""Seconds by figures per model, and the JSON file that holds them: tables, grids, lines or terms by the round.
+"""Seconds by figures per model, and the JSON file that holds them.
 
-Measured seconds of one model's forwards by new tokens, interpolated.
-
-A profile measured over new tokens and over tokens held, interpolated in both.
-
-Figures of one model in a cost file: a line, or what a drafter costs by the round.
+Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, or what a drafter
+costs by the round.
 """
 
 import json
@@ -21,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from ...base.files import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
-from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostRangeError, DraftTerms, flat_line
+from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line
 
 
 class Profile:
@@ -261,7 +258,7 @@ class _Formula(Protocol):
     def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
 
 
-class FileCost:
+class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
     Args:
@@ -273,6 +270,8 @@ class FileCost:
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
+
+    knows_reads = True
 
     def __init__(
         self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
@@ -316,11 +315,11 @@ class FileCost:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `SharingCost`: what a token held costs is taken for what reading it costs."""
+        """See `CostModel`: what a token held costs is taken for what reading it costs."""
         return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         formula = self._formulas.get(model)
         if formula is not None:
             return formula.context_line(new_tokens, context_tokens)
@@ -328,7 +327,7 @@ class FileCost:
         return flat_line(self.forward_s(model, **asked))
 
     def unlined(self) -> str:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:

@@ -36,7 +36,7 @@ class Seen(ProfiledCost):
 
 
 def charges_of(cost, now_s=lambda: 0.0):
-    return OperationCharges(cost, SimpleNamespace(names=("draft", "target")), now_s)
+    return OperationCharges(cost, SimpleNamespace(names=("draft", "target"), feature_level=None), now_s)
 
 
 def request(name, *, new=1, held=10, pending=0):
@@ -86,7 +86,7 @@ def test_weights_are_away_since_the_member_ran_last():
     """By the run's clock, on which everything passes that takes time between two forwards."""
     cost, clock = Seen(made_profile()), SimpleNamespace(now_s=3.0)
     charges = charges_of(cost, lambda: clock.now_s)
-    forward, first_s = charges.verify(TARGET, [(request("a", pending=2), None)])
+    (forward,), first_s = charges.verify(TARGET, [(request("a", pending=2), None)])
     clock.now_s += first_s + 0.25  # of which 0.25 s are not an operation's: the policy's, or a pause
     _, drafts_s = charges.draft(DRAFT, [(request("a"), None)], [drafted(2)])
     clock.now_s += drafts_s

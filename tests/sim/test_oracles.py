@@ -17,7 +17,7 @@ from paceline.policies.fixed import Chain
 from paceline.policies.oracles import OracleChain, OracleWindow
 from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
-from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.base import CostModel, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.simulate import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
@@ -34,7 +34,7 @@ FEW = settings(max_examples=10)
 CLOSE = 1e-9
 
 
-class AnyCost:
+class AnyCost(CostModel):
     """Seconds that follow no rule, the same for the same forward: wider may be cheaper, and so may a late cache."""
 
     name = "any"
@@ -45,12 +45,6 @@ class AnyCost:
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return Random(f"{self._seed} {model} {num_rows} {new_tokens} {context_tokens}").uniform(0.5, 1.5)
-
-    def draft_terms(self, model):
-        return None
-
-    def notes(self):
-        return ()
 
 
 class InTurn:

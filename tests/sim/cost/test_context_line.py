@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.base import CostRangeError, LinedCost, why_unlined
+from paceline.sim.cost.base import CostModel, CostRangeError
 from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import Price, PricedAsCost, scaled
@@ -90,7 +90,7 @@ def test_a_grid_refuses_lines_beyond_its_range_and_tells_when_it_went_beyond():
     assert beyond.notes()
 
 
-class Measured:
+class Measured(CostModel):
     """A cost that says nothing of lines."""
 
     name = "measured"
@@ -99,19 +99,13 @@ class Measured:
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return 1e-3
 
-    def draft_terms(self, model):
-        return None
-
-    def notes(self):
-        return ()
-
 
 def test_who_has_no_lines_says_so_by_name():
     cost = Measured()
     words = "cost measured has no lines by the tokens held"
-    assert why_unlined(cost) == words
-    assert not isinstance(scaled(cost, {"m": 2.0}, target="m"), LinedCost)
-    assert why_unlined(PlacedCost({"d": roofline(), "m": cost}, "m")) == words
-    assert why_unlined(PricedAsCost("p", {"m": Price(cost=cost, model="m")})) == words
+    assert cost.unlined() == words
+    assert scaled(cost, {"m": 2.0}, target="m").unlined() == words
+    assert PlacedCost({"d": roofline(), "m": cost}, "m").unlined() == words
+    assert PricedAsCost("p", {"m": Price(cost=cost, model="m")}).unlined() == words
     assert in_whole_ps(cost) is cost
-    assert all(not why_unlined(lined) for lined in costs())
+    assert all(not lined.unlined() for lined in costs())

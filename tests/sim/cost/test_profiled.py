@@ -8,7 +8,7 @@ from paceline.base.files import FOLDER_VARIABLE, processor
 from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostRangeError, OperationCost
+from paceline.sim.cost.base import CostModel, CostRangeError
 from paceline.sim.cost.make import make_cost
 from paceline.sim.cost.measured import ProfiledCost, newest_here
 from paceline.sim.simulate import Scenario, simulate
@@ -51,11 +51,11 @@ def test_every_operation_and_every_step_is_charged_for():
     """What replay takes is the sum of its forwards, of what is beside them, and of the decisions."""
     tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=3, tokens=20)))
     cost, policy = cost_of(), make_policy("draft:4/target", tables.pool)
-    assert isinstance(cost, OperationCost)
+    assert cost.knows_operations
     assert isinstance(policy, Chain)
 
-    class ForwardsOnly:
-        name, lookup_s, forward_s, draft_terms, notes = "bare", 1e-5, cost.forward_s, cost.draft_terms, cost.notes
+    class ForwardsOnly(CostModel):
+        name, forward_s = "bare", cost.forward_s
 
     log = simulate(Scenario(tables=tables, cost=cost), policy, "chain")
     bare = simulate(Scenario(tables=tables, cost=ForwardsOnly()), make_policy("draft:4/target", tables.pool), "chain")
@@ -90,7 +90,7 @@ def test_a_member_made_faster_keeps_what_is_beside_its_forwards(tmp_path):
     path = tmp_path / "a.profile"
     write_profile(matching(), path)
     cost = make_cost(str(path), RECORDING, scale={"draft": 0.5})
-    assert isinstance(cost, OperationCost)
+    assert cost.knows_operations
     assert seconds(cost, 3, model="draft") == pytest.approx(0.5 * seconds_of(1, 3, 0))
     beside_s = cost.beside_s("draft", "draft", num_forwards=1, num_rows=2, num_tokens=3)
     assert beside_s == matching().meta.members[0].drafting.seconds(1, 2, 3)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.base import CostRangeError, RoundCost
+from paceline.sim.cost.base import CostRangeError
 from paceline.sim.cost.measured import TimedCost
 
 from .shapes import seconds
@@ -20,7 +20,7 @@ def own_seconds():
 
 def test_a_recorded_round_costs_what_it_took():
     cost = TimedCost(own_seconds())
-    assert isinstance(cost, RoundCost)
+    assert cost.knows_rounds
     assert cost.name == "timed"
     assert [cost.round_s("a", start, "eagle") for start in (0, 3, 8)] == [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)]
     assert cost.round_s("a", 9, "eagle") is None  # its drafting was not timed

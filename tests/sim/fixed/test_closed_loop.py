@@ -16,7 +16,7 @@ from paceline.sim import closed_loops as batch_rows
 from paceline.sim import closed_loops as op_rows
 from paceline.sim.closed_loops import why_looped
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostRangeError, DraftTerms
+from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
@@ -29,7 +29,7 @@ SMALL = TrieTables(make_trace(SyntheticSpec(requests=5, tokens=30, prompt_tokens
 
 
 @dataclass
-class Terms:
+class Terms(CostModel):
     """Seconds that grow with all that is asked, drafts by the round and by the token where wanted; no binary fractions.
 
     Beyond `most` tokens held it knows nothing.
@@ -50,9 +50,6 @@ class Terms:
 
     def draft_terms(self, model):
         return None if self.per_round_s is None else DraftTerms(self.per_round_s, self.per_token_s)
-
-    def notes(self):
-        return ()
 
 
 def came_of(scenario, policy, **options):

@@ -114,19 +114,17 @@ def test_a_round_that_is_cut_by_the_end_of_the_answer_costs_what_was_asked_for()
     recording = timed()
     cost = TimedCost(recording)
     pool = RoundsTables(recording).pool
-    charges = RoundCharges(cost, recording.meta.drafters, "target")
     state = RequestRounds(recording.requests[0], recording.meta)
+    charges = RoundCharges(cost, pool, recording.meta, {"r0": state})
     session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
     session.emitted = [1] * 7  # where no round was recorded, two tokens before the end
     session.cached = [9] * len(pool.members)
     step, level = Draft("feature", 3), pool.level("feature")
     assert session.room == 2
     item, drafted = (session, step), Drafted([1, 1], [1, 1])
-    forwards = charges.draft(state, item, drafted, level)
-    assert sum(repeats * seconds for _, _, repeats, seconds in forwards) == pytest.approx(3 * 1.5 / 9)
+    assert charges.draft(level, [item], [drafted])[1] == pytest.approx(3 * 1.5 / 9)
     session.drafted(step, level, drafted, duration_s=0.0, num_rows=1)
-    (verified,) = charges.verify(state, session, pool.level("target"))
-    assert verified[3] == pytest.approx(seconds_of_width(cost, 4))
+    assert charges.verify(pool.level("target"), [(session, None)])[1] == pytest.approx(seconds_of_width(cost, 4))
     with pytest.raises(CostRangeError):
         seconds_of_width(cost, 3)
 
@@ -138,12 +136,12 @@ def seconds_of_width(cost, width):
 def test_a_draft_in_which_nothing_was_found_costs_what_was_recorded():
     recording = timed()
     pool = RoundsTables(recording).pool
-    charges = RoundCharges(TimedCost(recording), recording.meta.drafters, "target")
     state = RequestRounds(recording.requests[0], recording.meta)
+    charges = RoundCharges(TimedCost(recording), pool, recording.meta, {"r0": state})
     session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
     level = pool.level("feature")
-    assert charges.draft(state, (session, Draft("feature", 3)), Drafted([], []), level) == [(1, 0, 1, 0.25)]
-    assert charges.verify(state, session, pool.level("target"))[0][3] == 1.0
+    assert charges.draft(level, [(session, Draft("feature", 3))], [Drafted([], [])]) == ([(1, 0, 1, 0.25)], 0.25)
+    assert charges.verify(pool.level("target"), [(session, None)])[1] == 1.0
 
 
 @pytest.mark.parametrize("drafter", ["eagle", "hsd"])

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.base import RoundCost
 from paceline.sim.cost.files import TableCost
 from paceline.sim.cost.make import OnDevice, make_cost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.what_if import MappedCost, MappedRoundCost, Reading, mapped
+from paceline.sim.cost.what_if import MappedCost, Reading
 from paceline.traces.meta import CostTable, DraftBlock
 
 from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds
@@ -24,7 +23,7 @@ READINGS = st.sampled_from(Reading)
 
 def moved(reading, measured_s, new=1, here=HERE, there=THERE):
     table = TableCost("measured", {"m": CostTable(new_tokens=(1, 10**6), seconds=(measured_s, measured_s))})
-    return MappedCost(table, here, there, reading)
+    return MappedCost(table, here, there, reading, target="target")
 
 
 def test_readings_by_hand():
@@ -46,7 +45,7 @@ def test_a_block_drafters_round_is_one_forward():
         device = replace(DEVICE, flops_per_s={"float16": 4e12})
         here, there = (RooflineCost(each, models) for each in (device, FAST))
         timed = TimedCost(recording_of(request, drafters=("block",)))
-        cost = mapped(timed, here, there, Reading.memory, target="target")
+        cost = MappedCost(timed, here, there, Reading.memory, target="target")
         saved.append(1.0 - cost.round_s("q", 0, "block")[0])
     assert saved[0] == pytest.approx(4 * 1e-5, rel=1e-3)
     assert saved[1] == pytest.approx(1e-5, rel=1e-2)
@@ -104,9 +103,8 @@ def rooflines(recording):
 def test_recorded_rounds_are_mapped_part_by_part():
     recording = imported(prefill_s={"eagle": 4.0})
     here, there = rooflines(recording)
-    cost = mapped(TimedCost(recording), here, there, Reading.device, target="target")
-    assert isinstance(cost, RoundCost)
-    assert isinstance(cost, MappedRoundCost)
+    cost = MappedCost(TimedCost(recording), here, there, Reading.device, target="target")
+    assert cost.knows_rounds
     draft_s, verify_s = cost.round_s("a", 3, "eagle")
     one = here.busy_s("eagle", num_rows=1, new_tokens=1, context_tokens=3)[1]
     four = here.busy_s("target", num_rows=1, new_tokens=4, context_tokens=3)[1]
@@ -126,7 +124,7 @@ def test_means_are_mapped_as_forwards():
     recording = imported()
     here, there = rooflines(recording)
     plain = TimedCost(recording)
-    cost = mapped(plain, here, there, Reading.all, target="target")
+    cost = MappedCost(plain, here, there, Reading.all, target="target")
     for model, new in (("eagle", 1), ("target", 4)):
         assert seconds(cost, new, model=model) == pytest.approx(seconds(plain, new, model=model) / 2)
     assert seconds(cost, 40, model="eagle") == seconds(cost, 1, model="eagle")
