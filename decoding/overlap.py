@@ -1,14 +1,6 @@
-"""Puts together what the parts of an `Overlap` say of one request: who is right decides what stays.
+"""What each part of an `Overlap` works on, what its parts leave of a request, and what a policy learns of each.
 
-Which of a request's pending tokens each part of an `Overlap` works on.
-
-Letters: P parts.
-
-What a policy learns of each part of an `Overlap`.
-
-Letters: P parts.
-
-Letters: P parts, L levels.
+Who is right decides what stays. Letters: P parts, L levels.
 """
 
 from collections.abc import Sequence

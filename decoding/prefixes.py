@@ -1,27 +1,4 @@
-"""The radix tree of cached blocks: who refers to them, and in which order they go.
-
-Which tokens each block of a prefix cache stands for, and what it follows: exact, since token ids are the keys.
-
-A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
-keeps keys and values, the place of these.
-
-What a prefix cache did in an operation.
-
-A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
-leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
-copying and comparing its keys.
-
-**References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
-block after it. A block that nobody refers to is *evictable*.
-
-**Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
-last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
-those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
-those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
-
-How large the prefix cache of a member is.
-
-The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
+"""The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
 
 - A text is **looked up** when the member's first forward for its request comes. A hit is the leading whole blocks that
   are cached, and then the tokens that the text shares with the block in which it parts from what is cached: these are
@@ -30,9 +7,10 @@ The prefix cache of one member: what it finds of a text, what enters it, what go
 - Blocks **enter** after each forward: the full blocks of the committed text, which the forward computed. What another
   request has put there meanwhile is shared. New blocks take free ones, else evict; where neither suffices, the others
   stay the request's own, and are tried again.
-- A running request **refers** to its blocks; these are not evicted. The order of eviction is that of `PrefixTree`.
+- A running request **refers** to its blocks; these are not evicted.
 
-Letters: N tokens of a text.
+Blocks are found by exact texts, since token ids are the keys (`BlockTexts`), and lie in a radix tree that knows who
+refers to them and in which order they go (`PrefixTree`). Letter: N tokens of a text.
 """
 
 from array import array
@@ -60,7 +38,10 @@ class Branch(NamedTuple):
 
 
 class BlockTexts:
-    """Blocks by the text that they are the end of. Mutated by `add` and `remove`.
+    """Blocks by the text that they are the end of: which tokens each stands for, and what it follows.
+
+    A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
+    keeps keys and values, the place of these. Mutated by `add` and `remove`.
 
     Args:
         num_blocks: there are, >= 1.
@@ -175,6 +156,18 @@ class Match(NamedTuple):
 
 class PrefixTree:
     """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
+
+    A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
+    leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
+    copying and comparing its keys.
+
+    **References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
+    block after it. A block that nobody refers to is *evictable*.
+
+    **Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
+    last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
+    those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
+    those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
 
     `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
     told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.

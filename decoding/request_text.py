@@ -1,12 +1,5 @@
 """The text of one request: prompt, answer and pending tokens, what caches hold of it, and how it is cut back.
 
-Prompt lookup: a model-free drafter that copies what followed an earlier occurrence of the newest tokens.
-
-After Saxena 2023, "Prompt Lookup Decoding"; transformers, vLLM and SGLang ship the same idea as n-gram speculation,
-with other lengths and other occurrences (docs/pools-and-recordings.md lists their values).
-
-Pending tokens with all that is known of them, as values.
-
 Where an answer ends is defined here, once:
 
 - The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
@@ -14,8 +7,8 @@ Where an answer ends is defined here, once:
   request is done when it commits.
 - An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
 
-`place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the text only
-carries it along with the token that leads there.
+So is what prompt lookup copies of a text. `place` is the world's own handle of a context (a trie node in the simulator,
+anything in the runtime); the text only carries it along with the token that leads there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +46,9 @@ class LookupRule:
 
 def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) -> list[int]:
     """Tokens that followed an earlier occurrence of the context's longest repeated suffix.
+
+    After Saxena 2023, "Prompt Lookup Decoding"; transformers, vLLM and SGLang ship the same idea as n-gram speculation,
+    with other lengths and other occurrences (docs/pools-and-recordings.md lists their values).
 
     Args:
         context: prompt and everything decoded or pending, oldest first.

@@ -1,19 +1,8 @@
-"""Closed loops of fixed rounds, walked without a clock: the same steps as the loop, sooner.
-
-Operations of a run, one request at a time, priced and written down many at once.
-
-Operations that are equal in all but their seconds are the same row of a table.
-
-Operations of a batch and the steps in them, written down many at once.
-
-A recording of contexts replayed one request after another, under a policy that only pending tokens decide.
+"""A recording of contexts replayed without a loop, under a policy that only pending tokens decide.
 
 What `simulate` does by loop, session and policy, done in bulk: rounds are walked in the tries, and written down many at
-once. The log is the same to the bit.
-
-Several requests at a time, each a walk in its trie: the loop's order, without its sessions and views.
-
-What runs next, who shares an operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`.
+once. One request at a time is walked from its start to its end; of several, what runs next, who shares an operation and
+who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
 """
 
 from collections.abc import Iterator

@@ -27,7 +27,6 @@ from ..decoding.rules import NO_SIGNAL, Ruling, Signal, ruling, token_factor, un
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
-from ..decoding.trees import ROOT, Branches, DraftTree, Growth
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from ..policies.about import ALL_OBSERVABLES, BRANCHES
 from ..policies.chains import default_policies
@@ -35,10 +34,18 @@ from ..policies.oracles import Answer, Foreseen
 from ..runs.log import TextQuality
 from ..traces.contexts.recording import TrieRecording
 from .charges import PrefixCharges, charges_of
-from .context_tables import RequestTables, TablesByRequest, Voice
+from .context_tables import (
+    RequestTables,
+    TablesByRequest,
+    Voice,
+    drafted_tree,
+    judged_tree,
+    lacks,
+    recorded_facts,
+    recorded_quality,
+)
 from .cost.base import CostModel
-from .recorded import Placement, Replayed, UnrecordedContextError, UnrecordedTreeError, recorded_pool, recorded_rule
-from .recorded_facts import lacks, recorded_facts, recorded_quality
+from .recorded import Placement, Replayed, UnrecordedContextError, recorded_pool, recorded_rule
 
 
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -358,48 +365,6 @@ class TrieAnswers:
         if self._fallback is None:
             position = len(session.emitted) + len(session.tokens)
             raise UnrecordedContextError(session.request_id, position, what)
-
-
-def drafted_tree(tables: RequestTables, session: Session, step: DraftTree, level: int) -> Drafted:
-    """Grow a tree from the committed context.
-
-    Raises:
-        UnrecordedTreeError: it needs branches that are not recorded.
-    """
-    growth = Growth(step.shape, room=session.room, eos=session.eos)
-    branches = tables.branches[level]
-
-    def answer(node: int, width: int) -> Branches:
-        found = branches.get(session.place if node == ROOT else growth.places[node])
-        if found is None or found[0] < width:
-            depth = len(growth.path_to(node))
-            raise UnrecordedTreeError(session.request_id, len(session.emitted) + depth, "tree")
-        tokens, log_probs, places = found[1]
-        return Branches(tokens[:width], log_probs[:width], places[:width])
-
-    while growth.asks:
-        growth.take([answer(node, width) for node, width in growth.asks])
-    kept = growth.kept()
-    tokens, places = ([column[node] for node in kept] for column in (growth.tokens, growth.places))
-    return Drafted(tokens, places, 0, growth.tree(kept))
-
-
-def judged_tree(tables: RequestTables, session: Session, level: int) -> Judged:
-    """Walk down the pending tree, as long as the verifier's own token is a node of it."""
-    tree, node = session.tree, session.place
-    assert tree is not None
-    next_token, distances = tables.next_token[level], tables.tvd[level][session.drafters[0]]
-    path: list[int] = []
-    tvd: list[float] = []
-    while True:
-        if tree.beyond(path) is not None:
-            tvd.append(distances[node])
-        own_token = next_token[node]
-        child = tree.child(path, own_token, session.tokens)
-        if child is None:
-            return Judged(len(path), own_token, tables.child[level][node], tuple(tvd), path=tuple(path))
-        path.append(child)
-        node = session.places[child]
 
 
 class ReplayWorld(TrieAnswers):

@@ -1,31 +1,15 @@
-"""How hard positions of a text are, and rounds drawn from what is counted.
-
-The difficulty of positions along a text: a standard normal autoregressive walk, on a grid.
-
-From one position to the next, z' = rho z + sqrt(1 - rho^2) e; rho is its persistence.
-
-Letters: G points of the grid for z.
-
-What recorded rounds tell of each depth, by request.
-
-Letters: R requests, D depths, the last of which stands for all deeper ones, N rounds of all requests.
-
-Difficulty along a text: rounds that start near each other tend to end alike.
+"""How alike rounds near each other end: the difficulty of positions along a text.
 
 The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
-z_(p+1) = rho z_p + sqrt(1 - rho^2) e. A round started at difficulty z keeps at least k tokens where F(z) < S(k), with S
-the product-limit of `estimate` and F the distribution of difficulty at round starts, so that the lengths of rounds have
-exactly that product-limit. To tie the decisions *within* a round instead would count twice what S holds already: that
-those who got far get farther.
+z_(p+1) = rho z_p + sqrt(1 - rho^2) e; rho is its persistence. A round started at difficulty z keeps at least k tokens
+where F(z) < S(k), with S the product-limit of `hazard` and F the distribution of difficulty at round starts, so that
+the lengths of rounds have exactly that product-limit. To tie the decisions *within* a round instead would count twice
+what S holds already: that those who got far get farther.
 
-Letters: N rounds of all requests, R requests, W most tokens a round kept, G points of a grid for z.
-
-What a round says of a token that another round drafts at the same position, from another start.
-
-One number z, the difficulty of the position, decides of every round that comes to it: a round whose depth there is d
+**Rounds from another start.** z decides of every round that comes to a position: a round whose depth there is d
 agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
 the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
-Frechet 1951, Hoeffding 1940). Along the text z is a standard normal autoregressive walk.
+Frechet 1951, Hoeffding 1940).
 
 Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
 may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
@@ -41,8 +25,8 @@ Then, of a token at depth d where another round was at depth k, with f_k the den
     P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
     P(agrees | the other got there)   = P(z < t_d), all under f_k.
 
-Letters: G points of a grid for z, W depths of the longest recorded round, D depths with a rate, the last of which
-stands for all deeper ones.
+Letters: N rounds of all requests, R requests, D depths, the last of which stands for all deeper ones, W most tokens a
+round kept, G points of a grid for z.
 """
 
 from collections.abc import Callable, Iterator, Sequence

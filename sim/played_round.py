@@ -1,16 +1,9 @@
-"""One round of a policy whose pending tokens alone decide: what it asks for, played once.
+"""One round of a policy whose pending tokens alone decide: what it asks for, played once, and as an automaton.
 
-What a policy sees that says that pending tokens alone decide: those, and an error for anything else.
-
-A round as it was played: the operations of one request up to a verification by the target, in their order.
-
-Plays a round step by step, by the loop, the session and the answers that any other policy meets.
-
-A policy that only pending tokens decide, as an automaton: what is due for what is pending, and where it leads.
-
-A state is asked about once, however often a request comes to it. States also know what each member's cache holds, since
-that, too, follows from the steps alone: so what an operation is fed is known of a transition once and for all.
-Letters: L levels.
+A round is played step by step, by the loop, the session and the answers that any other policy meets; what the policy
+sees shows its pending tokens, and an error for anything else. As an automaton the policy is asked about a state once,
+however often a request comes to it. States also know what each member's cache holds, since that, too, follows from the
+steps alone: so what an operation is fed is known of a transition once and for all. Letters: L levels.
 """
 
 from collections.abc import Sequence

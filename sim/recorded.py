@@ -1,12 +1,7 @@
-"""On which device each member runs, and what that makes of members that work at the same time.
+"""What a recording answers whichever its form: its pool, its answers row by row, and where they end.
 
-Letters: P parts of an `Overlap`.
-
-What a recording answers, row by row, whichever its form; what rows cost together is another matter.
-
-The pool a recording was made from, as policies see it.
-
-What a replay without a fallback raises where the recording ends.
+And on which device each member runs, which makes the seconds of members that work at the same time. Letters: P parts of
+an `Overlap`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,26 +1,16 @@
-"""What an imported recording says of one drafter's tokens in one request.
-
-One request of an imported recording while it is replayed: its text, and what is known of each drafter's tokens.
-
-The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
-compared with others of the same position.
-
-What a recorded drafter drafts: looked up in its rounds, and drawn where no round says it.
-
-Tokens are the target's or refused ones; see `world`. Letters: a round starts at an output position, and a token
-of it stands at a depth, 0 for the first.
-
-What answers from an imported recording: rounds are looked up, and what no round says is drawn.
+"""What answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
 A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted (`drafts`); after a token that is not the
-target's nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+drawn from the fitted hazard and counted as modelled, when it is drafted; after a token that is not the target's nothing
+is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
 
 A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
 drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
 log says so, counts as modelled.
 
-`place` is 1 after a token of the target's text and 0 after any other.
+The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
+compared with others of the same position. `place` is 1 after a token of the target's text and 0 after any other. A
+round starts at an output position, and a token of it stands at a depth, 0 for the first.
 """
 
 from abc import ABC, abstractmethod

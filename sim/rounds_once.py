@@ -1,19 +1,11 @@
-"""Rounds of policies that pending tokens alone decide, each played once per recording.
-
-Rounds of one recorded request, played by the session and the answers that any other policy meets.
-
-Walks rounds in a request's trie: no session and no policy is asked where all that comes up is recorded.
-
-What the trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any
-replay.
-
-Rounds of one recorded request, walked in its trie.
-
-Rounds of recorded requests under a policy that only pending tokens decide, each played once.
+"""Rounds of recorded requests under a policy that only pending tokens decide, each played once per recording.
 
 A round then follows from the recorded request, the position in its answer where it begins, and the room; decisions that
 are modelled are drawn for the recorded request too, so they are the same for all who replay it. And it follows from the
 room only where the room cuts something: a round that had room for all that was wanted serves all that have as much.
+
+Rounds are walked in the request's trie: no session and no policy is asked where all that comes up is recorded. What the
+trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
 """
 
 from collections import OrderedDict

@@ -1,10 +1,6 @@
-"""One run in a closed loop: its scenario, its devices, and what oracles know beforehand.
+"""One simulated run: a policy over a recording, on one device, with B requests at a time.
 
-The SimPy process of one device, which runs the loop's operations in turn, and the pause of the garbage collector.
-
-What a recording grants an oracle: its future, by trying rounds in a replay of its own.
-
-One simulated run: a policy over a recording, on one device, with B requests at a time.
+The device runs the loop's operations in turn; an oracle is shown the recording's future first.
 """
 
 import gc
