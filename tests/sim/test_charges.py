@@ -1,26 +1,49 @@
-"""What operations cost, to the last token, on recordings small enough to do it in the head."""
+"""What operations cost, to the last token and second, on recordings small enough to do it in the head."""
+
+from dataclasses import replace
+from math import inf
+from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.results import DRAFT, VERIFY
-from paceline.policies import ConfidenceBelow, Draft, Verify
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.results import DRAFT, VERIFY, Drafted
+from paceline.decoding.seen import Start
+from paceline.decoding.session import Session
+from paceline.policies import ConfidenceBelow, Draft, Verify, make_policy
+from paceline.sim.charges import OperationCharges, RoundCharges
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostRangeError, DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
+from paceline.sim.cost.measured import ProfiledCost, TimedCost
+from paceline.sim.cost.what_if import scaled
 from paceline.sim.recorded import recorded_pool
+from paceline.sim.rounds import RoundsTables
+from paceline.sim.rounds_answers import RequestRounds
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.importers import read_recording
+from paceline.traces.meta import DraftBlock
+from paceline.traces.profile import BatchShape, BesideForwards
 
+from ..data_folder import data_files
+from ..profiles.profiles import made_profile
 from ..strategies import synthetic_traces
+from .rounds.small_rounds import one_request, recording_of, rounds_of
 from .tries.small_traces import (
     THREE,
     Anything,
     Script,
     easy_cost,
+    replay,
+    replay_bare,
     request_of,
     table,
     trace_of,
     with_ngram,
-)
-from .tries.small_traces import (
-    replay_bare as replay,
 )
 
 OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
@@ -57,7 +80,7 @@ def three_models():
 
 def test_every_token_that_is_fed():
     trace = three_models()
-    log, outputs = replay(trace, Script(recorded_pool(trace), STEPS), strict=True)
+    log, outputs = replay_bare(trace, Script(recorded_pool(trace), STEPS), strict=True)
     assert outputs == {"r0": [10, 11, 12, 13, 14, 15, 16, 17]}
     assert table(log, "ops", *OP) == [
         (DRAFT, 0, 1, 3, 3 + 2),
@@ -82,7 +105,7 @@ def test_every_token_that_is_fed():
 def test_every_second():
     """Durations by hand: base of the level + new / 16 + held / 1024, once per forward."""
     trace = three_models()
-    log, _ = replay(trace, Script(recorded_pool(trace), STEPS), decide_s=1 / 8)
+    log, _ = replay_bare(trace, Script(recorded_pool(trace), STEPS), decide_s=1 / 8)
     durations = [
         (1 + 3 / 16 + 0) + 2 * (1 + 1 / 16 + 3 / 1024),
         2 + 6 / 16,
@@ -104,7 +127,7 @@ def test_a_lookup_costs_seconds_and_no_forward():
     views = {(): (1, 2), (2,): (1, 3), (2, 3): (1, 9), (2, 3, 9): (1, 1)}
     trace = trace_of(request_of(views, prompt=(1, 2, 3, 1), budget=3), ngram=True)
     pool = recorded_pool(trace)
-    log, outputs = replay(trace, Script(pool, [Draft("ngram", 2), Verify("target")]), strict=True)
+    log, outputs = replay_bare(trace, Script(pool, [Draft("ngram", 2), Verify("target")]), strict=True)
     assert outputs == {"r0": [2, 3, 9]}
     assert table(log, "ops", *OP, "duration_s") == [
         (DRAFT, 0, 1, 0, 0, 1 / 64),
@@ -126,7 +149,7 @@ def test_rows_that_end_earlier():
         ends_after(2, "r0", (1, 2, 3)), ends_after(4, "r1", (1, 2, 3, 4, 5)), ends_after(2, "r2", (1,)), eos=EOS
     )
     pool, cost = recorded_pool(trace), easy_cost(trace)
-    log, _ = replay(trace, Script(pool, [Draft("draft", 6), Verify("target")]), cost=cost, batch=3)
+    log, _ = replay_bare(trace, Script(pool, [Draft("draft", 6), Verify("target")]), cost=cost, batch=3)
     assert log.steps["drafted"][:3].tolist() == [2, 4, 2]
     assert cost.asked[:4] == [
         ("draft", 3, 9, 0),  # 3 + 5 + 1 tokens of prompts
@@ -144,7 +167,7 @@ def test_a_row_that_stops_at_its_own_rule():
     views = {tuple(20 + i for i in range(n)): (20 + n, 10) for n in range(6)}
     trace = trace_of(request_of(views), request_of(views, request_id="r1"))
     steps = {"r0": [Draft("draft", 5, ConfidenceBelow(0.7))], "r1": [Draft("draft", 3)]}
-    log, _ = replay(trace, Script(recorded_pool(trace), steps), batch=2)
+    log, _ = replay_bare(trace, Script(recorded_pool(trace), steps), batch=2)
     assert log.steps["drafted"][:2].tolist() == [1, 3]  # a probability of exp(-0.5) is below 0.7
     assert table(log, "ops", *OP)[0] == (DRAFT, 0, 2, 3, 6 + 2)
 
@@ -153,7 +176,7 @@ def test_a_row_that_stops_at_its_own_rule():
 def test_ragged_drafts_feed_every_token_once(lengths):
     trace = trace_of(*(ends_after(length, f"r{row}", (1, 2)) for row, length in enumerate(lengths)), eos=EOS)
     cost = easy_cost(trace)
-    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", 8)]), cost=cost, batch=len(lengths))
+    log, _ = replay_bare(trace, Script(recorded_pool(trace), [Draft("draft", 8)]), cost=cost, batch=len(lengths))
     assert log.steps["drafted"][: len(lengths)].tolist() == lengths
     fed = 2 * len(lengths) + sum(lengths) - len(lengths)
     assert table(log, "ops", *OP)[0] == (DRAFT, 0, len(lengths), max(lengths), fed)
@@ -165,7 +188,7 @@ def test_ragged_drafts_feed_every_token_once(lengths):
 def test_the_middle_of_a_draft_stands_for_it(length):
     """The tokens held grow by one a forward; their mean is charged, rounded down to a whole token."""
     trace = trace_of(ends_after(length, "r0", (1, 2, 3)), eos=EOS)
-    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", length)]))
+    log, _ = replay_bare(trace, Script(recorded_pool(trace), [Draft("draft", length)]))
     exact = 1 + 3 / 16 + sum(1 + 1 / 16 + held / 1024 for held in range(3, 3 + length - 1))
     assert exact - (length - 1) * 0.5 / 1024 <= log.ops["duration_s"][0] <= exact
 
@@ -174,7 +197,7 @@ def test_a_verifier_reads_again_what_it_judges():
     """The middle model wrote after the small one's token, so its cache holds that token but no verdict on it."""
     trace = three_models()
     steps = [Draft("draft", 1), Draft("mid", 1), Verify("mid")]
-    log, _ = replay(trace, Script(recorded_pool(trace), steps), strict=True)
+    log, _ = replay_bare(trace, Script(recorded_pool(trace), steps), strict=True)
     assert log.ops["new_tokens"][:3].tolist() == [3, 4, 3]
     assert log.steps["judged"][2] == 2
 
@@ -207,7 +230,7 @@ class Bookkeeper:
 def test_whoever_sat_out_catches_up(trace, seed, ngram):
     trace = with_ngram(trace) if ngram else trace
     pool = recorded_pool(trace)
-    log, _ = replay(trace, Anything(pool, seed))
+    log, _ = replay_bare(trace, Anything(pool, seed))
     books = {index: Bookkeeper(len(pool.names), n) for index, n in enumerate(log.requests["prompt_tokens"].tolist())}
     names = ("op", "request", "kind", "level", "drafted", "judged", "accepted", "own")
     for op, request, kind, level, drafted, judged, accepted, own in table(log, "steps", *names):
@@ -227,7 +250,7 @@ def test_whoever_sat_out_catches_up(trace, seed, ngram):
 def test_seconds_are_conserved(trace, seed, batch, decide_s):
     """One device: operations follow one another, and they and the decisions are all the time there is."""
     policy = Anything(recorded_pool(trace), seed)
-    log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
+    log, _ = replay_bare(trace, policy, batch=batch, decide_s=decide_s)
     start, duration = log.ops["start_s"], log.ops["duration_s"]
     ends = start + duration
     assert start[0] == decide_s * min(batch, len(trace.requests))
@@ -236,3 +259,442 @@ def test_seconds_are_conserved(trace, seed, batch, decide_s):
     assert makespan == ends[-1] == log.steps["end_s"][-1]
     assert makespan == pytest.approx(duration.sum() + decide_s * len(log.steps["op"]))
     assert (duration > 0).all()
+
+
+SMALL, LARGE = range(2)
+
+
+class Seen(ProfiledCost):
+    """Notes the shapes that are charged."""
+
+    def __init__(self, profile):
+        super().__init__(profile, "seen", ["draft", "target"])
+        self.shapes, self.away = [], []
+
+    def batch_s(self, model, shape, *, first):
+        self.shapes.append(shape)
+        return super().batch_s(model, shape, first=first)
+
+    def reloads_s(self, model, new_tokens, away):
+        self.away.append((model, list(away)))
+        return super().reloads_s(model, new_tokens, away)
+
+
+def charges_of(cost, now_s=lambda: 0.0):
+    return OperationCharges(cost, SimpleNamespace(names=("draft", "target"), feature_level=None), now_s)
+
+
+def request(name, *, new=1, held=10, pending=0):
+    return SimpleNamespace(
+        request_id=name,
+        feed=lambda level, verify: (new, held),
+        tokens=[0] * pending,
+        first_unjudged=lambda level: 0,
+    )
+
+
+def drafted(count):
+    return SimpleNamespace(tokens=[0] * count)
+
+
+def test_a_draft_is_a_forward_for_each_token_while_any_row_writes():
+    cost = Seen(made_profile())
+    rows = [(request("a", new=3, held=10), None), (request("b", held=20), None), (request("c"), None)]
+    forwards, seconds = charges_of(cost).draft(SMALL, rows, [drafted(3), drafted(1), drafted(2)])
+    assert cost.shapes == [
+        BatchShape(3, 5, 3, 21),
+        BatchShape(2, 2, 1, 14, apart=True),  # b stopped, and its row stands between
+        BatchShape(1, 1, 1, 15),
+    ]
+    beside_s = made_profile().meta.members[0].drafting.seconds(3, 3, 6)
+    assert seconds == pytest.approx(beside_s + sum(each_s for *_, each_s in forwards))
+
+
+def test_a_draft_of_nothing_has_no_forward():
+    forwards, seconds = charges_of(Seen(made_profile())).draft(SMALL, [(request("a"), None)], [drafted(0)])
+    assert forwards == []
+    assert seconds == pytest.approx(made_profile().meta.members[0].drafting.seconds(0, 1, 0))
+
+
+def test_a_new_request_takes_the_first_free_row():
+    cost = Seen(made_profile())
+    charges = charges_of(cost)
+    charges.verify(LARGE, [(request(name), None) for name in "abc"])
+    charges.close("a")
+    charges.verify(LARGE, [(request("b"), None), (request("c"), None)])
+    charges.verify(LARGE, [(request("b"), None), (request("d"), None)])
+    charges.verify(LARGE, [(request("d"), None), (request("c"), None)])
+    assert [shape.apart for shape in cost.shapes] == [False, False, False, True]
+
+
+def test_weights_are_away_since_the_member_ran_last():
+    """By the run's clock, on which everything passes that takes time between two forwards."""
+    cost, clock = Seen(made_profile()), SimpleNamespace(now_s=3.0)
+    charges = charges_of(cost, lambda: clock.now_s)
+    (forward,), first_s = charges.verify(LARGE, [(request("a", pending=2), None)])
+    clock.now_s += first_s + 0.25  # of which 0.25 s are not an operation's: the policy's, or a pause
+    _, drafts_s = charges.draft(SMALL, [(request("a"), None)], [drafted(2)])
+    clock.now_s += drafts_s
+    charges.verify(LARGE, [(request("a"), None)])
+    (_, never), (_, never_either), (name, since) = cost.away
+    assert never == never_either == [(1.0, float("inf"))]
+    assert name == "target"
+    beside_s = made_profile().meta.members[-1].verifying.seconds(1, 1, 3)
+    assert first_s == pytest.approx(forward[3] + beside_s)
+    assert since == [(1.0, pytest.approx(beside_s + 0.25 + drafts_s))]
+    assert charges.lookup_s(1) == BesideForwards(per_op_s=1e-5).seconds(0, 1, 0)
+
+
+@pytest.mark.parametrize("chain", ["draft:4/target", "plain", "adaptive"])
+@pytest.mark.parametrize("decide_s", [0.0, 0.125])
+def test_all_that_takes_time_in_a_run_keeps_weights_away(chain, decide_s):
+    """Between forwards of the target lies what the log says was between them, drafts and decisions among it."""
+    trace = make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
+    cost, tables = Seen(made_profile()), TrieTables(trace)
+    log = simulate(Scenario(tables=tables, cost=cost, decide_s=decide_s), make_policy(chain, tables.pool), chain)
+    beside_s = made_profile().meta.members[-1].verifying
+    ops = [dict(zip(log.ops, row, strict=True)) for row in zip(*log.ops.values(), strict=True)]
+    verifies = [op for op in ops if op["kind"] == VERIFY]
+    judged = np.bincount(log.steps["op"], log.steps["judged"] + 1, minlength=len(ops))[log.ops["kind"] == VERIFY]
+    seen = [away_s for name, ((_, away_s),) in cost.away if name == "target"]
+    for place in range(1, len(verifies)):
+        before, op = verifies[place - 1], verifies[place]
+        forwards_end_s = before["start_s"] + before["duration_s"] - beside_s.seconds(1, 1, int(judged[place - 1]))
+        assert seen[place] == pytest.approx(op["start_s"] - forwards_end_s)
+    assert len(seen) == len(verifies) > 4
+    assert median(seen[1:]) > decide_s  # only a prefill is not decided upon
+
+
+def test_outside_a_run_nothing_keeps_weights_away_but_what_is_charged():
+    """As where an oracle tries rounds: on a clock on which nothing else passes, a run finds weights as long away."""
+    clock = SimpleNamespace(now_s=0.0)
+    tried, run = Seen(made_profile()), Seen(made_profile())
+    for cost, now_s in ((tried, None), (run, lambda: clock.now_s)):
+        charges = charges_of(cost, now_s)
+        for _ in range(3):
+            clock.now_s += charges.draft(SMALL, [(request("a"), None)], [drafted(2)])[1]
+            clock.now_s += charges.lookup_s(1)
+            clock.now_s += charges.verify(LARGE, [(request("a", pending=2), None)])[1]
+    assert [name for name, _ in tried.away] == [name for name, _ in run.away] == ["draft", "target"] * 3
+    seconds, expected = ([away_s for _, ((_, away_s),) in cost.away] for cost in (tried, run))
+    assert seconds == pytest.approx(expected)
+    assert 0 < min(seconds) < max(seconds[2:]) < 1
+
+
+def test_an_oracle_of_operations_is_as_good_as_any_of_its_chains():
+    trace = make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
+    tables = TrieTables(trace)
+
+    def total_s(name):
+        scenario = Scenario(tables=tables, cost=Seen(made_profile()), decide_s=0.0)
+        return float(simulate(scenario, make_policy(name, tables.pool), name).requests["finished_at_s"].max())
+
+    assert total_s("oracle-window") <= min(map(total_s, ("plain", "draft:1/target", "draft:4/target"))) * (1 + 1e-9)
+
+
+PLAIN_S, ROUND_S, WINDOW = 0.020, 0.008, 6
+DRAFTS = ("kind", "entered_blocks", "new_tokens", "duration_s")
+KEPT = (6, 1, 6, 4, 0, 6, 2, 6, 5, 3) * 4
+
+
+def measured():
+    """A block drafter: 8 ms a round whatever it drafts, 20 ms a step of the target, alone or verifying."""
+    starts = [sum(KEPT[:index]) + index for index in range(len(KEPT))]
+    rows = [(start, kept, WINDOW) for start, kept in zip(starts, KEPT, strict=True)]
+    rounds = rounds_of(*rows, seconds=[(ROUND_S, PLAIN_S)] * len(rows))
+    tokens = sum(KEPT) + len(KEPT)
+    request = one_request({"": tokens, "block": tokens}, {"block": rounds}, wall_s={"": tokens * PLAIN_S})
+    return recording_of(request, drafters=(("block", False, WINDOW),))
+
+
+def speed_up(recording, cost, policy):
+    tables = RoundsTables(recording)
+    plain, drafted = (
+        sum(
+            seconds
+            for (seconds,) in table(simulate(scenario, make_policy(name, tables.pool), name), "ops", "duration_s")
+        )
+        for name, scenario in ((name, Scenario(tables=tables, cost=cost)) for name in ("plain", policy))
+    )
+    return plain / drafted
+
+
+def entered(**draft):
+    """The measurement in a cost file, with the drafter's figures as given."""
+    terms = DraftTerms(draft.get("per_round_s", 0.0), draft.get("per_token_s"))
+    figures = (
+        CostLine(intercept_s=draft["per_forward_s"])
+        if "per_forward_s" in draft
+        else DrafterFigures(terms=terms, forwards=None)
+    )
+    return FileCost("mine.json", {"block": figures, "target": CostLine(intercept_s=PLAIN_S)})
+
+
+def test_a_measured_gain_comes_out_as_measured():
+    recording = measured()
+    truth = speed_up(recording, TimedCost(recording), f"block:{WINDOW}/target")
+    by_round = speed_up(recording, entered(per_round_s=ROUND_S, per_token_s=0.0), f"block:{WINDOW}/target")
+    by_forward = speed_up(recording, entered(per_forward_s=ROUND_S), f"block:{WINDOW}/target")
+    assert by_round == pytest.approx(truth, rel=0.01)
+    assert by_forward < truth * 2 / 3
+
+
+TRUNK = {(): (10, 10, 10), (10,): (11, 11, 11), (10, 11): (12, 12, 12), (10, 11, 12): (1, 1, 1)}
+
+
+def batched(figures, windows):
+    """Durations and forwards of one batched draft, a window for each row."""
+    trace = trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(len(windows))), models=THREE)
+    line = CostLine(intercept_s=0.25)
+    cost = FileCost("f", {"draft": figures, "mid": line, "target": line})
+    asked = iter(windows)
+
+    class Each:
+        def decide(self, seen):
+            if seen.num_pending or seen.num_emitted:
+                return Verify("target")
+            return Draft("draft", next(asked))
+
+        def learn(self, outcome):
+            pass
+
+    recorded_pool(trace)
+    log, _ = replay(trace, Each(), cost=cost, batch=len(windows), start=Start.draft)
+    return table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0]
+
+
+def test_a_batch_drafts_side_by_side():
+    """Once for all rows, and by the longest of them."""
+    figures = DrafterFigures(terms=DraftTerms(8.0, 1.0), forwards=None)
+    assert batched(figures, (3, 1)) == (2, 1, 4, 8.0 + 3 * 1.0)
+
+
+def test_seconds_by_the_round_come_on_top_of_forwards():
+    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
+    rows, forwards, _, seconds = batched(figures, (3, 1))
+    assert (rows, forwards) == (2, 3)
+    assert seconds == 8.0 + 3 * 0.5
+
+
+class BlockCost(FileCost):
+    """A second for each new token of a forward, and the drafter writes 4 tokens in one."""
+
+    def __init__(self, block=4, fed="text"):
+        line = CostLine(intercept_s=0.25, per_new_token_s=1.0, per_kv_token_s=0.125)
+        super().__init__("f", dict.fromkeys(("draft", "mid", "target"), line))
+        self._block = DraftBlock(tokens=block, fed=fed)
+
+    def draft_terms(self, model):
+        return DraftTerms(0.0, None, self._block) if model == "draft" else None
+
+
+def drafts_of(cost, policy="draft:3/target", *, requests=1, **options):
+    tables = TrieTables(trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(requests)), models=THREE))
+    scenario = Scenario(tables=tables, cost=cost, **options)
+    ops = table(simulate(scenario, make_policy(policy, tables.pool), "p"), "ops", "kind", "num_rows", "num_forwards",
+                "new_tokens", "duration_s")  # fmt: skip
+    return [op[1:] for op in ops if op[0] == 0]
+
+
+def test_a_whole_draft_is_one_forward_over_all_that_it_drafts():
+    """A first draft of three tokens, after a prompt of three."""
+    for fed, new, held in (
+        ("text", 5, 0),  # the prompt, and two masks after it
+        ("block", 4, 2),  # its last token, and three masks: of the others the target's states are held
+        ("last", 1, 2),  # the target's state of the last
+    ):
+        rows, forwards, new_tokens, seconds = drafts_of(BlockCost(fed=fed), start=Start.draft)[0]
+        assert (rows, forwards, new_tokens) == (1, 1, new)
+        assert seconds == 0.25 + new * 1.0 + held * 0.125
+
+
+def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cache():
+    rows, forwards, new_tokens, seconds = drafts_of(BlockCost(), requests=3, batch=3, start=Start.draft)[0]
+    assert (rows, forwards, new_tokens) == (3, 1, 15)
+    assert seconds == 0.25 + 15 * 1.0
+    cache = PrefixCacheSize(num_blocks=64, block_tokens=1)
+    kept = drafts_of(BlockCost(), requests=3, prefixes=cache)
+    alone = drafts_of(BlockCost(), requests=3)
+    assert [op[:2] for op in kept] == [op[:2] for op in alone]
+    assert sum(op[2] for op in kept) <= sum(op[2] for op in alone)
+    assert all(seconds >= 0.25 + new for _, _, new, seconds in kept)
+
+
+@pytest.mark.parametrize("options", [{}, {"prefixes": PrefixCacheSize(num_blocks=64, block_tokens=1)}])
+def test_a_draft_longer_than_a_forward_drafts_is_refused(options):
+    with pytest.raises(
+        CostRangeError, match="draft drafts 2 tokens in one forward, asked for 3; use a window of 2"
+    ) as told:
+        drafts_of(BlockCost(2), **options)
+    assert "\n" not in str(told.value)
+
+
+def test_a_whole_draft_is_scaled_and_stays_whole():
+    terms = scaled(BlockCost(), {"draft": 2.0}, target="target").draft_terms("draft")
+    assert terms == (0.0, None, DraftBlock(tokens=4))
+
+
+def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
+    """The drafter is fed as much as where its forwards are all that it costs."""
+    line, cache = CostLine(intercept_s=0.5), PrefixCacheSize(num_blocks=64, block_tokens=1)
+    tables = TrieTables(trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(3)), models=THREE))
+    found = []
+    for draft in (line, DrafterFigures(terms=DraftTerms(8.0, None), forwards=line)):
+        cost = FileCost("f", {"draft": draft, "mid": line, "target": line})
+        scenario = Scenario(tables=tables, cost=cost, prefixes=cache)
+        ops = table(simulate(scenario, make_policy("draft:2/target", tables.pool), "p"), "ops", *DRAFTS)
+        found.append([op for op in ops if op[0] == 0])
+    forwards, rounds = found
+    assert sum(entered for _, entered, *_ in forwards) > 0
+    assert [op[:3] for op in rounds] == [op[:3] for op in forwards]
+    assert [seconds - 8.0 for *_, seconds in rounds] == [seconds for *_, seconds in forwards]
+
+
+class Lookout:
+    """Drafts of several lengths, and the seconds it was told of each."""
+
+    def __init__(self, pool):
+        self._windows = iter([1, 4, 2, 4, 3])
+        self.told = {}
+
+    def decide(self, seen):
+        return Verify("target") if seen.num_pending else Draft("block", next(self._windows, 1))
+
+    def learn(self, outcome):
+        if isinstance(outcome.step, Draft):
+            self.told[outcome.num_drafted] = outcome.duration_s
+
+
+def test_policies_are_told_what_a_round_takes_with_its_forwards():
+    tables = RoundsTables(measured())
+    policy = Lookout(tables.pool)
+    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
+    cost = FileCost("f", {"block": figures, "target": CostLine(intercept_s=1.0)})
+    simulate(Scenario(tables=tables, cost=cost), policy, "p")
+    assert policy.told == {tokens: 8.0 + 0.5 * tokens for tokens in (1, 2, 3, 4)}
+
+
+SECONDS = ((0.25, 1.0), (0.5, 2.0), (0.75, 4.0))
+
+
+def timed(**rest):
+    """Three rounds of 3 drafted tokens, the first and second with a refusal."""
+    rounds = rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=SECONDS)
+    request = one_request({"": 9, "feature": 9}, {"feature": rounds}, **rest)
+    return recording_of(request, drafters=(("feature", True, 3),))
+
+
+def durations(recording, policy, **scenario):
+    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording), **scenario)
+    return table(simulate(scenario, policy, "p"), "ops", "kind", "new_tokens", "duration_s")
+
+
+def test_recorded_rounds_cost_their_own_seconds():
+    recording = timed(prefill_s={"feature": 8.0})
+    ops = durations(recording, make_policy("feature:3/target", RoundsTables(recording).pool))
+    assert [seconds for *_, seconds in ops] == [8.25, 1.0, 0.5, 2.0, 0.75, 4.0]
+    assert [new_tokens for kind, new_tokens, _ in ops if kind] == [4, 4, 4]
+
+
+def test_other_rounds_cost_the_means():
+    recording = timed()
+    steps = [Draft("feature", 3), Draft("feature", 1), Verify("target"), Draft("feature", 3), Verify("target")]
+    pool = RoundsTables(recording).pool
+    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording, extrapolate=True))
+    ops = table(simulate(scenario, Script(pool, steps), "p"), "ops", "duration_s")
+    # A second draft of one token: the mean of nine; then the verification is not the round's own.
+    assert [seconds for (seconds,) in ops[:2]] == pytest.approx([0.25, 1.5 / 9])
+    assert ops[2][0] == pytest.approx(7 / 3)
+    assert [seconds for (seconds,) in ops[3:5]] == [0.5, 2.0]
+
+
+def test_means_are_taken_as_a_request_compares_to_them():
+    """One request takes three times as long as the other, round by round; so do its rounds that nobody recorded."""
+    quick, slow = (
+        one_request(
+            {"": 9, "feature": 9},
+            {"feature": rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=tuple((f * d, f * v) for d, v in SECONDS))},
+            request_id=name,
+        )
+        for name, f in (("quick", 1.0), ("slow", 3.0))
+    )
+    recording = recording_of(quick, slow, drafters=(("feature", True, 3),))
+    cost = TimedCost(recording, extrapolate=True)
+    assert cost.round_scale("quick", "feature") == pytest.approx((0.5, 0.5, inf))
+    assert cost.round_scale("slow", "feature") == pytest.approx((1.5, 1.5, inf))
+    scenario = Scenario(tables=RoundsTables(recording), cost=cost)
+    ops = table(simulate(scenario, make_policy("feature:2/target", scenario.tables.pool), "p"), "ops", "duration_s")
+    # Two drafted tokens at the mean of (1.5 + 4.5) / 18 seconds, in the request that takes half of it.
+    assert ops[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
+
+
+def test_steps_of_the_target_alone():
+    recording = timed(wall_s={"": 13.5, "feature": 9.0}, prefill_s={"": 4.5})
+    ops = durations(recording, make_policy("plain", RoundsTables(recording).pool))
+    assert [seconds for *_, seconds in ops] == [5.5] + [1.0] * 8
+
+
+def test_what_was_measured_one_at_a_time_is_not_batched():
+    recording = timed()
+    two = recording_of(
+        recording.requests[0],
+        one_request({"": 4}, {}, request_id="r1"),
+        drafters=(("feature", True, 3),),
+    )
+    with pytest.raises(CostRangeError, match="one request at a time, asked for 2"):
+        durations(two, make_policy("feature:3/target", RoundsTables(two).pool), batch=2)
+
+
+def test_a_round_that_is_cut_by_the_end_of_the_answer_costs_what_was_asked_for():
+    """Engines do not know where an answer ends: their last rounds are as wide as all others."""
+    recording = timed()
+    cost = TimedCost(recording)
+    pool = RoundsTables(recording).pool
+    state = RequestRounds(recording.requests[0], recording.meta)
+    charges = RoundCharges(cost, pool, recording.meta, {"r0": state})
+    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
+    session.emitted = [1] * 7  # where no round was recorded, two tokens before the end
+    session.cached = [9] * len(pool.members)
+    step, level = Draft("feature", 3), pool.level("feature")
+    assert session.room == 2
+    item, drafted = (session, step), Drafted([1, 1], [1, 1])
+    assert charges.draft(level, [item], [drafted])[1] == pytest.approx(3 * 1.5 / 9)
+    session.drafted(step, level, drafted, duration_s=0.0, num_rows=1)
+    assert charges.verify(pool.level("target"), [(session, None)])[1] == pytest.approx(seconds_of_width(cost, 4))
+    with pytest.raises(CostRangeError):
+        seconds_of_width(cost, 3)
+
+
+def seconds_of_width(cost, width):
+    return cost.forward_s("target", num_rows=1, new_tokens=width, context_tokens=0)
+
+
+def test_a_draft_in_which_nothing_was_found_costs_what_was_recorded():
+    recording = timed()
+    pool = RoundsTables(recording).pool
+    state = RequestRounds(recording.requests[0], recording.meta)
+    charges = RoundCharges(TimedCost(recording), pool, recording.meta, {"r0": state})
+    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
+    level = pool.level("feature")
+    assert charges.draft(level, [(session, Draft("feature", 3))], [Drafted([], [])]) == ([(1, 0, 1, 0.25)], 0.25)
+    assert charges.verify(pool.level("target"), [(session, None)])[1] == 1.0
+
+
+@pytest.mark.parametrize("drafter", ["eagle", "hsd"])
+def test_what_was_recorded_can_be_replayed_whatever_is_drawn(drafter):
+    files = data_files("hsd_eagle3_h100", "h100*.gz")
+    if not files:
+        pytest.skip("no hsd_eagle3_h100: set PACELINE_DATA")
+    recording = read_recording("eagle-timed", files)
+    recording = replace(recording, requests=tuple(each for each in recording.requests if drafter in each.rounds))
+    tables, cost = RoundsTables(recording), TimedCost(recording)
+    measured = sum(
+        sum(map(sum, (cost.round_s(each.request_id, start, drafter) for start in each.rounds[drafter].start.tolist())))
+        + cost.prefill_s(each.request_id, drafter)
+        for each in recording.requests
+    )
+    for seed in range(6):
+        scenario = Scenario(tables=tables, cost=cost, seed=seed)
+        log = simulate(scenario, make_policy(f"{drafter}:6/target", tables.pool), drafter)
+        total = sum(seconds for (seconds,) in table(log, "ops", "duration_s"))
+        assert total == pytest.approx(measured, rel=2e-3)

@@ -1,14 +1,12 @@
+"""Which cost a name is, and what it is refused with."""
+
 import pytest
-from paceline.sim.cost.files import TableCost
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces import CostTable
 
 from .shapes import META, RECORDING, recording_that_says, seconds
 from .timed_recordings import recording_of, request_of, shapes
-
-TABLE = CostTable(new_tokens=(1, 2, 8, 16), seconds=(1.0, 1.5, 3.0, 2.0))
 
 
 def test_a_cost_by_name():
@@ -21,12 +19,6 @@ def test_a_cost_by_name():
         assert isinstance(cost, RooflineCost)
         assert cost.name == name
         assert 0 < seconds(cost, 1, model="draft") < seconds(cost, 1, model="target") < (1.0 if slow else 0.01)
-
-
-def test_a_measured_table_goes_before_the_sheet():
-    measured = recording_that_says(costs={"h100": dict.fromkeys(META.model_names, TABLE)})
-    assert seconds(make_cost("h100", measured), 5, model="draft") == 2.25
-    assert isinstance(make_cost("a100", measured), RooflineCost)
 
 
 def test_options_reach_the_cost():
@@ -87,7 +79,3 @@ def test_costs_of_an_imported_recording(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text('{"eagle": {"intercept_s": 1}, "target": {"intercept_s": 3}}')
     assert seconds(make_cost(str(file), timed), 9, model="target") == 3.0
-
-
-def test_a_recorded_table_is_a_table():
-    assert isinstance(make_cost("cpu", RECORDING), TableCost)

@@ -1,22 +1,23 @@
+"""Seconds of a roofline by hand: dense models, mixtures of experts, quantised weights, and the sheet of devices."""
+
 from dataclasses import replace
+from itertools import combinations, product
+from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import LOOKUP_S
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces import ModelInfo
 from paceline.traces.errors import Experts
-from paceline.traces.meta import DraftBlock, Quantised
+from paceline.traces.meta import WIDTHS, DraftBlock, ModelInfo, Quantised
+from paceline.traces.shapes import presets
 from paceline.traces.shapes_given import given_shapes
+from pydantic import ValidationError
 
 from .shapes import DEVICE, MODEL, seconds
 
 LAUNCH = 3 * 2e-6
-PUBLISHED = [device for device in device_sheet().values() if device.name != "cpu-roofline"]
-MODEL_7B = ModelInfo(
-    name="target", parameters=7 * 10**9, layers=32, hidden_size=4096, kv_bytes_per_token=524_288, dtype="float16"
-)
 
 
 def test_roofline_by_hand():
@@ -38,39 +39,6 @@ def test_tensor_parallel_by_hand():
     busy = (4e6 + 400 * 11) / 1e11 / 4
     reduced = 2 * (2 * 3 / 4 * 100 * 4 / 1e10 + 3e-6)  # twice a layer: 3/4 of the bytes out, and as many back
     assert seconds(cost, 1, held=10) == pytest.approx(busy + 3 * (2e-6 + reduced))
-
-
-@given(
-    device=st.sampled_from(PUBLISHED),
-    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
-    new=st.integers(1, 4096),
-    held=st.integers(0, 10**6),
-    rows=st.integers(1, 64),
-    more=st.integers(1, 1000),
-    split=st.sampled_from([1, 2, 8]),
-)
-def test_roofline_is_monotone(device, dtype, new, held, rows, more, split):
-    dtype = dtype if dtype in device.flops_per_s else "bfloat16"
-    small = ModelInfo(name="m", parameters=10**9, layers=24, hidden_size=2048, kv_bytes_per_token=10**5, dtype=dtype)
-    large = small.model_copy(update={"parameters": 2 * 10**9})
-    cost = RooflineCost(device, (small,), tensor_parallel=split)
-    base = seconds(cost, new, rows=rows, held=held)
-    assert base >= 24 * device.layer_launch_s
-    assert base <= seconds(cost, new + more, rows=rows, held=held)
-    assert base < seconds(cost, new, rows=rows, held=held + more) or base == pytest.approx(
-        seconds(cost, new, rows=rows, held=held + more), rel=1e-3
-    )
-    assert base <= seconds(RooflineCost(device, (large,), tensor_parallel=split), new, rows=rows, held=held)
-
-
-@given(split=st.integers(2, 16), new=st.integers(1, 512), held=st.integers(0, 10**5))
-def test_splitting_never_does_better_than_evenly(split, new, held):
-    device = device_sheet()["h100"]
-    whole = seconds(RooflineCost(device, (MODEL_7B,)), new, model="target", held=held)
-    parts = seconds(RooflineCost(device, (MODEL_7B,), tensor_parallel=split), new, model="target", held=held)
-    assert parts > whole / split
-    if new == 1:
-        assert parts < whole  # 14 GB of weights outweigh the all-reduces of one token
 
 
 def test_roofline_needs_a_figure_and_a_shape():
@@ -114,14 +82,6 @@ def test_quantised_experts_by_hand():
     assert seconds(cost, 10_000, held=0) == pytest.approx((many + 1200 * 10_000 * 5000.5) / 1e12 + LAUNCH)
 
 
-def test_quantised_weights_fit_where_their_own_would_not():
-    large = MODEL.model_copy(update={"parameters": 400_000_000})
-    with pytest.raises(ValueError, match=r"take 1.6 GB, memory holds 1.0 GB"):
-        RooflineCost(DEVICE, (large,))
-    ours = Quantised(format="fp8", parameters=390_000_000, bytes_per_parameter=1.0)
-    RooflineCost(DEVICE, (large.model_copy(update={"quantised": ours}),))
-
-
 def test_llama_70b_in_fp8_on_four_h100():
     """68.5 GB of matrices and 4.2 GB of tables over 13.4 TB/s, then launches and all-reduces: 127 tokens a second."""
     per_s = {
@@ -161,3 +121,114 @@ def test_weights_must_fit():
     RooflineCost(DEVICE, (whole, twin.model_copy(update={"submodel_of": "m"})))
     with pytest.raises(ValueError, match="the weights of m, n take"):  # of a model that is not in the pool
         RooflineCost(DEVICE, (whole, twin.model_copy(update={"submodel_of": "other"})))
+
+
+EXPERTS = Experts(number=8, per_token=2, layers=3, parameters=25_000)
+MIXTURE = MODEL.model_copy(update={"experts": EXPERTS})
+
+
+@pytest.mark.parametrize(("number", "per_token", "tokens"), [(4, 1, 3), (4, 2, 2), (5, 2, 3), (3, 3, 2)])
+def test_the_mean_over_every_way_to_route(number, per_token, tokens):
+    ways = [set().union(*chosen) for chosen in product(combinations(range(number), per_token), repeat=tokens)]
+    assert len(ways) == comb(number, per_token) ** tokens
+    experts = Experts(number=number, per_token=per_token, layers=1, parameters=1)
+    assert experts.touched(tokens) == pytest.approx(sum(map(len, ways)) / len(ways))
+
+
+@given(st.integers(2, 512), st.data(), st.integers(1, 5000))
+def test_more_tokens_touch_more_experts_each_fewer_of_its_own(number, data, tokens):
+    experts = Experts(number=number, per_token=data.draw(st.integers(1, number)), layers=1, parameters=1)
+    assert experts.touched(1) == pytest.approx(experts.per_token)
+    less, here, more = (experts.touched(tokens + by) for by in (-1, 0, 1))
+    assert less <= here <= more <= number
+    assert more - here <= (here - less) * (1 + 1e-9) + 1e-9
+
+
+def test_a_forward_by_hand():
+    """A million weights, 3 x 8 x 25,000 of them experts: a token goes through 400,000 and a quarter of the rest."""
+    cost = RooflineCost(DEVICE, (MIXTURE,))
+    assert MIXTURE.active_parameters == 400_000 + 3 * 2 * 25_000
+    launches = 3 * 2e-6
+    # Five tokens touch 8 (1 - 0.75^5) = 6.1 experts of each layer; memory waits: 4 bytes a weight.
+    read = 400_000 + 3 * 25_000 * 8 * (1 - 0.75**5)
+    assert seconds(cost, 5, held=10) == pytest.approx((4 * read + 400 * 15) / 1e11 + launches)
+    # A thousand touch all of them, and arithmetic counts the two that each goes through.
+    arithmetic = 2 * 550_000 * 1000 + 1200 * 1000 * 500.5
+    assert seconds(cost, 1000) == pytest.approx(arithmetic / 1e12 + launches)
+    assert cost.notes()[0].startswith("m: experts drawn uniformly and independently")
+
+
+@given(st.integers(1, 3000), st.integers(0, 10**6), st.sampled_from([1, 4]))
+def test_where_every_token_goes_through_all_experts_a_mixture_is_dense(new, held, split):
+    every = MODEL.model_copy(update={"experts": EXPERTS.model_copy(update={"per_token": 8})})
+    dense, mixed = (RooflineCost(DEVICE, (one,), tensor_parallel=split) for one in (MODEL, every))
+    assert seconds(mixed, new, held=held) == seconds(dense, new, held=held)
+    assert seconds(RooflineCost(DEVICE, (MIXTURE,), tensor_parallel=split), new, held=held) <= seconds(
+        dense, new, held=held
+    )
+
+
+def test_verification_of_a_mixture_is_not_flat():
+    """What docs/costs.md says: times the experts, and times the seconds, of five tokens over one, at batch 1."""
+    h200 = device_sheet()["h200"]
+    for name, experts, more in (("mixtral-8x7b", 3.05, 2.69), ("qwen-3-30b-a3b", 4.41, 2.36), ("llama-3.1-8b", 1, 1)):
+        shape = presets()[name].info("m")
+        cost = RooflineCost(h200, (shape,))
+        touched = 1.0 if shape.experts is None else shape.experts.touched(5) / shape.experts.touched(1)
+        assert touched == pytest.approx(experts, abs=0.01)
+        assert seconds(cost, 5, held=1000) / seconds(cost, 1, held=1000) == pytest.approx(more, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"number": 1}, "experts.number\n.*greater than or equal to 2"),
+        ({"per_token": 9}, "per_token must be at most number, 8, got 9"),
+        ({"layers": 4}, "experts.layers must be at most layers, 3, got 4"),
+        ({"parameters": 50_000}, "parameters must be more than those of all experts, 1200000, got 1000000"),
+    ],
+)
+def test_experts_that_cannot_be(change, told):
+    experts = EXPERTS.model_dump() | change
+    with pytest.raises(ValidationError, match=told):
+        ModelInfo.model_validate({**MODEL.model_dump(), "experts": experts})
+
+
+NAMES = {
+    "a100-40gb",
+    "a100-80gb",
+    "h100-pcie",
+    "h100-sxm",
+    "h200",
+    "b200",
+    "l40s",
+    "rtx4090",
+    "rtx5090",
+    "tpu-v5p",
+    "cpu-roofline",
+}
+
+
+def test_the_sheet_is_sound():
+    sheet = device_sheet()
+    assert set(sheet) == NAMES | {"a100", "h100"}
+    for name, device in sheet.items():
+        assert name == device.name
+        assert device.source
+        assert 1e10 < device.memory_bytes < 1e12
+        if name == "cpu-roofline":
+            continue
+        assert 8e11 < device.bytes_per_s < 1e13
+        assert 1e14 < device.flops_per_s["bfloat16"] < 1e16
+        assert 3e10 < device.link_bytes_per_s < device.bytes_per_s
+        if "float32" in device.flops_per_s:
+            assert device.flops_per_s["float32"] < device.flops_per_s["bfloat16"] == device.flops_per_s["float16"]
+        narrow = {unit: device.flops_per_s[unit] for unit in ("int8", "fp8", "fp4") if unit in device.flops_per_s}
+        assert all(1.9 < peak / device.flops_per_s["bfloat16"] < 8.1 for peak in narrow.values())
+        assert set(device.flops_per_s) <= {*WIDTHS, *narrow}
+
+
+@pytest.mark.parametrize(("short", "name"), [("a100", "a100-80gb"), ("h100", "h100-sxm")])
+def test_a_short_name_is_the_same_device(short, name):
+    sheet = device_sheet()
+    assert replace(sheet[short], name=name) == sheet[name]

@@ -204,10 +204,3 @@ def test_a_cost_that_does_not_know_an_operation_says_so_as_in_the_loop():
     cost = Terms(most=20)
     with pytest.raises(CostRangeError, match=re.escape("holds 2")):
         simulate(Scenario(tables=SMALL, cost=cost), make_policy("draft:4/target", SMALL.pool), "it")
-
-
-def test_the_pool_of_one_is_walked():
-    tables = TrieTables(trace_of(request_of({(): (5,), (5,): (6,), (5, 6): (7,)}, budget=2), models=("target",)))
-    scenario = Scenario(tables=tables, cost=Terms())
-    one, other = (came_of(scenario, make_policy("plain", tables.pool), stepwise=stepwise) for stepwise in (False, True))
-    same(one, other)

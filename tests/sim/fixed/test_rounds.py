@@ -177,19 +177,6 @@ def test_what_may_not_be_looked_at_is_named(looked_at):
         fixed.round("mine", "r0", 1, 3)
 
 
-def test_what_is_shown_is_what_a_session_holds():
-    seen_there = []
-
-    def decide(seen):
-        seen_there.append(
-            (seen.num_pending, seen.waiting("target"), seen.has_room, seen.found_nothing, seen.pool.target)
-        )
-        return Verify("target") if seen.num_pending else Draft("draft", 2)
-
-    rounds_of(small(), Says(decide)).round("a", "r0", 1, 2)
-    assert seen_there[:2] == [(0, 0, True, False, "target"), (2, 2, False, False, "target")]
-
-
 def test_what_a_policy_breaks_of_its_word_is_said():
     tables = small()
     for decide, rule in (

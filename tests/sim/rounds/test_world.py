@@ -12,12 +12,17 @@ from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
+from paceline.sim.cost.measured import TimedCost
+from paceline.sim.difficulty import Beside, Outcome
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.rounds import RoundsTables
+from paceline.sim.rounds_answers import WHOLE, known_tokens
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import NgramInfo
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import DrafterInfo, RoundsMeta
 
 from ...unit_cost import UnitCost
 from ..tries.small_traces import Anything, Script, table
@@ -138,29 +143,6 @@ def test_two_policies_meet_the_same_luck(recording, seeds):
         tables = WatchedTables(recording, oracle)
         oracle.first = {}
         run(recording, Anything(tables.pool, seed), tables=tables, seed=7)
-
-
-@settings(max_examples=15)
-@given(recording=recordings(), batch=st.integers(1, 3))
-def test_each_method_with_its_own_window_takes_the_recorded_steps(recording, batch):
-    for info in recording.meta.drafters:
-        requests = [request for request in recording.requests if info.name in request.rounds]
-        window = info.window or max(
-            1, *(int(max(rounds.drafted.max(), rounds.accepted.max())) for rounds in _all(requests, info))
-        )
-        log, _ = run(recording, make_policy(f"{info.name}:{window}/target", RoundsTables(recording).pool), batch=batch)
-        rounds = log.rounds()
-        ids = log.requests["request_id"].tolist()
-        for request in requests:
-            mine = rounds["request"] == ids.index(request.request_id)
-            recorded = request.rounds[info.name]
-            if info.window is None and (recorded.drafted < 0).any():
-                continue  # nobody knows whether a round was kept whole
-            assert rounds["accepted"][mine].tolist() == recorded.accepted.tolist()
-
-
-def _all(requests, info):
-    return [request.rounds[info.name] for request in requests]
 
 
 @given(
@@ -357,15 +339,350 @@ def test_nothing_is_looked_up_after_a_token_without_an_id():
         follow(recording, steps, strict=True)
 
 
-def test_signals_are_not_known():
-    seen_probs = []
+def run_to_end(recording, policy, **scenario):
+    outputs = {}
+    scenario = Scenario(tables=RoundsTables(recording), cost=UnitCost(), **scenario)
+    return simulate(scenario, policy, "policy", outputs=outputs), outputs
 
-    class Looking(Script):
-        def decide(self, seen):
-            seen_probs.extend(token.signal.prob for token in seen.pending)
-            return super().decide(seen)
 
-    recording = recording_of(one_request({"": 6}, {"feature": BITS}))
-    run(recording, Looking(RoundsTables(recording).pool, [Draft("feature", 3)]))
-    assert seen_probs
-    assert np.isnan(seen_probs).all()
+def take(recording, steps, **scenario):
+    """`run_to_end`, of a policy that takes these steps, and verifies from then on."""
+    return run_to_end(recording, Script(RoundsTables(recording).pool, steps), **scenario)
+
+
+def stopping_recording(*, by_start, placed=None):
+    """Window 5: a whole draft, an empty one, a short one that was kept, a short one that was refused, a whole one."""
+    rounds = replace(rounds_of((0, 5, 5), (6, 0, 0), (7, 2, 2), (10, 1, 3), (12, 2, 5)), placed=placed)
+    return recording_of(one_request({"": 15}, {"d": rounds}), drafters=(("d", by_start, 5),))
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+def test_a_draft_is_as_short_as_it_was(by_start):
+    recording = stopping_recording(by_start=by_start)
+    for window in (5, 9):
+        log, outputs = run_to_end(
+            recording, make_policy(f"d:{window}/target", RoundsTables(recording).pool), strict=window == 5
+        )
+        assert outputs == {"r0": list(range(1, 16))}
+        rounds = log.rounds()
+        assert rounds["emitted"].tolist() == [6, 1, 3, 2, 3] if window == 5 else rounds["emitted"].tolist()[1:4]
+        if window == 5:
+            assert rounds["drafted"].tolist() == [5, 0, 2, 3, 3]
+            assert summarise_run(log).exact_share == 1
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+def test_a_short_draft_is_not_continued(by_start):
+    recording = stopping_recording(by_start=by_start)
+    steps = [Verify("target")] * 7 + [Draft("d", 1), Draft("d", 4), Draft("d", 4), Verify("target")]
+    log, _ = take(recording, steps, strict=True)
+    assert log.steps["drafted"].tolist()[7:11] == [1, 1, 0, 0]
+    assert log.steps["emitted"].tolist()[10] == 3
+
+
+def test_less_than_was_drafted_is_answered_from_the_record():
+    recording = stopping_recording(by_start=True)
+    steps = [Verify("target")] * 10 + [Draft("d", 2), Verify("target")]
+    log, _ = take(recording, steps, strict=True)
+    assert (log.steps["drafted"].tolist()[10], log.steps["accepted"].tolist()[11]) == (2, 1)
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+def test_where_no_round_started_a_draft_ends_as_recorded_ones_did(by_start):
+    """Two drafts of five in every recorded step but one in four, which drafted nothing."""
+    rows = [(start, 1 if start % 8 else 0, 2 if start % 8 else 0) for start in range(0, 400, 2)]
+    recording = recording_of(one_request({"": 401}, {"d": rounds_of(*rows)}), drafters=(("d", by_start, 5),))
+    drafted = []
+    for seed in range(20):
+        log, _ = take(recording, [Verify("target"), Draft("d", 5), Verify("target")], seed=seed)
+        drafted.append(int(log.steps["drafted"][1]))
+        assert log.steps["modelled"][1] >= 1
+    assert set(drafted) == {0, 2}
+    with pytest.raises(UnrecordedContextError, match="r0: draft at output position 1 needs a round that was not"):
+        take(recording, [Verify("target"), Draft("d", 5)], strict=True)
+
+
+def test_what_was_placed_is_replayed_and_counts_as_modelled():
+    marks = np.array([False, True, False, True, False])
+    recording = stopping_recording(by_start=True, placed=marks)
+    policy = make_policy("d:5/target", RoundsTables(recording).pool)
+    log, _ = run_to_end(recording, policy)
+    assert log.rounds()["emitted"].tolist() == [6, 1, 3, 2, 3]
+    # The empty draft, and of the round at 10 the token that stayed and the one that was refused.
+    assert log.steps["modelled"].sum() == 1 + 2
+    assert summarise_run(log).exact_share < 1
+    with pytest.raises(UnrecordedContextError, match="r0: draft at output position 6 needs a round that was not"):
+        run_to_end(recording, policy, strict=True)
+
+
+def test_placed_rounds_of_a_token_drafter_count_where_they_speak():
+    marks = np.array([False, False, False, True, False])
+    recording = stopping_recording(by_start=False, placed=marks)
+    log, _ = run_to_end(recording, make_policy("d:5/target", RoundsTables(recording).pool))
+    assert log.steps["modelled"].sum() == 2
+
+
+def test_an_empty_draft_runs_no_forward():
+    recording = stopping_recording(by_start=True)
+    log, _ = run_to_end(recording, make_policy("d:5/target", RoundsTables(recording).pool))
+    assert summarise_run(log).levels[0].forwards == 5 + 0 + 2 + 3 + 3
+
+
+@given(recording=recordings(stopping=True), batch=st.integers(1, 3))
+def test_drafters_that_stop_by_themselves_take_the_recorded_steps(recording, batch):
+    for info in recording.meta.drafters:
+        window = info.window or 5
+        log, _ = run_to_end(
+            recording, make_policy(f"{info.name}:{window}/target", RoundsTables(recording).pool), batch=batch
+        )
+        rounds, ids = log.rounds(), log.requests["request_id"].tolist()
+        for request in recording.requests:
+            if info.name in request.rounds:
+                mine = rounds["request"] == ids.index(request.request_id)
+                assert rounds["accepted"][mine].tolist() == request.rounds[info.name].accepted.tolist()
+
+
+def test_as_much_as_every_draft_had_is_asked_without_a_draw():
+    """Drafts of three, four and five tokens: whether a fourth comes at position 1 is drawn, the first three do."""
+    rows = [(start, 1, 3 + start % 3) for start in range(0, 400, 2)]
+    recording = recording_of(one_request({"": 401}, {"d": rounds_of(*rows)}), drafters=(("d", False, 5),))
+    log, _ = take(recording, [Verify("target"), Draft("d", 3)], strict=True)
+    assert (log.steps["drafted"][1], log.steps["modelled"][1]) == (3, 0)
+    with pytest.raises(UnrecordedContextError, match="draft at output position 1 needs a round"):
+        take(recording, [Verify("target"), Draft("d", 4)], strict=True)
+
+
+AFTER, BARE = rounds_of((1, 2, 3), (4, 0, 3), (5, 3, 3)), rounds_of((0, 1, 3), (2, 3, 3), (6, 1, 3))
+
+
+def recording(*requests, drafters=(("after", True), ("bare", False))):
+    infos = tuple(DrafterInfo(name=name, by_start=True, window=3, prefilled=known) for name, known in drafters)
+    return RoundsRecording(meta=RoundsMeta(name="starts", source="spec-bench", drafters=infos), requests=requests)
+
+
+def both(**more):
+    return recording(one_request({"": 8, "after": 8, "bare": 8}, {"after": AFTER, "bare": BARE}, **more))
+
+
+def alone(name, **more):
+    rounds = {"after": AFTER, "bare": BARE}[name]
+    return recording(one_request({name: 8}, {name: rounds}, **more), drafters=((name, name == "after"),))
+
+
+def begun_run(trace, policy, *, cost=None, **scenario):
+    tables = RoundsTables(trace)
+    policy = make_policy(policy, tables.pool) if isinstance(policy, str) else policy
+    outputs = {}
+    scenario = Scenario(tables=tables, cost=cost or UnitCost(), **scenario)
+    return simulate(scenario, policy, "policy", outputs=outputs), outputs
+
+
+@pytest.mark.parametrize(
+    ("trace", "before"),
+    [
+        (both(), (True, False, False)),
+        (alone("after"), (True, True)),
+        (alone("bare"), (False, False)),
+        (recording(one_request({"": 8}, {}), drafters=()), (True,)),
+    ],
+    ids=["both", "after", "bare", "target alone"],
+)
+def test_who_waits_for_the_prefill(trace, before):
+    assert RoundsTables(trace).prefill_before(Start.recorded) == before
+    assert set(RoundsTables(trace).prefill_before(Start.prefill)) == {True}
+    assert set(RoundsTables(trace).prefill_before(Start.draft)) == {False}
+
+
+@pytest.mark.parametrize(("name", "prefills", "emitted"), [("after", 1, [3, 1, 3]), ("bare", 0, [2, 4, 2])])
+def test_each_method_begins_as_it_did(name, prefills, emitted):
+    for trace in (both(), alone(name)):
+        log, outputs = begun_run(trace, f"{name}:3/target", strict=True)
+        assert outputs == {"r0": list(range(1, 9))}
+        assert log.steps["prefill"].sum() == prefills
+        assert log.rounds()["emitted"].tolist() == emitted
+
+
+def test_what_was_recorded_otherwise_is_drawn_at_the_other_start():
+    """From position 0 no round of a drafter speaks that began after a prefill."""
+    log, _ = begun_run(alone("after"), "after:3/target", start=Start.draft)
+    assert log.steps["modelled"][0] > 0
+    assert log.steps["prefill"].sum() == 0
+
+
+def test_the_prefill_does_not_end_an_answer_that_a_method_wrote_longer():
+    """The target alone wrote one token; nobody knows at the prefill whose text the answer is."""
+    trace = recording(one_request({"": 1, "after": 8}, {"after": AFTER}), drafters=(("after", True),))
+    _, outputs = begun_run(trace, "after:3/target")
+    assert outputs == {"r0": list(range(1, 9))}
+    short = recording(one_request({"after": 1}, {"after": rounds_of()}), drafters=(("after", True),))
+    log, outputs = begun_run(short, "after:3/target")
+    assert outputs == {"r0": [1]}
+    assert len(log.rounds()["emitted"]) == 0
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 999), start=st.sampled_from(list(Start)))
+def test_whatever_a_policy_does_the_text_is_the_target_s(seed, start):
+    trace = both()
+    log, outputs = begun_run(trace, Anything(RoundsTables(trace).pool, seed), start=start)
+    assert outputs["r0"] == list(range(1, 9))
+    assert log.steps["prefill"].sum() <= 1
+
+
+# -- seconds
+
+SECONDS = {"after": [(0.1, 0.2), (0.3, 0.4), (0.5, 0.6)], "bare": [(0.7, 0.8), (0.9, 1.0), (1.1, 1.2)]}
+
+
+def timed(**more):
+    rounds = {
+        name: rounds_of(
+            *zip(*(getattr(one, key).tolist() for key in ("start", "accepted", "drafted")), strict=True),
+            seconds=SECONDS[name],
+        )
+        for name, one in (("after", AFTER), ("bare", BARE))
+    }
+    lengths = {"": 8, "after": 8, "bare": 8}
+    wall_s = {
+        name: sum(map(sum, seconds)) + more.get("prefill_s", {}).get(name, 0.0) for name, seconds in SECONDS.items()
+    }
+    return recording(one_request(lengths, rounds, wall_s={"": 4.0, **wall_s}, **more))
+
+
+def seconds_of(trace, policy, **scenario):
+    log, _ = begun_run(trace, policy, cost=TimedCost(trace), **scenario)
+    return log
+
+
+@pytest.mark.parametrize("prefill_s", [{"after": 2.0, "bare": 3.0}, {"after": 2.0, "bare": 0.1, "": 0.5}])
+@pytest.mark.parametrize("name", ["after", "bare"])
+def test_a_method_takes_its_own_seconds(name, prefill_s):
+    trace = timed(prefill_s=prefill_s)
+    log = seconds_of(trace, f"{name}:3/target")
+    assert log.requests["finished_at_s"][0] == pytest.approx(trace.requests[0].wall_s[name])
+
+
+def test_where_nobody_knows_whose_the_prefill_is_the_rest_comes_later():
+    """The least of the two is charged for the prefill, and what the method took longer with its first draft."""
+    drafters = (("after", True), ("other", True))
+    rounds = {"after": timed().requests[0].rounds["after"], "other": timed().requests[0].rounds["after"]}
+    lengths = {"after": 8, "other": 8}
+    prefill_s = {"after": 2.0, "other": 3.0}
+    wall_s = {name: 2.1 + seconds for name, seconds in prefill_s.items()}
+    trace = recording(one_request(lengths, rounds, wall_s=wall_s, prefill_s=prefill_s), drafters=drafters)
+    for name in lengths:
+        log = seconds_of(trace, f"{name}:3/target")
+        assert log.requests["first_token_at_s"][0] == pytest.approx(2.0)
+        assert log.requests["finished_at_s"][0] == pytest.approx(wall_s[name])
+
+
+def test_a_prefill_that_was_not_timed_takes_a_step_s_share():
+    """Three rounds and the prefill share the seconds of the answer."""
+    trace = recording(one_request({"after": 8}, {"after": AFTER}, wall_s={"after": 4.0}), drafters=(("after", True),))
+    log = seconds_of(trace, "after:3/target")
+    assert log.requests["first_token_at_s"][0] == pytest.approx(1.0)
+    assert log.requests["finished_at_s"][0] == pytest.approx(4.0)
+
+
+def test_the_target_alone_takes_its_own_seconds_after_the_loop_s_prefill():
+    trace = timed(prefill_s={"": 0.8, "after": 2.0})
+    for start in (Start.prefill, Start.draft):
+        log = seconds_of(trace, "plain", start=start)
+        assert log.requests["finished_at_s"][0] == pytest.approx(4.0)
+
+
+def test_a_draft_waits_where_another_could_begin():
+    trace = both()
+    steps = [Draft("after", 3), Verify("target"), Draft("bare", 3), Verify("target")]
+    log, _ = begun_run(trace, Script(RoundsTables(trace).pool, steps))
+    assert log.steps["prefill"].tolist()[:2] == [1, 0]
+    log, _ = begun_run(trace, Script(RoundsTables(trace).pool, steps[2:]))
+    assert log.steps["prefill"].sum() == 0
+
+
+# Four kept of five, then one refused; a whole draft; an empty one; two kept, at the end of the text.
+ROUNDS = rounds_of((0, 4, 5), (5, 5, 5), (11, 0, 0), (12, 2, 5))
+
+
+def known(*, by_start, rounds=ROUNDS, length=14, window=5):
+    info = DrafterInfo(name="d", by_start=by_start, window=window)
+    return known_tokens(one_request({"": length}, {"d": rounds}), info)
+
+
+@pytest.mark.parametrize(
+    ("start", "depth", "told"),
+    [
+        (2, 0, Beside(Outcome.agreed, 2)),
+        (2, 1, Beside(Outcome.agreed, 3)),
+        (2, 2, Beside(Outcome.refused, 4)),
+        (2, 3, Beside(Outcome.agreed, 0)),
+        (6, 3, Beside(Outcome.agreed, 4)),
+        (6, 4, Beside(Outcome.reached, 5)),
+        (10, 0, Beside(Outcome.reached, 5)),
+        (11, 0, None),
+        (9, 2, Beside(Outcome.reached, 2)),  # nothing of this token, something of one before it
+        (10, 1, Beside(Outcome.reached, 1)),
+        (13, 0, Beside(Outcome.agreed, 1)),
+        (0, 5, Beside(Outcome.agreed, 0)),  # beyond its own refusal, where nobody asks
+    ],
+)
+def test_what_another_round_says(start, depth, told):
+    assert known(by_start=True).beside(start, depth) == told
+
+
+def test_its_own_round_is_not_another():
+    assert known(by_start=True).beside(5, 4) is None
+    assert known(by_start=True, rounds=rounds_of((0, 2, 5))).beside(0, 2) is None
+
+
+@pytest.mark.parametrize(("start", "depth", "run"), [(8, 2, 5), (10, 0, 5), (5, 5, None), (4, 6, None), (0, 0, None)])
+def test_a_token_drafter_knows_how_long_it_has_gone_well(start, depth, run):
+    told = known(by_start=False).beside(start, depth)
+    assert told == (None if run is None else Beside(Outcome.reached, run))
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+def test_where_a_drafter_stops_by_itself(by_start):
+    found = known(by_start=by_start)
+    stops = [found.num_drafted(start) for start in (0, 5, 11, 12, 3)]
+    assert stops == [WHOLE, WHOLE, 0, WHOLE, None]
+    assert known(by_start=by_start, rounds=rounds_of((0, 2, 3), (3, 1, -1), (5, 2, -2))).num_drafted(0) == 3
+    assert known(by_start=by_start, rounds=rounds_of((0, 2, 3), (3, 1, -1), (5, 2, -2))).num_drafted(3) == WHOLE
+    assert known(by_start=by_start, rounds=rounds_of((0, 2, 3), (3, 1, -1), (5, 2, -2))).num_drafted(5) == WHOLE
+    # A draft that the text's end cut did not stop by itself, and one of an unknown window may not have.
+    assert known(by_start=by_start, rounds=rounds_of((11, 3, 3))).num_drafted(11) == WHOLE
+    assert known(by_start=by_start, rounds=rounds_of((0, 2, 3), (3, 0, 0)), window=None).num_drafted(0) == WHOLE
+    assert known(by_start=by_start, rounds=rounds_of((0, 2, 3), (3, 0, 0)), window=None).num_drafted(3) == 0
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=6),
+    start=st.integers(0, 40),
+    depth=st.integers(0, 8),
+)
+def test_the_last_round_before_a_token_speaks_of_it(rows, start, depth):
+    columns, position = [], 0
+    for accepted, whole in rows:
+        columns.append((position, accepted, accepted if whole else 5 if accepted < 5 else 6))
+        position += accepted + 1
+    found = known(by_start=True, rounds=rounds_of(*columns), length=50, window=6).beside(start, depth)
+    told = None
+    for at, accepted, drafted in columns:
+        there = start + depth - at
+        if at != start and 0 <= there < accepted:
+            told = Beside(Outcome.agreed, there)
+        if at != start and there == accepted and drafted > accepted:
+            told = Beside(Outcome.refused, there)
+    if told is not None or (found is not None and found.outcome is not Outcome.reached):
+        assert found == told
+
+
+def test_placed_rounds_are_told_apart():
+    rounds = rounds_of((0, 2, 3), (3, 0, 0), (4, 3, 3))
+    marked = type(rounds)(
+        start=rounds.start, accepted=rounds.accepted, drafted=rounds.drafted, placed=np.array([False, True, True])
+    )
+    for by_start in (True, False):
+        found = known(by_start=by_start, rounds=marked, window=3)
+        assert [found.was_placed(start) for start in (0, 3, 4)] == [False, True, True]
+        assert [found.num_placed(0, 0, 3), found.num_placed(4, 0, 2), found.num_placed(4, 1, 9)] == [0, 2, 2]

@@ -1,10 +1,12 @@
+"""Tables, grids, lines and terms by the round: what they say, and the file that holds them."""
+
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
-from paceline.sim.cost.files import CostGrid, CostLine, FileCost
+from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
 from paceline.sim.cost.make import make_cost
 from paceline.traces import CostTable, TraceFormatError
 
@@ -45,11 +47,6 @@ def test_a_grid_is_interpolated_both_ways(new, held, wanted):
     assert seconds(FileCost("f", {"m": GRID}), new, held=held) == pytest.approx(wanted)
 
 
-@given(new=st.integers(1, 4), held=st.integers(0, 300))
-def test_a_grid_stays_between_its_corners(new, held):
-    assert 1.0 <= seconds(FileCost("f", {"m": GRID}), new, held=held) <= 6.0
-
-
 @pytest.mark.parametrize(
     ("new", "held", "told"),
     [
@@ -73,19 +70,6 @@ def test_a_grid_that_is_told_to_goes_on_and_says_so(new, held, wanted):
     assert cost.notes() == ()
     assert seconds(cost, new, held=held) == pytest.approx(wanted)
     assert cost.notes() == ("seconds beyond what was measured: m",)
-
-
-def test_a_grid_of_one_context_holds_for_all_others_when_told():
-    grid = CostGrid(new_tokens=(1,), context_tokens=(10,), seconds=((2.0,),))
-    cost = FileCost("f", {"m": grid}, extrapolate=True)
-    assert [seconds(cost, 1, held=held) for held in (0, 10, 999)] == [2.0, 2.0, 2.0]
-
-
-@given(new=st.integers(1, 10**6), held=st.integers(0, 10**6))
-def test_a_line(new, held):
-    cost = FileCost("f", {"m": LINE})
-    assert seconds(cost, new, held=held) == pytest.approx(0.5 + 0.25 * new + 0.125 * held)
-    assert cost.notes() == ()
 
 
 def test_a_file_of_tables_says_which_know_no_context():
@@ -197,3 +181,119 @@ def test_a_cost_file_that_is_none(tmp_path, name):
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ValueError, match=f"{name}: file: must be a readable file, got "):
         make_cost(str(tmp_path / name), RECORDING)
+
+
+BENT = CostTable(new_tokens=(1, 2, 8, 16), seconds=(1.0, 1.5, 3.0, 2.0))
+RISING = CostTable(new_tokens=(2, 4, 8), seconds=(1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(("new", "wanted"), [(1, 1.0), (2, 1.5), (5, 2.25), (8, 3.0), (12, 2.5), (16, 2.0)])
+def test_a_table_is_interpolated(new, wanted):
+    cost = TableCost("cpu", {"m": BENT})
+    assert seconds(cost, new) == wanted
+    assert seconds(cost, new, rows=7, held=10**6) == wanted  # a table knows new tokens only
+
+
+@pytest.mark.parametrize("new", [0, 17, 10**9])
+def test_a_table_is_not_extrapolated(new):
+    cost = TableCost("cpu", {"m": BENT})
+    with pytest.raises(CostRangeError, match=f"cost cpu: m was measured for 1 to 16 new tokens.*asked for {new}"):
+        seconds(cost, new)
+
+
+@pytest.mark.parametrize(
+    ("table", "new", "wanted"),
+    [
+        (RISING, 1, 1.0),  # fewer tokens than measured cost what the fewest did
+        (RISING, 16, 3.0 + 8 * 0.25),  # the last segment goes on
+        (BENT, 100, 2.0),  # but never down
+        (CostTable(new_tokens=(4,), seconds=(1.5,)), 1, 1.5),
+        (CostTable(new_tokens=(4,), seconds=(1.5,)), 99, 1.5),
+    ],
+)
+def test_a_table_that_is_told_to_goes_on_and_says_so(table, new, wanted):
+    cost = TableCost("cpu", {"m": table, "other": table}, extrapolate=True)
+    assert seconds(cost, table.new_tokens[-1]) == table.seconds[-1]
+    before = cost.notes()
+    assert not any("beyond" in note for note in before)
+    for _ in range(2):
+        assert seconds(cost, new) == wanted
+    assert cost.notes() == ("seconds beyond what was measured: m", *before)
+
+
+TARGET = {"intercept_s": 1.0}
+
+
+def cost_of(tmp_path, draft, **options):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"draft": draft, "target": TARGET}))
+    return make_cost(str(file), RECORDING, **options)
+
+
+@pytest.mark.parametrize(
+    ("draft", "terms"),
+    [
+        ({"per_round_s": 0.5}, (0.5, 0.0, None)),
+        ({"per_token_s": 0.25}, (0.0, 0.25, None)),
+        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, None)),
+        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, None)),
+        ({"intercept_s": 0.125}, None),
+    ],
+)
+def test_every_form_takes_seconds_by_the_round(tmp_path, draft, terms):
+    cost = cost_of(tmp_path, draft)
+    assert cost.draft_terms("draft") == terms
+    assert cost.draft_terms("target") is None
+
+
+def test_what_stands_beside_per_round_is_the_cost_of_forwards(tmp_path):
+    cost = cost_of(tmp_path, {"per_round_s": 0.5, "new_tokens": [1, 3], "seconds": [1, 3]}, extrapolate=True)
+    assert seconds(cost, 2, model="draft") == 2.0
+    assert seconds(cost, 4, model="draft") == 4.0
+    assert "seconds beyond what was measured: draft" in cost.notes()
+
+
+def test_terms_of_drafting_do_not_say_what_judging_takes(tmp_path):
+    cost = cost_of(tmp_path, {"per_round_s": 0.5, "per_token_s": 0.25})
+    with pytest.raises(CostRangeError, match=r"draft has per_round_s and per_token_s only.*asked to judge"):
+        seconds(cost, 2, model="draft")
+    assert cost.notes() == ("drafts cost by the round, whatever they read and for how many rows: draft",)
+
+
+def test_scale_goes_with_the_terms(tmp_path):
+    draft = {"per_round_s": 0.5, "per_token_s": 0.25}
+    cost = cost_of(tmp_path, draft, scale={"draft": 4.0})
+    assert cost.draft_terms("draft") == (2.0, 1.0, None)
+    assert cost_of(tmp_path, {"per_round_s": 0.5, **TARGET}, scale={"draft": 4.0}).draft_terms("draft") == (
+        2.0,
+        None,
+        None,
+    )
+    assert cost_of(tmp_path, draft, scale={"target": 4.0}).draft_terms("draft") == (0.5, 0.25, None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "told"),
+    [
+        ({"per_round_s": 0}, "draft: per_round_s or per_token_s must be at least 1e-12"),
+        ({"per_round_s": -1}, "draft.per_round_s: .*got -1"),
+        ({"per_round_s": "1", "intercept_s": 1}, "draft.per_round_s: .*got '1'"),
+        ({"per_round_s": 1, "intercept_s": -1}, "draft.intercept_s: .*got -1"),
+        ({"per_round_s": 1, "per_token_s": 1, "intercept_s": 1}, "draft.intercept_s: extra inputs"),
+        ({"per_round_s": 1, "per_round": 1}, "draft: must be an object with .*per_round_s.*got 'keys per_round'"),
+        ({"per_round_s": True}, "draft.per_round_s: .*got True"),
+    ],
+)
+def test_terms_that_are_wrong_are_told_in_one_line(tmp_path, draft, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        cost_of(tmp_path, draft)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_target_drafts_nothing(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}))
+    with pytest.raises(ValueError, match=r"target: must be without per_round_s and per_token_s.*got 'keys per_round_s"):
+        make_cost(str(file), RECORDING)
