@@ -407,7 +407,7 @@ def test_rates_of_a_recording_without_off_trunk_contexts():
     assert Fallback(trace_of(request_of(views, budget=3))).rates[0, 1] == 2 / 4
 
 
-FEW, MANY = 50, 200
+FEW, MANY = 50, 400
 
 
 @pytest.fixture
