@@ -38,7 +38,6 @@ from .tries.small_traces import (
     Anything,
     Script,
     easy_cost,
-    replay,
     replay_bare,
     request_of,
     table,
@@ -261,6 +260,8 @@ def test_seconds_are_conserved(trace, seed, batch, decide_s):
     assert (duration > 0).all()
 
 
+# -- operations that were measured, and what lies between their forwards
+
 SMALL, LARGE = range(2)
 
 
@@ -284,46 +285,37 @@ def charges_of(cost, now_s=lambda: 0.0):
     return OperationCharges(cost, SimpleNamespace(names=("draft", "target"), feature_level=None), now_s)
 
 
-def request(name, *, new=1, held=10, pending=0):
-    return SimpleNamespace(
-        request_id=name,
-        feed=lambda level, verify: (new, held),
-        tokens=[0] * pending,
-        first_unjudged=lambda level: 0,
-    )
+def rows(*names, new=1, held=10, pending=0):
+    """Items of an operation, of which only what is charged is there."""
+    fed = {"feed": lambda level, verify: (new, held), "first_unjudged": lambda level: 0, "tokens": [0] * pending}
+    return [(SimpleNamespace(request_id=name, **fed), None) for name in names]
 
 
-def drafted(count):
-    return SimpleNamespace(tokens=[0] * count)
+def drafted(*counts):
+    return [SimpleNamespace(tokens=[0] * count) for count in counts]
 
 
 def test_a_draft_is_a_forward_for_each_token_while_any_row_writes():
     cost = Seen(made_profile())
-    rows = [(request("a", new=3, held=10), None), (request("b", held=20), None), (request("c"), None)]
-    forwards, seconds = charges_of(cost).draft(SMALL, rows, [drafted(3), drafted(1), drafted(2)])
+    items = rows("a", new=3) + rows("b", held=20) + rows("c")
+    forwards, seconds = charges_of(cost).draft(SMALL, items, drafted(3, 1, 2))
     assert cost.shapes == [
         BatchShape(3, 5, 3, 21),
         BatchShape(2, 2, 1, 14, apart=True),  # b stopped, and its row stands between
         BatchShape(1, 1, 1, 15),
     ]
-    beside_s = made_profile().meta.members[0].drafting.seconds(3, 3, 6)
-    assert seconds == pytest.approx(beside_s + sum(each_s for *_, each_s in forwards))
-
-
-def test_a_draft_of_nothing_has_no_forward():
-    forwards, seconds = charges_of(Seen(made_profile())).draft(SMALL, [(request("a"), None)], [drafted(0)])
-    assert forwards == []
-    assert seconds == pytest.approx(made_profile().meta.members[0].drafting.seconds(0, 1, 0))
+    beside = made_profile().meta.members[0].drafting
+    assert seconds == pytest.approx(beside.seconds(3, 3, 6) + sum(each_s for *_, each_s in forwards))
+    assert charges_of(cost).draft(SMALL, rows("a"), drafted(0)) == ([], pytest.approx(beside.seconds(0, 1, 0)))
 
 
 def test_a_new_request_takes_the_first_free_row():
     cost = Seen(made_profile())
     charges = charges_of(cost)
-    charges.verify(LARGE, [(request(name), None) for name in "abc"])
+    charges.verify(LARGE, rows("a", "b", "c"))
     charges.close("a")
-    charges.verify(LARGE, [(request("b"), None), (request("c"), None)])
-    charges.verify(LARGE, [(request("b"), None), (request("d"), None)])
-    charges.verify(LARGE, [(request("d"), None), (request("c"), None)])
+    for names in ("bc", "bd", "dc"):
+        charges.verify(LARGE, rows(*names))
     assert [shape.apart for shape in cost.shapes] == [False, False, False, True]
 
 
@@ -331,37 +323,37 @@ def test_weights_are_away_since_the_member_ran_last():
     """By the run's clock, on which everything passes that takes time between two forwards."""
     cost, clock = Seen(made_profile()), SimpleNamespace(now_s=3.0)
     charges = charges_of(cost, lambda: clock.now_s)
-    (forward,), first_s = charges.verify(LARGE, [(request("a", pending=2), None)])
+    (forward,), first_s = charges.verify(LARGE, rows("a", pending=2))
     clock.now_s += first_s + 0.25  # of which 0.25 s are not an operation's: the policy's, or a pause
-    _, drafts_s = charges.draft(SMALL, [(request("a"), None)], [drafted(2)])
+    _, drafts_s = charges.draft(SMALL, rows("a"), drafted(2))
     clock.now_s += drafts_s
-    charges.verify(LARGE, [(request("a"), None)])
+    charges.verify(LARGE, rows("a"))
     (_, never), (_, never_either), (name, since) = cost.away
     assert never == never_either == [(1.0, float("inf"))]
-    assert name == "target"
     beside_s = made_profile().meta.members[-1].verifying.seconds(1, 1, 3)
     assert first_s == pytest.approx(forward[3] + beside_s)
-    assert since == [(1.0, pytest.approx(beside_s + 0.25 + drafts_s))]
+    assert (name, since) == ("target", [(1.0, pytest.approx(beside_s + 0.25 + drafts_s))])
     assert charges.lookup_s(1) == BesideForwards(per_op_s=1e-5).seconds(0, 1, 0)
 
 
-@pytest.mark.parametrize("chain", ["draft:4/target", "plain", "adaptive"])
-@pytest.mark.parametrize("decide_s", [0.0, 0.125])
+def short_trace():
+    return make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
+
+
+@pytest.mark.parametrize(("chain", "decide_s"), [("draft:4/target", 0.125), ("plain", 0.0), ("adaptive", 0.125)])
 def test_all_that_takes_time_in_a_run_keeps_weights_away(chain, decide_s):
     """Between forwards of the target lies what the log says was between them, drafts and decisions among it."""
-    trace = make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
-    cost, tables = Seen(made_profile()), TrieTables(trace)
+    cost, tables = Seen(made_profile()), TrieTables(short_trace())
     log = simulate(Scenario(tables=tables, cost=cost, decide_s=decide_s), make_policy(chain, tables.pool), chain)
     beside_s = made_profile().meta.members[-1].verifying
-    ops = [dict(zip(log.ops, row, strict=True)) for row in zip(*log.ops.values(), strict=True)]
-    verifies = [op for op in ops if op["kind"] == VERIFY]
-    judged = np.bincount(log.steps["op"], log.steps["judged"] + 1, minlength=len(ops))[log.ops["kind"] == VERIFY]
+    judges = log.ops["kind"] == VERIFY
+    start_s, end_s = log.ops["start_s"][judges], (log.ops["start_s"] + log.ops["duration_s"])[judges]
+    judged = np.bincount(log.steps["op"], log.steps["judged"] + 1, minlength=len(judges))[judges]
     seen = [away_s for name, ((_, away_s),) in cost.away if name == "target"]
-    for place in range(1, len(verifies)):
-        before, op = verifies[place - 1], verifies[place]
-        forwards_end_s = before["start_s"] + before["duration_s"] - beside_s.seconds(1, 1, int(judged[place - 1]))
-        assert seen[place] == pytest.approx(op["start_s"] - forwards_end_s)
-    assert len(seen) == len(verifies) > 4
+    for place in range(1, len(seen)):
+        forwards_end_s = end_s[place - 1] - beside_s.seconds(1, 1, int(judged[place - 1]))
+        assert seen[place] == pytest.approx(start_s[place] - forwards_end_s)
+    assert len(seen) == len(start_s) > 4
     assert median(seen[1:]) > decide_s  # only a prefill is not decided upon
 
 
@@ -372,9 +364,9 @@ def test_outside_a_run_nothing_keeps_weights_away_but_what_is_charged():
     for cost, now_s in ((tried, None), (run, lambda: clock.now_s)):
         charges = charges_of(cost, now_s)
         for _ in range(3):
-            clock.now_s += charges.draft(SMALL, [(request("a"), None)], [drafted(2)])[1]
+            clock.now_s += charges.draft(SMALL, rows("a"), drafted(2))[1]
             clock.now_s += charges.lookup_s(1)
-            clock.now_s += charges.verify(LARGE, [(request("a", pending=2), None)])[1]
+            clock.now_s += charges.verify(LARGE, rows("a", pending=2))[1]
     assert [name for name, _ in tried.away] == [name for name, _ in run.away] == ["draft", "target"] * 3
     seconds, expected = ([away_s for _, ((_, away_s),) in cost.away] for cost in (tried, run))
     assert seconds == pytest.approx(expected)
@@ -382,8 +374,7 @@ def test_outside_a_run_nothing_keeps_weights_away_but_what_is_charged():
 
 
 def test_an_oracle_of_operations_is_as_good_as_any_of_its_chains():
-    trace = make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
-    tables = TrieTables(trace)
+    tables = TrieTables(short_trace())
 
     def total_s(name):
         scenario = Scenario(tables=tables, cost=Seen(made_profile()), decide_s=0.0)
@@ -392,88 +383,70 @@ def test_an_oracle_of_operations_is_as_good_as_any_of_its_chains():
     assert total_s("oracle-window") <= min(map(total_s, ("plain", "draft:1/target", "draft:4/target"))) * (1 + 1e-9)
 
 
+# -- drafters that cost by the round: a measured gain comes out as measured
+
 PLAIN_S, ROUND_S, WINDOW = 0.020, 0.008, 6
-DRAFTS = ("kind", "entered_blocks", "new_tokens", "duration_s")
 KEPT = (6, 1, 6, 4, 0, 6, 2, 6, 5, 3) * 4
 
 
 def measured():
     """A block drafter: 8 ms a round whatever it drafts, 20 ms a step of the target, alone or verifying."""
     starts = [sum(KEPT[:index]) + index for index in range(len(KEPT))]
-    rows = [(start, kept, WINDOW) for start, kept in zip(starts, KEPT, strict=True)]
-    rounds = rounds_of(*rows, seconds=[(ROUND_S, PLAIN_S)] * len(rows))
+    columns = [(start, kept, WINDOW) for start, kept in zip(starts, KEPT, strict=True)]
+    rounds = rounds_of(*columns, seconds=[(ROUND_S, PLAIN_S)] * len(columns))
     tokens = sum(KEPT) + len(KEPT)
     request = one_request({"": tokens, "block": tokens}, {"block": rounds}, wall_s={"": tokens * PLAIN_S})
     return recording_of(request, drafters=(("block", False, WINDOW),))
 
 
-def speed_up(recording, cost, policy):
-    tables = RoundsTables(recording)
-    plain, drafted = (
-        sum(
-            seconds
-            for (seconds,) in table(simulate(scenario, make_policy(name, tables.pool), name), "ops", "duration_s")
-        )
-        for name, scenario in ((name, Scenario(tables=tables, cost=cost)) for name in ("plain", policy))
-    )
-    return plain / drafted
-
-
-def entered(**draft):
+def entered(draft, **others):
     """The measurement in a cost file, with the drafter's figures as given."""
-    terms = DraftTerms(draft.get("per_round_s", 0.0), draft.get("per_token_s"))
-    figures = (
-        CostLine(intercept_s=draft["per_forward_s"])
-        if "per_forward_s" in draft
-        else DrafterFigures(terms=terms, forwards=None)
-    )
-    return FileCost("mine.json", {"block": figures, "target": CostLine(intercept_s=PLAIN_S)})
+    figures = draft if isinstance(draft, CostLine) else DrafterFigures(terms=DraftTerms(*draft), forwards=None)
+    return FileCost("mine.json", {"block": figures, "target": CostLine(intercept_s=PLAIN_S)} | others)
 
 
 def test_a_measured_gain_comes_out_as_measured():
     recording = measured()
-    truth = speed_up(recording, TimedCost(recording), f"block:{WINDOW}/target")
-    by_round = speed_up(recording, entered(per_round_s=ROUND_S, per_token_s=0.0), f"block:{WINDOW}/target")
-    by_forward = speed_up(recording, entered(per_forward_s=ROUND_S), f"block:{WINDOW}/target")
-    assert by_round == pytest.approx(truth, rel=0.01)
-    assert by_forward < truth * 2 / 3
+    tables = RoundsTables(recording)
+
+    def speed_up(cost):
+        plain_s, drafted_s = (
+            simulate(Scenario(tables=tables, cost=cost), make_policy(name, tables.pool), name).ops["duration_s"].sum()
+            for name in ("plain", f"block:{WINDOW}/target")
+        )
+        return plain_s / drafted_s
+
+    truth = speed_up(TimedCost(recording))
+    assert speed_up(entered((ROUND_S, 0.0))) == pytest.approx(truth, rel=0.01)
+    assert speed_up(entered(CostLine(intercept_s=ROUND_S))) < truth * 2 / 3
 
 
+ON_TOP = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
 TRUNK = {(): (10, 10, 10), (10,): (11, 11, 11), (10, 11): (12, 12, 12), (10, 11, 12): (1, 1, 1)}
 
 
-def batched(figures, windows):
-    """Durations and forwards of one batched draft, a window for each row."""
-    trace = trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(len(windows))), models=THREE)
-    line = CostLine(intercept_s=0.25)
-    cost = FileCost("f", {"draft": figures, "mid": line, "target": line})
-    asked = iter(windows)
+def of_trunk(requests):
+    return trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(requests)), models=THREE)
 
-    class Each:
+
+@pytest.mark.parametrize(
+    ("figures", "wanted"),
+    [  # rows draft 3 tokens and 1: once for all rows, and by the longest of them; or on top of its forwards
+        (DrafterFigures(terms=DraftTerms(8.0, 1.0), forwards=None), (2, 1, 4, 8.0 + 3 * 1.0)),
+        (ON_TOP, (2, 3, 8, 8.0 + 3 * 0.5)),
+    ],
+)
+def test_a_batch_drafts_side_by_side(figures, wanted):
+    line, asked = CostLine(intercept_s=0.25), iter((3, 1))
+
+    class Each(Script):
         def decide(self, seen):
-            if seen.num_pending or seen.num_emitted:
-                return Verify("target")
-            return Draft("draft", next(asked))
+            return Verify("target") if seen.num_pending or seen.num_emitted else Draft("draft", next(asked))
 
-        def learn(self, outcome):
-            pass
-
-    recorded_pool(trace)
-    log, _ = replay(trace, Each(), cost=cost, batch=len(windows), start=Start.draft)
-    return table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0]
-
-
-def test_a_batch_drafts_side_by_side():
-    """Once for all rows, and by the longest of them."""
-    figures = DrafterFigures(terms=DraftTerms(8.0, 1.0), forwards=None)
-    assert batched(figures, (3, 1)) == (2, 1, 4, 8.0 + 3 * 1.0)
-
-
-def test_seconds_by_the_round_come_on_top_of_forwards():
-    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
-    rows, forwards, _, seconds = batched(figures, (3, 1))
-    assert (rows, forwards) == (2, 3)
-    assert seconds == 8.0 + 3 * 0.5
+    trace = of_trunk(2)
+    cost = FileCost("f", {"draft": figures, "mid": line, "target": line})
+    log, _ = replay_bare(trace, Each(recorded_pool(trace), []), cost=cost, batch=2)
+    assert table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0] == wanted
 
 
 class BlockCost(FileCost):
@@ -481,203 +454,163 @@ class BlockCost(FileCost):
 
     def __init__(self, block=4, fed="text"):
         line = CostLine(intercept_s=0.25, per_new_token_s=1.0, per_kv_token_s=0.125)
-        super().__init__("f", dict.fromkeys(("draft", "mid", "target"), line))
+        super().__init__("f", dict.fromkeys(THREE, line))
         self._block = DraftBlock(tokens=block, fed=fed)
 
     def draft_terms(self, model):
         return DraftTerms(0.0, None, self._block) if model == "draft" else None
 
 
+DRAFTS = ("kind", "num_rows", "num_forwards", "new_tokens", "duration_s", "entered_blocks")
+CACHE = PrefixCacheSize(num_blocks=64, block_tokens=1)
+
+
 def drafts_of(cost, policy="draft:3/target", *, requests=1, **options):
-    tables = TrieTables(trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(requests)), models=THREE))
+    tables = TrieTables(of_trunk(requests))
     scenario = Scenario(tables=tables, cost=cost, **options)
-    ops = table(simulate(scenario, make_policy(policy, tables.pool), "p"), "ops", "kind", "num_rows", "num_forwards",
-                "new_tokens", "duration_s")  # fmt: skip
-    return [op[1:] for op in ops if op[0] == 0]
+    ops = table(simulate(scenario, make_policy(policy, tables.pool), "p"), "ops", *DRAFTS)
+    return [op[1:] for op in ops if op[0] == DRAFT]
 
 
-def test_a_whole_draft_is_one_forward_over_all_that_it_drafts():
-    """A first draft of three tokens, after a prompt of three."""
-    for fed, new, held in (
-        ("text", 5, 0),  # the prompt, and two masks after it
+@pytest.mark.parametrize(
+    ("fed", "new", "held"),
+    [
+        ("text", 5, 0),  # the prompt of three, and two masks after it
         ("block", 4, 2),  # its last token, and three masks: of the others the target's states are held
         ("last", 1, 2),  # the target's state of the last
-    ):
-        rows, forwards, new_tokens, seconds = drafts_of(BlockCost(fed=fed), start=Start.draft)[0]
-        assert (rows, forwards, new_tokens) == (1, 1, new)
-        assert seconds == 0.25 + new * 1.0 + held * 0.125
+    ],
+)
+def test_a_whole_draft_is_one_forward_over_all_that_it_drafts(fed, new, held):
+    assert drafts_of(BlockCost(fed=fed), start=Start.draft)[0] == (1, 1, new, 0.25 + new + held * 0.125, 0)
 
 
 def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cache():
-    rows, forwards, new_tokens, seconds = drafts_of(BlockCost(), requests=3, batch=3, start=Start.draft)[0]
-    assert (rows, forwards, new_tokens) == (3, 1, 15)
-    assert seconds == 0.25 + 15 * 1.0
-    cache = PrefixCacheSize(num_blocks=64, block_tokens=1)
-    kept = drafts_of(BlockCost(), requests=3, prefixes=cache)
-    alone = drafts_of(BlockCost(), requests=3)
+    assert drafts_of(BlockCost(), requests=3, batch=3, start=Start.draft)[0] == (3, 1, 15, 0.25 + 15, 0)
+    kept, alone = (drafts_of(BlockCost(), requests=3, prefixes=cache) for cache in (CACHE, None))
     assert [op[:2] for op in kept] == [op[:2] for op in alone]
     assert sum(op[2] for op in kept) <= sum(op[2] for op in alone)
-    assert all(seconds >= 0.25 + new for _, _, new, seconds in kept)
-
-
-@pytest.mark.parametrize("options", [{}, {"prefixes": PrefixCacheSize(num_blocks=64, block_tokens=1)}])
-def test_a_draft_longer_than_a_forward_drafts_is_refused(options):
-    with pytest.raises(
-        CostRangeError, match="draft drafts 2 tokens in one forward, asked for 3; use a window of 2"
-    ) as told:
-        drafts_of(BlockCost(2), **options)
-    assert "\n" not in str(told.value)
-
-
-def test_a_whole_draft_is_scaled_and_stays_whole():
-    terms = scaled(BlockCost(), {"draft": 2.0}, target="target").draft_terms("draft")
-    assert terms == (0.0, None, DraftBlock(tokens=4))
+    assert all(seconds >= 0.25 + new for _, _, new, seconds, _ in kept)
+    for cache in (CACHE, None):
+        with pytest.raises(
+            CostRangeError, match="draft drafts 2 tokens in one forward, asked for 3; use a window of 2"
+        ):
+            drafts_of(BlockCost(2), prefixes=cache)
+    doubled = scaled(BlockCost(), {"draft": 2.0}, target="target")
+    assert doubled.draft_terms("draft") == (0.0, None, DraftBlock(tokens=4))
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
     """The drafter is fed as much as where its forwards are all that it costs."""
-    line, cache = CostLine(intercept_s=0.5), PrefixCacheSize(num_blocks=64, block_tokens=1)
-    tables = TrieTables(trace_of(*(request_of(TRUNK, request_id=f"r{row}") for row in range(3)), models=THREE))
-    found = []
-    for draft in (line, DrafterFigures(terms=DraftTerms(8.0, None), forwards=line)):
-        cost = FileCost("f", {"draft": draft, "mid": line, "target": line})
-        scenario = Scenario(tables=tables, cost=cost, prefixes=cache)
-        ops = table(simulate(scenario, make_policy("draft:2/target", tables.pool), "p"), "ops", *DRAFTS)
-        found.append([op for op in ops if op[0] == 0])
-    forwards, rounds = found
-    assert sum(entered for _, entered, *_ in forwards) > 0
-    assert [op[:3] for op in rounds] == [op[:3] for op in forwards]
-    assert [seconds - 8.0 for *_, seconds in rounds] == [seconds for *_, seconds in forwards]
+    line = CostLine(intercept_s=0.5)
+    forwards, rounds = (
+        drafts_of(FileCost("f", {"draft": draft, "mid": line, "target": line}), "draft:2/target", requests=3,
+                  prefixes=CACHE)
+        for draft in (line, DrafterFigures(terms=DraftTerms(8.0, None), forwards=line))
+    )  # fmt: skip
+    assert sum(op[-1] for op in forwards) > 0
+    assert [(*op[:3], op[3] - 8.0, op[4]) for op in rounds] == forwards
 
 
-class Lookout:
-    """Drafts of several lengths, and the seconds it was told of each."""
+@pytest.mark.parametrize(("draft", "each_s"), [((8.0, 1.0), 1.0), (ON_TOP, 0.5)])
+def test_policies_are_told_what_a_draft_takes(draft, each_s):
+    told, windows = {}, iter([1, 4, 2, 4, 3])
 
-    def __init__(self, pool):
-        self._windows = iter([1, 4, 2, 4, 3])
-        self.told = {}
+    class Lookout(Script):
+        def decide(self, seen):
+            return Verify("target") if seen.num_pending else Draft("block", next(windows, 1))
 
-    def decide(self, seen):
-        return Verify("target") if seen.num_pending else Draft("block", next(self._windows, 1))
+        def learn(self, outcome):
+            if isinstance(outcome.step, Draft):
+                told[outcome.num_drafted] = outcome.duration_s
 
-    def learn(self, outcome):
-        if isinstance(outcome.step, Draft):
-            self.told[outcome.num_drafted] = outcome.duration_s
-
-
-def test_policies_are_told_what_a_round_takes_with_its_forwards():
     tables = RoundsTables(measured())
-    policy = Lookout(tables.pool)
-    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
-    cost = FileCost("f", {"block": figures, "target": CostLine(intercept_s=1.0)})
-    simulate(Scenario(tables=tables, cost=cost), policy, "p")
-    assert policy.told == {tokens: 8.0 + 0.5 * tokens for tokens in (1, 2, 3, 4)}
+    cost = entered((1.0, 1.0), block=draft) if isinstance(draft, DrafterFigures) else entered(draft)
+    simulate(Scenario(tables=tables, cost=cost), Lookout(tables.pool, []), "p")
+    assert told == {tokens: 8.0 + each_s * tokens for tokens in (1, 2, 3, 4)}
 
+
+# -- imported recordings that were timed
 
 SECONDS = ((0.25, 1.0), (0.5, 2.0), (0.75, 4.0))
 
 
-def timed(**rest):
+def timed_rounds(factor=1.0):
     """Three rounds of 3 drafted tokens, the first and second with a refusal."""
-    rounds = rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=SECONDS)
-    request = one_request({"": 9, "feature": 9}, {"feature": rounds}, **rest)
+    return rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=[(factor * d, factor * v) for d, v in SECONDS])
+
+
+def timed(**rest):
+    request = one_request({"": 9, "feature": 9}, {"feature": timed_rounds()}, **rest)
     return recording_of(request, drafters=(("feature", True, 3),))
 
 
-def durations(recording, policy, **scenario):
-    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording), **scenario)
-    return table(simulate(scenario, policy, "p"), "ops", "kind", "new_tokens", "duration_s")
+def durations(recording, policy, *, extrapolate=False, **scenario):
+    tables, cost = RoundsTables(recording), TimedCost(recording, extrapolate=extrapolate)
+    policy = make_policy(policy, tables.pool) if isinstance(policy, str) else Script(tables.pool, policy)
+    log = simulate(Scenario(tables=tables, cost=cost, **scenario), policy, "p")
+    return log.ops["duration_s"].tolist(), log.ops["new_tokens"][log.ops["kind"] == VERIFY].tolist()
 
 
 def test_recorded_rounds_cost_their_own_seconds():
-    recording = timed(prefill_s={"feature": 8.0})
-    ops = durations(recording, make_policy("feature:3/target", RoundsTables(recording).pool))
-    assert [seconds for *_, seconds in ops] == [8.25, 1.0, 0.5, 2.0, 0.75, 4.0]
-    assert [new_tokens for kind, new_tokens, _ in ops if kind] == [4, 4, 4]
+    seconds, fed = durations(timed(prefill_s={"feature": 8.0}), "feature:3/target")
+    assert (seconds, fed) == ([8.25, 1.0, 0.5, 2.0, 0.75, 4.0], [4, 4, 4])
+    alone = timed(wall_s={"": 13.5, "feature": 9.0}, prefill_s={"": 4.5})
+    assert durations(alone, "plain")[0] == [5.5] + [1.0] * 8
 
 
 def test_other_rounds_cost_the_means():
-    recording = timed()
     steps = [Draft("feature", 3), Draft("feature", 1), Verify("target"), Draft("feature", 3), Verify("target")]
-    pool = RoundsTables(recording).pool
-    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording, extrapolate=True))
-    ops = table(simulate(scenario, Script(pool, steps), "p"), "ops", "duration_s")
+    seconds, _ = durations(timed(), steps, extrapolate=True)
     # A second draft of one token: the mean of nine; then the verification is not the round's own.
-    assert [seconds for (seconds,) in ops[:2]] == pytest.approx([0.25, 1.5 / 9])
-    assert ops[2][0] == pytest.approx(7 / 3)
-    assert [seconds for (seconds,) in ops[3:5]] == [0.5, 2.0]
+    assert seconds[:5] == pytest.approx([0.25, 1.5 / 9, 7 / 3, 0.5, 2.0])
 
 
 def test_means_are_taken_as_a_request_compares_to_them():
     """One request takes three times as long as the other, round by round; so do its rounds that nobody recorded."""
-    quick, slow = (
-        one_request(
-            {"": 9, "feature": 9},
-            {"feature": rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=tuple((f * d, f * v) for d, v in SECONDS))},
-            request_id=name,
-        )
-        for name, f in (("quick", 1.0), ("slow", 3.0))
-    )
-    recording = recording_of(quick, slow, drafters=(("feature", True, 3),))
+    requests = [
+        one_request({"": 9, "feature": 9}, {"feature": timed_rounds(factor)}, request_id=name)
+        for name, factor in (("quick", 1.0), ("slow", 3.0))
+    ]
+    recording = recording_of(*requests, drafters=(("feature", True, 3),))
     cost = TimedCost(recording, extrapolate=True)
     assert cost.round_scale("quick", "feature") == pytest.approx((0.5, 0.5, inf))
     assert cost.round_scale("slow", "feature") == pytest.approx((1.5, 1.5, inf))
-    scenario = Scenario(tables=RoundsTables(recording), cost=cost)
-    ops = table(simulate(scenario, make_policy("feature:2/target", scenario.tables.pool), "p"), "ops", "duration_s")
     # Two drafted tokens at the mean of (1.5 + 4.5) / 18 seconds, in the request that takes half of it.
-    assert ops[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
-
-
-def test_steps_of_the_target_alone():
-    recording = timed(wall_s={"": 13.5, "feature": 9.0}, prefill_s={"": 4.5})
-    ops = durations(recording, make_policy("plain", RoundsTables(recording).pool))
-    assert [seconds for *_, seconds in ops] == [5.5] + [1.0] * 8
+    assert durations(recording, "feature:2/target", extrapolate=True)[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
 
 
 def test_what_was_measured_one_at_a_time_is_not_batched():
-    recording = timed()
-    two = recording_of(
-        recording.requests[0],
-        one_request({"": 4}, {}, request_id="r1"),
-        drafters=(("feature", True, 3),),
-    )
+    two = recording_of(timed().requests[0], one_request({"": 4}, {}, request_id="r1"), drafters=(("feature", True, 3),))
     with pytest.raises(CostRangeError, match="one request at a time, asked for 2"):
-        durations(two, make_policy("feature:3/target", RoundsTables(two).pool), batch=2)
+        durations(two, "feature:3/target", batch=2)
+
+
+def charged(emitted):
+    """(charges, a session that has so many tokens, the level of the drafter)."""
+    recording = timed()
+    pool, state = RoundsTables(recording).pool, RequestRounds(recording.requests[0], recording.meta)
+    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=frozenset())
+    session.emitted, session.cached = [1] * emitted, [9 if emitted else 0] * len(pool.members)
+    return RoundCharges(TimedCost(recording), pool, recording.meta, {"r0": state}), session, pool.level("feature")
 
 
 def test_a_round_that_is_cut_by_the_end_of_the_answer_costs_what_was_asked_for():
     """Engines do not know where an answer ends: their last rounds are as wide as all others."""
-    recording = timed()
-    cost = TimedCost(recording)
-    pool = RoundsTables(recording).pool
-    state = RequestRounds(recording.requests[0], recording.meta)
-    charges = RoundCharges(cost, pool, recording.meta, {"r0": state})
-    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
-    session.emitted = [1] * 7  # where no round was recorded, two tokens before the end
-    session.cached = [9] * len(pool.members)
-    step, level = Draft("feature", 3), pool.level("feature")
+    charges, session, level = charged(7)  # where no round was recorded, two tokens before the end
+    step, row, cost = Draft("feature", 3), Drafted([1, 1], [1, 1]), TimedCost(timed())
     assert session.room == 2
-    item, drafted = (session, step), Drafted([1, 1], [1, 1])
-    assert charges.draft(level, [item], [drafted])[1] == pytest.approx(3 * 1.5 / 9)
-    session.drafted(step, level, drafted, duration_s=0.0, num_rows=1)
-    assert charges.verify(pool.level("target"), [(session, None)])[1] == pytest.approx(seconds_of_width(cost, 4))
+    assert charges.draft(level, [(session, step)], [row])[1] == pytest.approx(3 * 1.5 / 9)
+    session.drafted(step, level, row, duration_s=0.0, num_rows=1)
+    wide_s = cost.forward_s("target", num_rows=1, new_tokens=4, context_tokens=0)
+    assert charges.verify(session.pool.target_level, [(session, None)])[1] == pytest.approx(wide_s)
     with pytest.raises(CostRangeError):
-        seconds_of_width(cost, 3)
-
-
-def seconds_of_width(cost, width):
-    return cost.forward_s("target", num_rows=1, new_tokens=width, context_tokens=0)
+        cost.forward_s("target", num_rows=1, new_tokens=3, context_tokens=0)
 
 
 def test_a_draft_in_which_nothing_was_found_costs_what_was_recorded():
-    recording = timed()
-    pool = RoundsTables(recording).pool
-    state = RequestRounds(recording.requests[0], recording.meta)
-    charges = RoundCharges(TimedCost(recording), pool, recording.meta, {"r0": state})
-    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
-    level = pool.level("feature")
+    charges, session, level = charged(0)
     assert charges.draft(level, [(session, Draft("feature", 3))], [Drafted([], [])]) == ([(1, 0, 1, 0.25)], 0.25)
-    assert charges.verify(pool.level("target"), [(session, None)])[1] == 1.0
+    assert charges.verify(session.pool.target_level, [(session, None)])[1] == 1.0
 
 
 @pytest.mark.parametrize("drafter", ["eagle", "hsd"])
@@ -688,13 +621,12 @@ def test_what_was_recorded_can_be_replayed_whatever_is_drawn(drafter):
     recording = read_recording("eagle-timed", files)
     recording = replace(recording, requests=tuple(each for each in recording.requests if drafter in each.rounds))
     tables, cost = RoundsTables(recording), TimedCost(recording)
-    measured = sum(
+    measured_s = sum(
         sum(map(sum, (cost.round_s(each.request_id, start, drafter) for start in each.rounds[drafter].start.tolist())))
         + cost.prefill_s(each.request_id, drafter)
         for each in recording.requests
     )
-    for seed in range(6):
+    for seed in range(2):
         scenario = Scenario(tables=tables, cost=cost, seed=seed)
         log = simulate(scenario, make_policy(f"{drafter}:6/target", tables.pool), drafter)
-        total = sum(seconds for (seconds,) in table(log, "ops", "duration_s"))
-        assert total == pytest.approx(measured, rel=2e-3)
+        assert log.ops["duration_s"].sum() == pytest.approx(measured_s, rel=2e-3)
