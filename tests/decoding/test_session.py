@@ -9,8 +9,9 @@ from paceline.decoding.request_text import LookupRule, prompt_lookup
 from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.session import Session
 from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
-from paceline.policies.check import EOS, VOCABULARY, ToyWorld, check_pool
+from paceline.policies.check import EOS, VOCABULARY, ToyWorld
 
+from .script import session_of
 from .strategies import all_steps, legal_steps, pools, sessions
 
 
@@ -53,21 +54,6 @@ def assert_caches_fit(session):
                 assert new + held == context
                 assert held <= session.cached[level]
                 assert new >= (len(session.tokens) - session.first_unjudged(level) + 1) * isinstance(step, Verify)
-
-
-@given(st.data())
-def test_any_legal_exact_steps_commit_the_trunk(data):
-    pool = data.draw(pools())
-    world = ToyWorld(pool, seed=data.draw(st.integers(0, 999)), ends=data.draw(st.sampled_from([0.0, 0.1])))
-    session = data.draw(sessions(pool))
-    for _ in range(data.draw(st.integers(0, 40))):
-        if session.done:
-            break
-        take(session, world, data.draw(st.sampled_from(legal_steps(session, commits=False))))
-        assert_sane(session)
-    while not session.done:
-        take(session, world, Verify(pool.target))
-    assert session.emitted == world.trunk(session)
 
 
 @given(st.data())
@@ -231,9 +217,7 @@ def test_an_ending_cuts_the_trunk(data):
             st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=2),
         )
     )
-    session = Session(
-        pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS}), ending=stop_at(text)
-    )
+    session = session_of(pool=pool, budget=budget, ending=stop_at(text))
     emitted = own = 0
     while not session.done:
         step = data.draw(st.sampled_from(legal_steps(session, commits=False)))
@@ -258,9 +242,7 @@ def test_an_ending_cuts_the_trunk(data):
 
 def drafted(ending, *, budget=9):
     """A request with four tokens 11 to 14 pending at the places 111 to 114."""
-    session = Session(
-        pool=check_pool(), request_id="r7", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS}), ending=ending
-    )
+    session = session_of("r7", budget=budget, ending=ending)
     session.drafted(Draft("draft", 4), 1, Drafted([11, 12, 13, 14], [111, 112, 113, 114]), duration_s=0.0, num_rows=1)
     return session
 
@@ -270,51 +252,37 @@ def judge(session, judged):
     return session.judged(step, session.pool.target_level, judged, duration_s=0.0, num_rows=1)
 
 
-def test_a_cut_drops_all_after_it():
+@pytest.mark.parametrize(
+    ("kept", "judged", "emitted", "place", "num_own"),
+    [
+        (2, Judged(3, 15, 115, (0.1, 0.1, 0.1, 0.9)), [11, 12], 112, 0),
+        (2, Judged(1, 15, 115, (0.1, 0.9)), [11, 15], 115, 1),  # at the last token, the verifier's own
+    ],
+)
+def test_a_cut_drops_all_after_it(kept, judged, emitted, place, num_own):
     seen = []
-
-    def ending(emitted, num_before):
-        seen.append((list(emitted), num_before))
-        return 2
-
-    session = drafted(ending)
-    outcome = judge(session, Judged(3, 15, 115, (0.1, 0.1, 0.1, 0.9)))
-    assert seen == [([11, 12, 13, 15], 0)]
-    assert session.emitted == [11, 12]
-    assert session.place == 112
-    assert (outcome.num_judged, outcome.num_accepted, outcome.num_own, outcome.num_emitted) == (4, 3, 0, 2)
-    assert outcome.done
-    assert session.finish_reason == "stop"
+    session = drafted(lambda emitted, num_before: seen.append((list(emitted), num_before)) or kept)
+    outcome = judge(session, judged)
+    assert seen == [([*range(11, 11 + judged.num_accepted), 15], 0)]
+    assert (session.emitted, session.place, session.finish_reason) == (emitted, place, "stop")
+    assert (outcome.num_judged, outcome.num_accepted) == (4, judged.num_accepted)
+    assert (outcome.num_own, outcome.num_emitted, outcome.done) == (num_own, 2, True)
     assert_sane(session)
 
 
-def test_an_ending_at_the_last_token_keeps_the_verifiers_own():
-    session = drafted(lambda emitted, num_before: len(emitted))
-    outcome = judge(session, Judged(1, 15, 115, (0.1, 0.9)))
-    assert session.emitted == [11, 15]
-    assert session.place == 115
-    assert (outcome.num_own, outcome.num_emitted) == (1, 2)
-    assert session.finish_reason == "stop"
-
-
-def test_a_commit_can_end_the_answer():
-    session = drafted(lambda emitted, num_before: 1)
-    outcome = session.committed(Commit(2))
-    assert session.emitted == [11]
-    assert session.place == 111
-    assert session.tokens == session.places == session.drafters == session.judges == []
-    assert (outcome.num_emitted, outcome.done) == (1, True)
-
-
-def test_an_ending_is_asked_after_every_commit_with_what_is_new():
+def test_an_ending_is_asked_after_every_commit_with_what_is_new_and_a_commit_can_end_the_answer():
     seen = []
     session = drafted(lambda emitted, num_before: seen.append((len(emitted), num_before)))
     session.committed(Commit(1))
     session.committed(Commit(2))
     judge(session, Judged(1, 15, 115, (0.1,)))
     assert seen == [(1, 0), (3, 1), (5, 3)]
-    assert session.finish_reason is None
-    assert not session.done
+    assert (session.finish_reason, session.done) == (None, False)
+    session = drafted(lambda emitted, num_before: 1)
+    outcome = session.committed(Commit(2))
+    assert (session.emitted, session.place) == ([11], 111)
+    assert session.tokens == session.places == session.drafters == session.judges == []
+    assert (outcome.num_emitted, outcome.done) == (1, True)
 
 
 @pytest.mark.parametrize("kept", [-1, 0, 5])
@@ -364,24 +332,6 @@ def found_by_definition(context, num_tokens, rule):
 @given(CONTEXTS, st.integers(1, 6), RULES)
 def test_lookup_finds_what_its_definition_says(context, num_tokens, rule):
     assert prompt_lookup(context, num_tokens=num_tokens, rule=rule) == found_by_definition(context, num_tokens, rule)
-
-
-@given(CONTEXTS, st.integers(1, 6), st.integers(1, 5), st.sampled_from(["first", "last", "longest"]))
-def test_lookup_returns_a_stretch_of_the_context(context, num_tokens, max_match, occurrence):
-    rule = LookupRule(max_match=max_match, occurrence=occurrence)
-    found = prompt_lookup(tuple(context), num_tokens=num_tokens, rule=rule)
-    assert len(found) <= num_tokens
-    assert (found == []) == (context[-1] not in context[:-1])
-    assert any(context[start : start + len(found)] == found for start in range(len(context)))
-
-
-def test_a_repeated_text_is_found_up_to_its_end():
-    """A copy that runs into the context's end is short; the last token may follow itself."""
-    rule = LookupRule(max_match=3)
-    assert prompt_lookup([1, 2, 3, 9, 1, 2], num_tokens=3, rule=rule) == [3, 9, 1]
-    assert prompt_lookup([7, 7, 7], num_tokens=4, rule=LookupRule(max_match=2)) == [7]
-    assert prompt_lookup([5, 1, 6, 1, 7, 1], num_tokens=1, rule=rule) == [7]
-    assert prompt_lookup([1], num_tokens=4, rule=rule) == []
 
 
 def test_which_occurrence():
