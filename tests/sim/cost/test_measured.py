@@ -101,26 +101,21 @@ def test_a_member_made_faster_keeps_what_is_beside_its_forwards(tmp_path):
     assert quick == pytest.approx(0.5 * slow)
 
 
-def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    with pytest.raises(ValueError, match="`cost` here needs a profile of draft, target on this machine"):
-        make_cost("here", RECORDING)
-    write_profile(matching(lookup=BesideForwards(per_op_s=1.0)), tmp_path / "profiles" / "a.profile")
-    write_profile(
-        matching(lookup=BesideForwards(per_op_s=2.0), measured_at="2026-05-01T00:00:00Z"),
-        tmp_path / "profiles" / "b.profile",
-    )
-    write_profile(
-        made_profile(names=NAMES, processor=processor(), measured_at="2026-06-01T00:00:00Z"),
-        tmp_path / "profiles" / "other-models.profile",
-    )
-    assert make_cost("here", RECORDING).lookup_s == 2.0
-
-
 def kept(tmp_path, name, **changes):
     path = tmp_path / "profiles" / name
     write_profile(matching(**changes), path)
     return path
+
+
+def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(ValueError, match="`cost` here needs a profile of draft, target on this machine"):
+        make_cost("here", RECORDING)
+    kept(tmp_path, "a.profile", lookup=BesideForwards(per_op_s=1.0))
+    kept(tmp_path, "b.profile", lookup=BesideForwards(per_op_s=2.0), measured_at="2026-05-01T00:00:00Z")
+    others = made_profile(names=NAMES, processor=processor(), measured_at="2026-06-01T00:00:00Z")
+    write_profile(others, tmp_path / "profiles" / "other-models.profile")
+    assert make_cost("here", RECORDING).lookup_s == 2.0
 
 
 @pytest.mark.parametrize("spoil", [lambda whole: whole[:-100], lambda whole: whole[:4] + whole[40:], lambda _: b""])
@@ -174,41 +169,23 @@ def test_only_profiles_of_the_device_count_and_of_its_threads_first(tmp_path, mo
     ("profile", "says"),
     [
         (matching(processor="another"), "measured on another, 1 thread, this is "),
-        (
-            made_profile(names=NAMES, processor=processor()),
-            "its draft has 1,000 parameters of float32, this one",
-        ),
+        (made_profile(names=NAMES, processor=processor()), "its draft has 1,000 parameters of float32, this one"),
     ],
 )
 def test_a_foreign_profile_is_refused_or_labelled(tmp_path, profile, says):
-    path = tmp_path / "a.profile"
-    write_profile(profile, path)
+    path = str(tmp_path / "a.profile")
+    write_profile(profile, tmp_path / "a.profile")
     with pytest.raises(ValueError, match=f"is a foreign profile: .*{re.escape(says)}"):
-        make_cost(str(path), RECORDING)
-    assert "FOREIGN" in make_cost(str(path), RECORDING, allow_foreign_profile=True).name
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"extrapolate": True}, "`extrapolate` is for measured tables"),
-        ({"tensor_parallel": 2}, "`tensor_parallel` is for devices of the sheet"),
-    ],
-)
-def test_options_that_do_not_go_with_a_profile(tmp_path, options, says):
-    path = tmp_path / "a.profile"
-    write_profile(matching(), path)
-    with pytest.raises(ValueError, match=re.escape(says)):
-        make_cost(str(path), RECORDING, **options)
-
-
-def test_profiles_are_for_recordings_of_pools():
-    log = recording_of(request_of("a"))
+        make_cost(path, RECORDING)
+    assert "FOREIGN" in make_cost(path, RECORDING, allow_foreign_profile=True).name
+    for option, value in (("extrapolate", True), ("tensor_parallel", 2)):
+        with pytest.raises(ValueError, match=f"`{option}` is for "):
+            make_cost(path, RECORDING, **{option: value})
     with pytest.raises(ValueError, match=r"`cost` here is for recordings of a pool, .* is an imported log"):
-        make_cost("here", log)
-    with pytest.raises(ValueError, match="`allow_foreign_profile` is for profiles; cpu is none"):
-        make_cost("cpu", RECORDING, allow_foreign_profile=True)
+        make_cost("here", recording_of(request_of("a")))
 
+
+# -- recorded rounds
 
 NAN = float("nan")
 
@@ -314,43 +291,37 @@ def test_a_token_takes_no_more_than_if_none_but_one_had_been_refused():
     assert seconds(of_unknown_length([(0, 1.0), (1, 9.0)]), 1, model="eagle") == pytest.approx(10.0 / 3)
 
 
-def test_prefill_is_no_share_of_a_round():
-    rounds = {"eagle": rounds_of([2, 4])}
-    request = request_of("a", rounds, tokens=8, wall_s={"": 10.0, "eagle": 9.0}, prefill_s={"": 2.0, "eagle": 3.0})
-    cost = TimedCost(recording_of(request))
-    assert (cost.prefill_s("a", ""), cost.prefill_s("a", "eagle"), cost.prefill_s("a", "other")) == (2.0, 3.0, 0.0)
-    assert cost.round_s("a", 0, "") == (0.0, 1.0)
-    assert cost.round_s("a", 3, "eagle") == (2.0, 1.0)
+ROUNDS = {"eagle": rounds_of([2, 4])}
 
 
-def test_tokens_outside_rounds_are_steps_of_their_own():
+def test_prefill_is_no_share_of_a_round_and_tokens_outside_rounds_are_steps_of_their_own():
+    walls = {"wall_s": {"": 10.0, "eagle": 9.0}, "prefill_s": {"": 2.0, "eagle": 3.0}}
+    cost = TimedCost(recording_of(request_of("a", ROUNDS, tokens=8, **walls)))
+    assert [cost.prefill_s("a", method) for method in ("", "eagle", "other")] == [2.0, 3.0, 0.0]
+    assert (cost.round_s("a", 0, ""), cost.round_s("a", 3, "eagle")) == ((0.0, 1.0), (2.0, 1.0))
     request = request_of("a", {"eagle": rounds_of([2, 1])}, tokens=9, wall_s={"eagle": 12.0})
     assert TimedCost(recording_of(request)).round_s("a", 0, "eagle") == (0.0, 2.0)  # two rounds and four more tokens
 
 
 def test_without_seconds_of_the_target_alone_a_round_is_one_piece():
-    rounds = {"eagle": rounds_of([2, 4])}
-    cost = TimedCost(recording_of(request_of("a", rounds, tokens=8, wall_s={"eagle": 6.0})), extrapolate=True)
+    cost = TimedCost(recording_of(request_of("a", ROUNDS, tokens=8, wall_s={"eagle": 6.0})), extrapolate=True)
     assert cost.round_s("a", 0, "eagle") == (0.0, 3.0)
-    with pytest.raises(CostRangeError, match="the log has no seconds of target alone, so drafting and verification"):
-        seconds(cost, 1, model="target")
-    with pytest.raises(CostRangeError, match="no seconds of drafting were recorded for 'eagle'"):
-        seconds(cost, 1, model="eagle")
+    for model, told in (("target", "the log has no seconds of target alone"), ("eagle", "no seconds of drafting were")):
+        with pytest.raises(CostRangeError, match=told):
+            seconds(cost, 1, model=model)
+    with pytest.raises(ValueError, match="cost timed: by hand holds no seconds, neither of rounds nor of answers"):
+        TimedCost(recording_of(request_of("a", ROUNDS)))
 
 
-def test_own_seconds_go_before_shares():
+def test_own_seconds_go_before_shares_and_an_unknown_window_is_as_many_as_ever_stayed():
     rounds = {"eagle": rounds_of([2, 4], draft_s=[1.0, 1.0], verify_s=[6.0, 8.0])}
     cost = TimedCost(recording_of(request_of("a", rounds, tokens=8, wall_s={"": 40.0, "eagle": 100.0})))
     assert cost.round_s("a", 3, "eagle") == (1.0, 8.0)
     assert [seconds(cost, new, model="target") for new in (1, 3, 5)] == [5.0, 6.0, 7.0]
     assert cost.notes() == ()
-
-
-def test_a_drafter_of_unknown_window_drafts_as_many_as_ever_stayed():
     rounds = {"eagle": rounds_of([1, 3], drafted=-1, draft_s=[3.0, 3.0], verify_s=[6.0, 8.0])}
     cost = TimedCost(recording_of(request_of("a", rounds), window=None))
-    assert seconds(cost, 1, model="eagle") == 1.0
-    assert seconds(cost, 4, model="target") == 7.0
+    assert (seconds(cost, 1, model="eagle"), seconds(cost, 4, model="target")) == (1.0, 7.0)
 
 
 @given(
@@ -370,9 +341,3 @@ def test_shares_add_up_to_what_was_measured(accepted, wall_s, plain_s, share):
     assert np.sum(parts) + cost.prefill_s("a", "eagle") == pytest.approx(wall_s)
     if plain_s is not None:
         assert sum(cost.round_s("a", start, "")[1] for start in range(tokens)) == pytest.approx(plain_s)
-
-
-def test_a_recording_without_seconds():
-    for rounds in ({}, {"eagle": rounds_of([2, 4])}):
-        with pytest.raises(ValueError, match="cost timed: by hand holds no seconds, neither of rounds nor of answers"):
-            TimedCost(recording_of(request_of("a", rounds)))
