@@ -178,22 +178,6 @@ def test_a_request_without_rounds_is_like_others_of_its_tag():
     assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
 
 
-def test_requests_without_rounds_have_the_mean_of_those_with():
-    """Requests differ a lot; tokens per round over many texts of one length are those of the recording."""
-    rng = np.random.default_rng(7)
-    requests = []
-    for rate in rng.uniform(0.2, 0.95, 200):
-        accepted, left = [], 300
-        while left > 0:
-            accepted.append(int((rng.random(5) < rate).cumprod().sum()))
-            left -= accepted[-1] + 1
-        requests.append(("a", 300, one_after_another(accepted, 5)))
-    hazard = Hazard(one_drafter(*requests, *[("a", 300, [])] * 400))
-    drawn = np.concatenate([drawn_rounds(hazard, f"q{200 + index}", 300, 5) for index in range(400)])
-    recorded = np.concatenate([rows[:, 1] for _, _, rows in requests])
-    assert drawn.mean() + 1 == pytest.approx(recorded.mean() + 1, rel=0.03)
-
-
 # -- draws
 
 
@@ -261,14 +245,6 @@ def test_a_longer_window_agrees_as_far_as_a_shorter_one():
     for start in range(300):
         agreed = [hazard.agrees("q3", 0, start=start, depth=depth, known=0) for depth in range(12)]
         assert agreed == sorted(agreed, reverse=True)
-
-
-def test_known_tokens_leave_the_rate_of_the_rest():
-    hazard = Hazard(bernoulli_trace(by_start=True, share=0.7, requests=60))
-    drawn = [
-        hazard.agrees(f"q{index}", 0, start=start, depth=3, known=3) for index in range(60) for start in range(200)
-    ]
-    assert np.mean(drawn) == pytest.approx(0.7, abs=0.03)
 
 
 def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():

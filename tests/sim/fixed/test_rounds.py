@@ -140,17 +140,6 @@ def test_tables_of_few_requests_are_held(monkeypatch):
     assert fixed.round("b", "r1", 2, 2).committed == 1
 
 
-def test_memory_follows_what_was_asked_for_last(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 2)
-    fixed = rounds_of(small(), Chain(small().pool, "draft:1/target"))
-    before = [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)]
-    assert list(fixed._known) == ["r0"]
-    fixed.round("a", "r1", 0, 4)
-    assert list(fixed._known) == ["r1"]
-    assert fixed._num_kept == 3
-    assert [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)] == before
-
-
 class Says:
     """A policy that says that pending tokens decide, and does what a test wants."""
 

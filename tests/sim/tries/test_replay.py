@@ -110,37 +110,20 @@ def test_tokens_per_round_of_two_levels(rate):
         assert rounds["emitted"][whole].mean() == pytest.approx(theory, rel=0.02)
 
 
-class Alternating:
-    """Both kinds of step by every model, in turn."""
-
-    def __init__(self, pool):
-        self._names, self._turn = pool.names, 0
-
-    def decide(self, seen):
-        self._turn += 1
-        name = self._names[self._turn % len(self._names)]
-        if name == self._names[-1] or seen.room < 1:
-            return Verify(self._names[-1])
-        return Draft(name, 1 + self._turn % 3)
-
-    def learn(self, outcome):
-        pass
-
-
 @given(trace=synthetic_traces(), seed=st.integers(0, 99))
 def test_a_forward_per_drafted_token_and_per_verification(trace, seed):
     pool = recorded_pool(trace)
-    for policy in (Anything(pool, seed), Alternating(pool)):
-        log, _ = replay(trace, policy)
-        for level in range(len(pool.names)):
-            mine, ops = log.steps["level"] == level, log.ops["level"] == level
-            drafted = int(log.steps["drafted"][mine & (log.steps["kind"] == DRAFT)].sum())
-            verified = int((mine & (log.steps["kind"] == VERIFY)).sum())
-            assert log.ops["num_forwards"][ops].sum() == drafted + verified
+    log, _ = replay(trace, Anything(pool, seed))
+    for level in range(len(pool.names)):
+        mine, ops = log.steps["level"] == level, log.ops["level"] == level
+        drafted = int(log.steps["drafted"][mine & (log.steps["kind"] == DRAFT)].sum())
+        assert log.ops["num_forwards"][ops].sum() == drafted + int((mine & (log.steps["kind"] == VERIFY)).sum())
 
+
+# -- where a text ends: at its end-of-sequence token, or at its budget
 
 EOS = 63
-OWN_STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
+ENDS = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
 
 # Draft, mid and target. The trunk is 10 11 12 end; the draft model would end the text after 10.
 VIEWS = {
@@ -159,114 +142,100 @@ def ending(budget=8, requests=1):
     return trace_of(*records, models=THREE, eos=EOS)
 
 
-def run(trace, steps):
-    return replay_bare(trace, Script(recorded_pool(trace), steps), strict=True)
-
-
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_text_ends_with_its_last_token(chain, batch):
-    trace = ending(requests=3)
-    log, outputs = replay_bare(trace, make_policy(chain, recorded_pool(trace)), strict=True, batch=batch)
-    assert list(outputs.values()) == [[10, 11, 12, EOS]] * 3
-    assert not log.requests["divergent_tokens"].any()
-    assert log.requests["emitted_tokens"].tolist() == [4] * 3
+def test_a_text_ends_with_its_last_token_or_at_its_budget(chain):
+    for budget, batch in ((8, 1), (8, 3), *((budget, 1) for budget in range(1, 6))):
+        trace = ending(budget, requests=3)
+        log, outputs = replay_bare(trace, make_policy(chain, recorded_pool(trace)), strict=True, batch=batch)
+        assert list(outputs.values()) == [[10, 11, 12, EOS][:budget]] * 3
+        assert not log.requests["divergent_tokens"].any()
+        assert log.requests["emitted_tokens"].tolist() == [min(4, budget)] * 3
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("budget", [1, 2, 3, 4, 5])
-def test_a_text_ends_at_its_budget(chain, budget):
+TO_TARGET = Verify("target")
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps", "taken"),
+    [
+        (
+            8,
+            [Draft("draft", 6), TO_TARGET, Draft("draft", 6), TO_TARGET],
+            [
+                (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 10 end: nothing is drafted after an end
+                (VERIFY, 2, 0, 0, 2, 1, 1, 2),  # the target writes 11 where the draft ended
+                (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 12 end
+                (VERIFY, 2, 0, 0, 2, 2, 0, 2),  # no token of its own after the end
+            ],
+        ),
+        (
+            8,
+            [Draft("mid", 2), Draft("draft", 1), Verify("mid"), TO_TARGET],
+            [
+                (DRAFT, 1, 2, 2, 0, 0, 0, 0),
+                (DRAFT, 0, 1, 1, 0, 0, 0, 0),
+                (VERIFY, 1, 0, 0, 1, 1, 1, 0),  # accepts 12, writes the end
+                (VERIFY, 2, 0, 0, 4, 4, 0, 4),
+            ],
+        ),
+        (1, [Draft("draft", 4), TO_TARGET], [(DRAFT, 0, 4, 1, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 1, 1, 0, 1)]),
+        (1, [], [(VERIFY, 2, 0, 0, 0, 0, 1, 1)]),
+        # The draft fills the budget; what the target refuses makes room for its own token.
+        (2, [Draft("draft", 4), TO_TARGET], [(DRAFT, 0, 4, 2, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 2, 1, 1, 2)]),
+    ],
+)
+def test_what_is_written_where_a_text_ends(budget, steps, taken):
     trace = ending(budget)
-    _, outputs = replay_bare(trace, make_policy(chain, recorded_pool(trace)), strict=True)
+    log, outputs = replay_bare(trace, Script(recorded_pool(trace), steps), strict=True)
+    assert table(log, "steps", *ENDS) == taken
     assert outputs == {"r0": [10, 11, 12, EOS][:budget]}
-
-
-def test_nothing_is_drafted_after_an_end():
-    log, outputs = run(ending(), [Draft("draft", 6), Verify("target"), Draft("draft", 6), Verify("target")])
-    assert outputs == {"r0": [10, 11, 12, EOS]}
-    assert table(log, "steps", *OWN_STEP) == [
-        (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 10 end
-        (VERIFY, 2, 0, 0, 2, 1, 1, 2),  # the target writes 11 where the draft ended
-        (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 12 end
-        (VERIFY, 2, 0, 0, 2, 2, 0, 2),  # no token of its own after the end
-    ]
-
-
-def test_a_verifier_below_the_target_may_write_the_end():
-    steps = [Draft("draft", 1), Verify("target"), Draft("mid", 1), Verify("mid"), Verify("target")]
-    with pytest.raises(Exception, match="nothing left to judge"):  # mid endorses its own token
-        run(ending(), steps)
-    steps = [Draft("mid", 2), Draft("draft", 1), Verify("mid"), Verify("target")]
-    log, outputs = run(ending(), steps)
-    assert table(log, "steps", *OWN_STEP)[:4] == [
-        (DRAFT, 1, 2, 2, 0, 0, 0, 0),
-        (DRAFT, 0, 1, 1, 0, 0, 0, 0),
-        (VERIFY, 1, 0, 0, 1, 1, 1, 0),  # accepts 12, writes the end
-        (VERIFY, 2, 0, 0, 4, 4, 0, 4),
-    ]
-    assert outputs == {"r0": [10, 11, 12, EOS]}
-
-
-def test_a_budget_of_one():
-    log, outputs = run(ending(1), [Draft("draft", 4), Verify("target")])
-    assert outputs == {"r0": [10]}
-    assert table(log, "steps", *OWN_STEP) == [(DRAFT, 0, 4, 1, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 1, 1, 0, 1)]
-    log, outputs = run(ending(1), [])
-    assert outputs == {"r0": [10]}
-    assert table(log, "steps", *OWN_STEP) == [(VERIFY, 2, 0, 0, 0, 0, 1, 1)]
-
-
-def test_a_correction_takes_the_last_place():
-    """The draft fills the budget; what the target refuses makes room for its own token."""
-    log, outputs = run(ending(2), [Draft("draft", 4), Verify("target")])
-    assert outputs == {"r0": [10, 11]}
-    assert table(log, "steps", *OWN_STEP) == [(DRAFT, 0, 4, 2, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 2, 1, 1, 2)]
 
 
 def test_the_end_may_be_looked_up():
     views = {(): (7, 10), (10,): (7, EOS), (10, EOS): (7, 7)}
     trace = trace_of(request_of(views, prompt=(4, 10, EOS, 5, 4)), eos=EOS, ngram=True)
-    log, outputs = run(trace, [Draft("ngram", 4), Verify("target")])
+    log, outputs = replay_bare(trace, Script(recorded_pool(trace), [Draft("ngram", 4), TO_TARGET]), strict=True)
     assert outputs == {"r0": [10, EOS]}
-    assert table(log, "steps", *OWN_STEP) == [(DRAFT, 0, 4, 2, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 2, 2, 0, 2)]
+    assert table(log, "steps", *ENDS) == [(DRAFT, 0, 4, 2, 0, 0, 0, 0), (VERIFY, 2, 0, 0, 2, 2, 0, 2)]
 
+
+# -- where a recording ends: exact within its reach, counted beyond it, refused if asked to be strict
 
 CHAIN = "draft:4/mid:6/target"
 
 
-def three_levels(reach, run, **options):
+def three_levels(reach, run):
     spec = {"requests": 12, "tokens": 60, "models": THREE, "acceptance": (0.6, 0.8)}
-    return make_trace(SyntheticSpec(**spec, reach=reach, run=run, **options))
+    return make_trace(SyntheticSpec(**spec, reach=reach, run=run))
 
 
-def summary_of(trace, chain, **scenario):
+def exact_share(trace, chain, **scenario):
     log, outputs = replay_bare(trace, make_policy(chain, recorded_pool(trace)), **scenario)
     assert outputs == trunk_of(trace)
-    return summarise_run(log)
+    return summarise_run(log).exact_share
 
 
 @pytest.mark.parametrize(
-    ("chain", "reach", "run"),
+    ("chain", "reach", "run", "within"),
     [
-        ("draft:4/target", 3, 0),  # a draft of 4 asks at most 3 tokens off the trunk what comes next
-        ("mid:4/target", 3, 0),
-        ("draft:4/mid:1/target", 5, 4),
-        (CHAIN, 5 + 5, 4),  # at most 5 kept by mid when it drafts 4 more and adds its own
+        ("draft:4/target", 3, 0, True),  # a draft of 4 asks at most 3 tokens off the trunk what comes next
+        ("mid:4/target", 3, 0, True),
+        ("draft:4/mid:1/target", 5, 4, True),
+        (CHAIN, 5 + 5, 4, True),  # at most 5 kept by mid when it drafts 4 more and adds its own
+        ("draft:4/target", 2, 0, False),
+        (CHAIN, 6, 4, False),
+        (CHAIN, 10, 2, False),
     ],
 )
-def test_within_its_reach_a_recording_answers_everything(chain, reach, run):
-    assert summary_of(three_levels(reach, run), chain, strict=True).exact_share == 1.0
-
-
-@pytest.mark.parametrize(("chain", "reach", "run"), [("draft:4/target", 2, 0), (CHAIN, 6, 4), (CHAIN, 10, 2)])
-def test_beyond_its_reach_it_is_modelled_and_counted(chain, reach, run):
+def test_within_its_reach_a_recording_answers_everything_and_beyond_it_counts(chain, reach, run, within):
     trace = three_levels(reach, run)
-    share = summary_of(trace, chain).exact_share
-    assert 0.5 < share < 1.0
-    with pytest.raises(
-        UnrecordedContextError, match=r"request synthetic-\d+: (draft|verify) at output position \d+ needs"
-    ):
-        summary_of(trace, chain, strict=True)
+    if within:
+        assert exact_share(trace, chain, strict=True) == 1.0
+        return
+    assert 0.5 < exact_share(trace, chain) < 1.0
+    told = r"request synthetic-\d+: (draft|verify) at output position \d+ needs"
+    with pytest.raises(UnrecordedContextError, match=told):
+        exact_share(trace, chain, strict=True)
 
 
 FEW_VIEWS = {
@@ -280,7 +249,7 @@ FEW_VIEWS = {
 
 def test_every_modelled_decision_is_counted():
     trace = trace_of(request_of(FEW_VIEWS, budget=6), models=THREE)
-    steps = [Draft("draft", 5), Verify("mid"), Verify("target")]
+    steps = [Draft("draft", 5), Verify("mid"), TO_TARGET]
     log, outputs = replay_bare(trace, Script(recorded_pool(trace), steps))
     names = ("drafted", "judged", "accepted", "own", "emitted", "modelled")
     assert table(log, "steps", *names)[:3] == [
@@ -289,11 +258,10 @@ def test_every_modelled_decision_is_counted():
         (0, 1, 0, 1, 1, 0),  # the target writes 10
     ]
     assert outputs["r0"][:2] == [10, 11]
-    steps = [Draft("mid", 2), Draft("draft", 2), Verify("mid"), Verify("target")]
+    steps = [Draft("mid", 2), Draft("draft", 2), Verify("mid"), TO_TARGET]
     log, _ = replay_bare(trace, Script(recorded_pool(trace), steps))
     drafted, again, verdict, target = table(log, "steps", *names)[:4]
-    assert drafted == (2, 0, 0, 0, 0, 1)  # 30, and one after it
-    assert again == (2, 0, 0, 0, 0, 2)
+    assert (drafted, again) == ((2, 0, 0, 0, 0, 1), (2, 0, 0, 0, 0, 2))  # 30, and one after it
     accepted = verdict[2]
     assert verdict == (0, 2, accepted, 1, 0, min(accepted + 1, 2) + 1)
     assert target[2:] == (0, 1, 1, 0)  # refused at the first token, which is recorded
@@ -308,12 +276,11 @@ def test_an_unknown_token_has_no_signal():
             return super().decide(view)
 
     trace = trace_of(request_of(FEW_VIEWS, budget=4), models=THREE)
-    replay_bare(trace, Looking(recorded_pool(trace), [Draft("draft", 4), Verify("target")]))
+    replay_bare(trace, Looking(recorded_pool(trace), [Draft("draft", 4), TO_TARGET]))
     tokens = seen[1]
     assert [token[:3] for token in tokens] == [(value, "draft", "draft") for value in (20, 21, 24, -1)]
-    known, unknown = [token[3] for token in tokens[:3]], tokens[3][3]
-    assert [tuple(signal) for signal in known] == [(np.exp(-0.5), 1.0, 0.25)] * 3
-    assert np.isnan(unknown).all()
+    assert [tuple(token[3]) for token in tokens[:3]] == [(np.exp(-0.5), 1.0, 0.25)] * 3
+    assert np.isnan(tokens[3][3]).all()
 
 
 def test_two_policies_meet_the_same_luck():
@@ -322,90 +289,80 @@ def test_two_policies_meet_the_same_luck():
     pool = recorded_pool(trace)
     columns = ("request", "kind", "level", "drafted", "judged", "accepted", "modelled")
 
-    def run(chain, batch=1):
-        log, _ = replay_bare(trace, make_policy(chain, pool), batch=batch)
+    def run(chain, **scenario):
+        log, _ = replay_bare(trace, make_policy(chain, pool), **scenario)
         return sorted(table(log, "steps", *columns), key=lambda row: row[0])
 
     alone = run(CHAIN)
     run("draft:8/mid:2/target")
-    assert run(CHAIN) == alone == run(CHAIN, batch=5)
+    assert run(CHAIN) == alone == run(CHAIN, batch=5) != run(CHAIN, seed=1)
 
 
 def test_errors_of_a_run_survive_the_clock():
     """SimPy makes the error of a process anew; message and fields must come through."""
     trace = three_levels(4, 2)
-    pool = recorded_pool(trace)
     with pytest.raises(PolicyError) as caught:
-        replay_bare(trace, Script(pool, [Draft("target", 1)]), name="mine")
+        replay_bare(trace, Script(recorded_pool(trace), [Draft("target", 1)]), name="mine")
     error = caught.value
     assert (error.policy, error.request_id, error.step) == ("mine", "synthetic-0", Draft("target", 1))
     assert str(error).startswith("policy mine, request synthetic-0, step Draft(model='target', tokens=1, stop=None): ")
+    for option, value in (("batch", 0), ("batch", -1), ("decide_s", -1e-9), ("decide_s", np.inf)):
+        with pytest.raises(ValueError, match=f"{option}`? must be "):
+            replay_bare(trace, make_policy("plain", recorded_pool(trace)), **{option: value})
 
 
-@pytest.mark.parametrize(("option", "value"), [("batch", 0), ("batch", -1), ("decide_s", -1e-9), ("decide_s", np.inf)])
-def test_a_scenario_that_cannot_be(option, value):
-    trace = three_levels(1, 1)
-    with pytest.raises(ValueError, match=f"{option}`? must be "):
-        replay_bare(trace, make_policy("plain", recorded_pool(trace)), **{option: value})
+# -- draws beyond the record: from rates fitted on what it holds
 
-
-TRACE = make_trace(
+PAIRS = ((0, 1), (0, 2), (1, 2))
+FITTED = make_trace(
     SyntheticSpec(requests=20, tokens=60, models=THREE, acceptance=(0.6, 0.8), off_trunk=(0.5, 0.7), depth_decay=0.1)
 )
 
 
-def keys(count):
-    return [(f"r{index % 7}", index // 7, drafter, verifier) for index in range(count) for drafter, verifier in PAIRS]
-
-
-PAIRS = ((0, 1), (0, 2), (1, 2))
-
-
-def test_draws_can_be_repeated_in_any_order():
-    asked = keys(300)
-    one, other = Fallback(TRACE, seed=4), Fallback(TRACE, seed=4)
+def test_draws_can_be_repeated_in_any_order_and_another_seed_is_other_luck():
+    asked = [(f"r{index % 7}", index // 7, *pair) for index in range(300) for pair in PAIRS]
+    one, other, third = (Fallback(FITTED, seed=seed) for seed in (4, 4, 5))
     forwards = {key: one.accepts(*key) for key in asked}
     shuffled = Random(1).sample(asked, len(asked))
     assert {key: other.accepts(*key) for key in shuffled} == forwards
-    assert {key: one.accepts(*key) for key in shuffled} == forwards
+    assert {key: one.accepts(*key) for key in shuffled} == forwards != {key: third.accepts(*key) for key in asked}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_rate_of_draws_is_the_fitted_one(pair):
-    fallback = Fallback(TRACE, seed=0)
-    count = 20_000
+    fallback, count = Fallback(FITTED, seed=0), 10_000
     accepted = sum(fallback.accepts(f"r{index % 50}", index // 50, *pair) for index in range(count))
     rate = fallback.rates[pair]
     assert 0.01 < rate < 0.99
     assert abs(accepted / count - rate) < 4 * np.sqrt(rate * (1 - rate) / count)
-
-
-def test_a_member_agrees_with_itself():
-    fallback = Fallback(TRACE)
     assert np.diag(fallback.rates).tolist() == [1.0, 1.0, 1.0]
     assert (fallback.rates == fallback.rates.T).all()
-    assert all(fallback.accepts("r0", position, 1, 1) for position in range(100))
 
 
-def test_rates_are_those_far_from_the_trunk():
-    """Of contexts 0, 1, 2 and 3 tokens off the trunk, the outer half are those with 2 and 3."""
-    views = {
-        (): (5, 9),
-        (9,): (9, 9),
-        (5,): (6, 6),  # distance 1
-        (5, 6): (7, 8),  # distance 2
-        (5, 6, 7): (8, 8),  # distance 3
-        (5, 6, 7, 8): (1, 2),  # distance 4
-        (5, 6, 8): (3, 4),  # distance 3
-    }
-    rates = Fallback(trace_of(request_of(views))).rates
-    assert rates[0, 1] == rates[1, 0] == 1 / 3  # 3, 3 and 4 tokens off
+@pytest.mark.parametrize(
+    ("views", "budget", "rate"),
+    [
+        (  # of contexts 0, 1, 2 and 3 tokens off the trunk, the outer half are those with 2 and 3
+            {
+                (): (5, 9),
+                (9,): (9, 9),
+                (5,): (6, 6),  # distance 1
+                (5, 6): (7, 8),  # distance 2
+                (5, 6, 7): (8, 8),  # distance 3
+                (5, 6, 7, 8): (1, 2),  # distance 4
+                (5, 6, 8): (3, 4),  # distance 3
+            },
+            8,
+            1 / 3,  # 3, 3 and 4 tokens off
+        ),
+        ({(): (5, 9), (9,): (9, 9), (9, 9): (1, 1), (9, 9, 1): (2, 1)}, 3, 2 / 4),  # nothing off the trunk
+    ],
+)
+def test_rates_are_those_far_from_the_trunk(views, budget, rate):
+    assert Fallback(trace_of(request_of(views, budget=budget))).rates[0, 1] == rate
 
 
-def test_rates_of_a_recording_without_off_trunk_contexts():
-    views = {(): (5, 9), (9,): (9, 9), (9, 9): (1, 1), (9, 9, 1): (2, 1)}
-    assert Fallback(trace_of(request_of(views, budget=3))).rates[0, 1] == 2 / 4
-
+# -- memory follows the requests that run, not those of the recording
 
 FEW, MANY = 50, 400
 
