@@ -94,7 +94,7 @@ def _ends(tokens: list[int], match: int, *, forwards: bool) -> Iterator[int]:
             yield start + match
 
 
-class Standing(NamedTuple):
+class PendingTokens(NamedTuple):
     """Pending tokens, with the columns of `RequestText`."""
 
     tokens: list[int]
@@ -102,12 +102,12 @@ class Standing(NamedTuple):
     drafters: list[int]
     judges: list[int]
 
-    def since(self, start: int) -> "Standing":
+    def since(self, start: int) -> "PendingTokens":
         """Those from index `start` on."""
-        return Standing(*[column[start:] for column in self])
+        return PendingTokens(*[column[start:] for column in self])
 
 
-NOTHING = Standing([], [], [], [])
+NOTHING = PendingTokens([], [], [], [])
 
 
 # Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
@@ -356,9 +356,9 @@ class RequestText:
         # Where an ending cuts, the last token it drops is the target's own.
         return num_own if num_emitted == num_written else 0, num_emitted
 
-    def _stand(self, first: int, pending: Standing, cached: list[int]) -> None:
+    def _stand(self, first: int, pending: PendingTokens, cached: list[int]) -> None:
         """Let `pending` stand from index `first` on, in place of all that is there, and caches hold so much."""
-        for name, column in zip(Standing._fields, pending, strict=True):
+        for name, column in zip(PendingTokens._fields, pending, strict=True):
             setattr(self, name, getattr(self, name)[:first] + column)
         self.cached[:] = cached
 

@@ -111,7 +111,7 @@ class Lost(NamedTuple):
     reason: str
 
 
-class Growth:
+class RolloutGrowth:
     """The rollouts of one run. Mutated by `ripe` and `ended`, as whoever drives the loop tells it of sessions.
 
     Args:
@@ -197,7 +197,7 @@ def _goes_beyond(session: Session, num_tokens: int) -> bool:
     return num_emitted > num_tokens or (num_emitted == num_tokens and not session.done)
 
 
-def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> Growth:
+def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> RolloutGrowth:
     """The rollouts of a run that has just begun.
 
     Args:
@@ -213,4 +213,4 @@ def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> Gr
         raise ArgumentError(f"{rule}, got {rollouts} with greedy")
     if roots:
         rollouts.check((root.request_id for root in roots), roots[0].budget)
-    return Growth(rollouts, roots)
+    return RolloutGrowth(rollouts, roots)

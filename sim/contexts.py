@@ -45,7 +45,7 @@ from .context_tables import (
     recorded_quality,
 )
 from .cost.base import CostModel
-from .recorded import Placement, Replayed, UnrecordedContextError, recorded_pool, recorded_rule
+from .recorded import DevicePlacement, Replayed, UnrecordedContextError, recorded_pool, recorded_rule
 
 
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -394,7 +394,7 @@ class ReplayWorld(TrieAnswers):
         self._pool = pool
         self._cost = cost
         self._charges = charges_of(cost, pool, now_s)
-        self.placement = Placement()
+        self.placement = DevicePlacement()
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 

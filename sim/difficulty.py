@@ -86,7 +86,7 @@ MOST_FITTED = 4000  # requests that a fit looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToldRounds:
     """What the rounds of one drafter tell, request by request in order.
 
     Attributes:
@@ -101,11 +101,11 @@ class Told:
     accepted: Ints
     refused: NDArray[np.bool_]
 
-    def thinned(self, most: int) -> "Told":
+    def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
         present = np.flatnonzero(np.bincount(self.request))
         chosen = np.isin(np.arange(present[-1] + 1), present[:: -(-len(present) // most)])[self.request]
-        return Told(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+        return ToldRounds(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     @property
     def num_decisions(self) -> int:
@@ -126,7 +126,7 @@ class DepthCounts:
     refused: Floats
 
 
-def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
+def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
     """What a drafter's rounds tell, but for those the end of the text may have ended.
 
     A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
@@ -136,7 +136,7 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
         none = np.empty(0, np.int32)
-        return Told(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
+        return ToldRounds(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
     counts = [len(rounds.start) for _, rounds in found]
     start = np.concatenate([rounds.start for _, rounds in found])
     accepted = np.concatenate([rounds.accepted for _, rounds in found])
@@ -152,10 +152,10 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
         refused &= accepted < room
         accepted = np.minimum(accepted, room)
     request = np.repeat(np.array([index for index, _ in found], np.int32), counts)
-    return Told(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
+    return ToldRounds(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
 
 
-def count_depths(told: Told, num_requests: int) -> DepthCounts:
+def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
     """Agreements and refusals by request and depth.
 
     From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
@@ -218,7 +218,7 @@ class Neighbours:
     chained: bool
 
 
-def neighbours(told: Told, survival: Floats) -> Neighbours | None:
+def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     """What the recording says; None if no two rounds are neighbours.
 
     A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
@@ -320,7 +320,7 @@ _NOTHING = 1e-12
 _ERRORS = 2.0
 
 
-class Outcome(IntEnum):
+class BesideOutcome(IntEnum):
     """How another round ended at a position, or that it came to it and drafted no farther.
 
     Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
@@ -339,7 +339,7 @@ class Beside(NamedTuple):
         depth: of the position in the other round, >= 0.
     """
 
-    outcome: Outcome
+    outcome: BesideOutcome
     depth: int
 
 
@@ -364,15 +364,15 @@ class Positions:
         last = len(self.falling) - 1
         mass = self.densities[min(beside.depth, last + 1)]
         here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
-        if beside.outcome is Outcome.reached:
+        if beside.outcome is BesideOutcome.reached:
             both, given = here, np.ones_like(here)
-        elif beside.outcome is Outcome.agreed:
+        elif beside.outcome is BesideOutcome.agreed:
             both, given = np.minimum(here, there), there
         else:
             both, given = here - np.minimum(here, there), 1.0 - there
         total = float(mass @ given)
         if total < _NOTHING:  # what never happened where the rates come from
-            return float(beside.outcome is Outcome.agreed)
+            return float(beside.outcome is BesideOutcome.agreed)
         return float(mass @ both) / total
 
     def alike(self, score: Floats) -> float:

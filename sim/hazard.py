@@ -42,7 +42,7 @@ from .difficulty import (
     DifficultyFit,
     Floats,
     Neighbours,
-    Told,
+    ToldRounds,
     count_depths,
     filter_positions,
     fit_difficulty,
@@ -344,7 +344,7 @@ def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
     return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
-def _stand_ins(told: Told, tags: list[str]) -> StandIns:
+def _stand_ins(told: ToldRounds, tags: list[str]) -> StandIns:
     tokens = np.bincount(told.request, told.accepted + 1, minlength=len(tags))
     known = np.flatnonzero(tokens > 0)
     alike: dict[str, list[int]] = {}

@@ -25,7 +25,7 @@ SHOWN = ("found_nothing", "has_room", "num_pending", "pool", "waiting")
 _ITS_OWN = frozenset(("_session", *SHOWN))
 
 
-class PendingView(Observation):
+class ByPendingView(Observation):
     """A view of one request that shows what `About.by_pending` allows.
 
     Raises:
@@ -75,7 +75,7 @@ class FixedOp(NamedTuple):
         return self.pending - self.first
 
 
-class Round(NamedTuple):
+class PlayedRound(NamedTuple):
     """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`.
 
     Attributes:
@@ -92,7 +92,7 @@ class Round(NamedTuple):
     needs: int
 
     @classmethod
-    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "Round":
+    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
         """The round of these operations."""
         # With no more room than for what it commits, the segment would end.
         needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
@@ -129,7 +129,7 @@ class Fixed:
         raise PolicyError(self.name, request_id, step, f"a policy that says by_pending promises that {rule}")
 
 
-def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
+def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> PlayedRound:
     """The round of a session that nothing is pending in; the session has its tokens afterwards.
 
     Raises:
@@ -137,14 +137,16 @@ def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
         UnrecordedContextError: the answers are strict, and a decision is not recorded.
     """
     playing = _Playing(fixed, answers)
-    loop = Loop(pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=PendingView)
+    loop = Loop(
+        pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=ByPendingView
+    )
     before = len(session.emitted)
     loop.admit(session)
     while len(session.emitted) == before:
         op = loop.next_op(0.0)
         assert op is not None
         loop.finish(op, op.run(playing), start_s=0.0, now_s=0.0)
-    return Round.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
+    return PlayedRound.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
 
 
 class _Begun(NamedTuple):
@@ -375,7 +377,7 @@ class Automaton:
         if state.found_nothing:
             draft = Draft(self._fixed.drafter, 1)
             session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
-        step: Step = self._fixed.policy.decide(PendingView(session, Load(len(pool.members)), _no_signal))
+        step: Step = self._fixed.policy.decide(ByPendingView(session, Load(len(pool.members)), _no_signal))
         level = check_step(session, step)
         self._fixed.check(step, "")
         assert isinstance(step, Draft | Verify)

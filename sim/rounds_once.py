@@ -19,7 +19,7 @@ from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import decides_by_pending
 from .context_tables import RequestTables
 from .contexts import UNKNOWN, TrieAnswers
-from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, Round, play
+from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, PlayedRound, play
 from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
 
 
@@ -43,7 +43,7 @@ class SteppedRequest:
         self._tokens: list[int] = []
         self._places = [replayed.place]
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer; raises as `play`, and ValueError beyond the answer's end."""
         self._write(position)
         session = self.session(position + room)
@@ -256,7 +256,7 @@ class TrieWalk:
 
 
 # Of a path, whether the segment ends with it: the round that it is.
-KnownPaths = dict[tuple[bool, tuple[Lead, ...]], Round]
+KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 
 
 class WalkedRequest:
@@ -279,7 +279,7 @@ class WalkedRequest:
         self._text = text
         self._paths = paths
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer.
 
         Raises:
@@ -292,7 +292,7 @@ class WalkedRequest:
         ends = position + path[-1].emitted >= min(budget, self.length)
         found = self._paths.get((ends, path))
         if found is None:
-            found = self._paths[ends, path] = Round.of([lead.op for lead in path], path[-1].emitted, ends)
+            found = self._paths[ends, path] = PlayedRound.of([lead.op for lead in path], path[-1].emitted, ends)
         return found
 
     def tokens(self, position: int, count: int) -> list[int]:
@@ -318,8 +318,8 @@ class _Known:
         narrow: by position and room, rounds that the room cut.
     """
 
-    wide: dict[int, Round] = field(default_factory=dict)
-    narrow: dict[tuple[int, int], Round] = field(default_factory=dict)
+    wide: dict[int, PlayedRound] = field(default_factory=dict)
+    narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 
 class _Open(NamedTuple):
@@ -354,10 +354,10 @@ class FixedRounds:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
         # As many as windows and refusals allow, however long the recording.
-        self._equal: dict[Round, Round] = {}
+        self._equal: dict[PlayedRound, PlayedRound] = {}
         self._paths: KnownPaths = {}
 
-    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> Round:
+    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> PlayedRound:
         """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
 
         Args:
@@ -423,7 +423,7 @@ class FixedRounds:
             return None
         return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
 
-    def _played(self, played: _Open, request_id: str, position: int, room: int) -> Round:
+    def _played(self, played: _Open, request_id: str, position: int, room: int) -> PlayedRound:
         budget = played.replayed.budget
         if position < 0 or room < 1 or position + room > budget:
             raise ValueError(
@@ -459,7 +459,7 @@ class FixedRounds:
             self._keep(known, position, budget - position, found)
             position += found.committed
 
-    def _keep(self, known: _Known, position: int, room: int, found: Round) -> Round:
+    def _keep(self, known: _Known, position: int, room: int, found: PlayedRound) -> PlayedRound:
         found = self._equal.setdefault(found, found)
         if room < found.needs:
             known.narrow[position, room] = found

@@ -30,8 +30,8 @@ from ..traces.meta import MOST_SECONDS
 from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
-from .played_round import PendingView
-from .recorded import Placement
+from .played_round import ByPendingView
+from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
 
 
@@ -192,7 +192,7 @@ class Scenario:
     strict: bool = False
     decide_s: float | None = None
     start: Start | None = None
-    placement: Placement = field(default_factory=Placement)
+    placement: DevicePlacement = field(default_factory=DevicePlacement)
     prefixes: PrefixCacheSize | None = None
 
     def __post_init__(self) -> None:
@@ -285,7 +285,7 @@ def _walked(
         failed = error
     else:
         return _logged(scenario, policy, name, ledger, world) if whole else None
-    _looped(scenario, policy, name, prefill_before, outputs, view=PendingView)  # says which request and step it was
+    _looped(scenario, policy, name, prefill_before, outputs, view=ByPendingView)  # says which request and step it was
     raise failed
 
 

@@ -21,7 +21,7 @@ from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
 from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line
 
 
-class Profile:
+class TableProfile:
     """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
 
     Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
@@ -123,11 +123,11 @@ class CostGrid(Record):
 class GridProfile:
     """Seconds from a `CostGrid`, bilinear between its points.
 
-    Beyond the measured range it refuses or extrapolates as `Profile` does, along each axis on its own.
+    Beyond the measured range it refuses or extrapolates as `TableProfile` does, along each axis on its own.
 
     Args:
         grid: what was measured.
-        whose, extrapolate: as of `Profile`.
+        whose, extrapolate: as of `TableProfile`.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
@@ -135,7 +135,7 @@ class GridProfile:
         self._whose = whose
         self._extrapolate = extrapolate
         self._columns = [
-            Profile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            TableProfile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
             for column in zip(*grid.seconds, strict=True)
         ]
         self._beyond_context = False
@@ -282,9 +282,9 @@ class FileCost(CostModel):
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
         self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
-        self._flat: dict[str, Profile] = {}
+        self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, _Formula] = {}
-        self._profiles: dict[str, Profile | GridProfile] = {}
+        self._profiles: dict[str, TableProfile | GridProfile] = {}
         for model, known in figures.items():
             if isinstance(known, DrafterFigures):
                 self._terms[model] = known.terms
@@ -356,7 +356,7 @@ class FileCost(CostModel):
             grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._formulas[model] = grid
         else:
-            profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
+            profile = TableProfile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._flat[model] = profile
             self._tables[model] = {}
 

@@ -25,8 +25,7 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .base import Beside, CostModel, CostRangeError, RoundScale
-from .files import Profile as CostByFigures
-from .files import extrapolation_notes
+from .files import TableProfile, extrapolation_notes
 
 
 class ProfiledCost(CostModel):
@@ -306,7 +305,7 @@ class RoundMeans:
             if drafter in self.estimated and _token_s(answers) > _least_token_s(answers)
         }
 
-    def verifying(self, whose: str, *, extrapolate: bool) -> CostByFigures | None:
+    def verifying(self, whose: str, *, extrapolate: bool) -> TableProfile | None:
         """The target's mean seconds by new tokens; None if nothing is known of them."""
         seconds = {width: total / count for width, (total, count) in self._verifying.items()}
         if not isnan(self._plain_s):
@@ -314,7 +313,7 @@ class RoundMeans:
         if not seconds:
             return None
         widths = sorted(seconds)
-        return CostByFigures(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
+        return TableProfile(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +366,7 @@ class TimedCost(CostModel):
 
     Args:
         recording: with seconds of at least one answer or round.
-        extrapolate: answer beyond the widths measured; see `Profile`.
+        extrapolate: answer beyond the widths measured; see `TableProfile`.
 
     Raises:
         ValueError: a recording without seconds.

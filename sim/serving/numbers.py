@@ -26,7 +26,7 @@ from ...policies.about import decides_by_pending
 from ...runs.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival
 from ..cost.base import CostModel, DraftTerms
-from ..played_round import FixedOp, Round
+from ..played_round import FixedOp, PlayedRound
 from ..rounds_once import FixedRounds
 from .charges import MOST_KEPT, ForwardLines, PsLine
 from .limits import EngineLimits
@@ -115,7 +115,7 @@ class TabledRequest:
         self.full_at = [0] * num_levels
         self.order = NEVER
         self.scheduled = False
-        self.round: Round | None = None
+        self.round: PlayedRound | None = None
         self.step = 0
         self.out_at_ps = NEVER
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.difficulty import Beside, Outcome, falling, filter_positions
+from paceline.sim.difficulty import Beside, BesideOutcome, falling, filter_positions
 from paceline.sim.hazard import Hazard, fit_lengths, stated_lengths
 from paceline.traces.meta import MOST
 from paceline.traces.rounds.recording import RoundsRecording
@@ -234,7 +234,7 @@ def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypat
     others = [first.reseeded(seed) for seed in range(3)]
     for hazard in (first, *others, first.reseeded(0)):
         for start in range(20):
-            hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(Outcome.refused, 2))
+            hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(BesideOutcome.refused, 2))
     offsets = {round(hazard._luck["q3", 0].beta / 0.1) for hazard in (first, *others)}
     assert len(filtered) == len(asked) == len(offsets)
 
@@ -347,13 +347,13 @@ def _shares(thresholds):
 @given(rates=RATES, rho=st.floats(0, 0.95), here=st.integers(0, 9), there=st.integers(0, 9), data=st.data())
 def test_a_round_started_later_agrees_at_least_as_often(rates, rho, here, there, data):
     found = filter_positions(rates, np.full(len(rates), 1e4), data.draw(st.integers(1, 8)), rho)
-    agreed, refused, reached = (found.chance(here, Beside(outcome, there)) for outcome in Outcome)
+    agreed, refused, reached = (found.chance(here, Beside(outcome, there)) for outcome in BesideOutcome)
     assert 0 <= min(agreed, refused, reached) <= max(agreed, refused, reached) <= 1 + 1e-9
     if here <= there:
         assert agreed == pytest.approx(1)
     if here >= there:
         assert refused == pytest.approx(0)
-    assert found.chance(here + 1, Beside(Outcome.reached, there)) <= reached + 1e-9
+    assert found.chance(here + 1, Beside(BesideOutcome.reached, there)) <= reached + 1e-9
 
 
 @given(rates=RATES, rho=st.floats(0, 0.95))
@@ -362,12 +362,12 @@ def test_rates_come_out_as_they_went_in(rates, rho):
     found = filter_positions(rates, np.full(len(rates), 1e12), len(rates), rho)
     if (np.diff(found.thresholds) < 0).all():
         for depth, rate in enumerate(rates):
-            assert found.chance(depth, Beside(Outcome.reached, depth)) == pytest.approx(rate, abs=1e-6)
+            assert found.chance(depth, Beside(BesideOutcome.reached, depth)) == pytest.approx(rate, abs=1e-6)
 
 
 def test_what_did_not_happen_where_rates_come_from_has_an_answer():
     found = filter_positions([1.0, 0.0], np.array([100.0, 100.0]), 2, 0.3)
-    for outcome in Outcome:
+    for outcome in BesideOutcome:
         for there in range(4):
             assert 0 <= found.chance(0, Beside(outcome, there)) <= 1
 

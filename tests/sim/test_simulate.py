@@ -18,7 +18,7 @@ from paceline.reports import summarise_run
 from paceline.runs.log import RunLedger
 from paceline.sim.contexts import ReplayWorld, TrieTables
 from paceline.sim.cost.files import CostLine, FileCost
-from paceline.sim.recorded import Placement, placement_of, recorded_pool
+from paceline.sim.recorded import DevicePlacement, placement_of, recorded_pool
 from paceline.sim.simulate import Scenario, device_process, simulate
 from paceline.traces import SyntheticSpec, make_trace
 
@@ -298,7 +298,7 @@ class Watched:
 def test_an_operation_ends_with_its_busiest_device(parts):
     devices = tuple(device for device, _ in parts)
     turns = OverlapResults([], [PartRun(0.0, [], seconds) for _, seconds in parts], sum(s for _, s in parts))
-    placed = Placement(devices).placed(range(len(parts)), turns)
+    placed = DevicePlacement(devices).placed(range(len(parts)), turns)
     busy = {device: sum(seconds for other, seconds in parts if other == device) for device in devices}
     if len(busy) == 1:
         assert placed == turns

@@ -13,7 +13,7 @@ from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.cost.measured import TimedCost
-from paceline.sim.difficulty import Beside, Outcome
+from paceline.sim.difficulty import Beside, BesideOutcome
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.rounds import RoundsTables
@@ -530,18 +530,18 @@ def known(*, by_start, rounds=ROUNDS, length=14, window=5):
 @pytest.mark.parametrize(
     ("start", "depth", "told"),
     [
-        (2, 0, Beside(Outcome.agreed, 2)),
-        (2, 1, Beside(Outcome.agreed, 3)),
-        (2, 2, Beside(Outcome.refused, 4)),
-        (2, 3, Beside(Outcome.agreed, 0)),
-        (6, 3, Beside(Outcome.agreed, 4)),
-        (6, 4, Beside(Outcome.reached, 5)),
-        (10, 0, Beside(Outcome.reached, 5)),
+        (2, 0, Beside(BesideOutcome.agreed, 2)),
+        (2, 1, Beside(BesideOutcome.agreed, 3)),
+        (2, 2, Beside(BesideOutcome.refused, 4)),
+        (2, 3, Beside(BesideOutcome.agreed, 0)),
+        (6, 3, Beside(BesideOutcome.agreed, 4)),
+        (6, 4, Beside(BesideOutcome.reached, 5)),
+        (10, 0, Beside(BesideOutcome.reached, 5)),
         (11, 0, None),
-        (9, 2, Beside(Outcome.reached, 2)),  # nothing of this token, something of one before it
-        (10, 1, Beside(Outcome.reached, 1)),
-        (13, 0, Beside(Outcome.agreed, 1)),
-        (0, 5, Beside(Outcome.agreed, 0)),  # beyond its own refusal, where nobody asks
+        (9, 2, Beside(BesideOutcome.reached, 2)),  # nothing of this token, something of one before it
+        (10, 1, Beside(BesideOutcome.reached, 1)),
+        (13, 0, Beside(BesideOutcome.agreed, 1)),
+        (0, 5, Beside(BesideOutcome.agreed, 0)),  # beyond its own refusal, where nobody asks
     ],
 )
 def test_what_another_round_says(start, depth, told):
@@ -556,7 +556,7 @@ def test_its_own_round_is_not_another():
 @pytest.mark.parametrize(("start", "depth", "run"), [(8, 2, 5), (10, 0, 5), (5, 5, None), (4, 6, None), (0, 0, None)])
 def test_a_token_drafter_knows_how_long_it_has_gone_well(start, depth, run):
     told = known(by_start=False).beside(start, depth)
-    assert told == (None if run is None else Beside(Outcome.reached, run))
+    assert told == (None if run is None else Beside(BesideOutcome.reached, run))
 
 
 @pytest.mark.parametrize("by_start", [True, False])
@@ -588,10 +588,10 @@ def test_the_last_round_before_a_token_speaks_of_it(rows, start, depth):
     for at, accepted, drafted in columns:
         there = start + depth - at
         if at != start and 0 <= there < accepted:
-            told = Beside(Outcome.agreed, there)
+            told = Beside(BesideOutcome.agreed, there)
         if at != start and there == accepted and drafted > accepted:
-            told = Beside(Outcome.refused, there)
-    if told is not None or (found is not None and found.outcome is not Outcome.reached):
+            told = Beside(BesideOutcome.refused, there)
+    if told is not None or (found is not None and found.outcome is not BesideOutcome.reached):
         assert found == told
 
 
