@@ -1,27 +1,4 @@
-"""The radix tree of cached blocks: who refers to them, and in which order they go.
-
-Which tokens each block of a prefix cache stands for, and what it follows: exact, since token ids are the keys.
-
-A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
-keeps keys and values, the place of these.
-
-What a prefix cache did in an operation.
-
-A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
-leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
-copying and comparing its keys.
-
-**References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
-block after it. A block that nobody refers to is *evictable*.
-
-**Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
-last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
-those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
-those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
-
-How large the prefix cache of a member is.
-
-The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
+"""The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
 
 - A text is **looked up** when the member's first forward for its request comes. A hit is the leading whole blocks that
   are cached, and then the tokens that the text shares with the block in which it parts from what is cached: these are
@@ -30,9 +7,10 @@ The prefix cache of one member: what it finds of a text, what enters it, what go
 - Blocks **enter** after each forward: the full blocks of the committed text, which the forward computed. What another
   request has put there meanwhile is shared. New blocks take free ones, else evict; where neither suffices, the others
   stay the request's own, and are tried again.
-- A running request **refers** to its blocks; these are not evicted. The order of eviction is that of `PrefixTree`.
+- A running request **refers** to its blocks; these are not evicted.
 
-Letters: N tokens of a text.
+Blocks are found by exact texts, since token ids are the keys (`BlockTexts`), and lie in a radix tree that knows who
+refers to them and in which order they go (`PrefixTree`). Letter: N tokens of a text.
 """
 
 from array import array
@@ -47,7 +25,7 @@ Tokens = tuple[int, ...]
 START = -1  # stands in front of the first block of a text
 
 
-class Branch(NamedTuple):
+class PartingBlock(NamedTuple):
     """The block in which a text parts from what is cached.
 
     Attributes:
@@ -60,7 +38,10 @@ class Branch(NamedTuple):
 
 
 class BlockTexts:
-    """Blocks by the text that they are the end of. Mutated by `add` and `remove`.
+    """Blocks by the text that they are the end of: which tokens each stands for, and what it follows.
+
+    A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
+    keeps keys and values, the place of these. Mutated by `add` and `remove`.
 
     Args:
         num_blocks: there are, >= 1.
@@ -98,7 +79,7 @@ class BlockTexts:
             before = block
         return found
 
-    def branch(self, before: int, rest: Sequence[int]) -> Branch | None:
+    def branch(self, before: int, rest: Sequence[int]) -> PartingBlock | None:
         """The block after another one that has most in common with what a text goes on with; the oldest of equals."""
         best = None
         if rest:
@@ -109,7 +90,7 @@ class BlockTexts:
                     )
                     num_equal = same or min(len(tokens), len(rest))
                     if best is None or num_equal > best.num_equal:
-                        best = Branch(block, num_equal)
+                        best = PartingBlock(block, num_equal)
         return best
 
     def add(self, before: int, tokens: Tokens) -> int:
@@ -154,19 +135,19 @@ NO_COUNTS = PrefixCounts(0, 0, 0, 0)
 Run: TypeAlias = "array[int]"
 
 
-class Node:
+class PrefixNode:
     """A run of blocks of the tree, and what follows it."""
 
     __slots__ = ("children", "keys", "num_references", "parent")
 
-    def __init__(self, parent: "Node | None", keys: Run, num_references: int) -> None:
+    def __init__(self, parent: "PrefixNode | None", keys: Run, num_references: int) -> None:
         self.parent = parent  # None: the root, which has no blocks
         self.keys = keys
         self.num_references = num_references
-        self.children: dict[int, Node] = {}  # by their first key
+        self.children: dict[int, PrefixNode] = {}  # by their first key
 
 
-class Match(NamedTuple):
+class PrefixMatch(NamedTuple):
     """How much of a text is cached, in leading blocks."""
 
     num_blocks: int
@@ -176,6 +157,18 @@ class Match(NamedTuple):
 class PrefixTree:
     """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
 
+    A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
+    leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
+    copying and comparing its keys.
+
+    **References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
+    block after it. A block that nobody refers to is *evictable*.
+
+    **Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
+    last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
+    those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
+    those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
+
     `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
     told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.
     """
@@ -184,8 +177,8 @@ class PrefixTree:
 
     def __init__(self, on_evicted: Callable[[Run, int], None] | None = None) -> None:
         self._on_evicted = on_evicted
-        self.root = Node(None, array("q"), 0)
-        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self.root = PrefixNode(None, array("q"), 0)
+        self._evictable: OrderedDict[PrefixNode, None] = OrderedDict()
         self.num_evictable = 0
         self.num_blocks = 0
 
@@ -197,11 +190,11 @@ class PrefixTree:
         while pairs:
             ours, theirs = pairs.pop()
             for first, child in ours.children.items():
-                twin = theirs.children[first] = Node(theirs, child.keys, 0)
+                twin = theirs.children[first] = PrefixNode(theirs, child.keys, 0)
                 pairs.append((child, twin))
         return copied
 
-    def match(self, keys: Run) -> Match:
+    def match(self, keys: Run) -> PrefixMatch:
         """The leading blocks that are cached; changes nothing."""
         node, end, num_referenced, most = self.root, 0, 0, len(keys)
         while end < most and (child := node.children.get(keys[end])) is not None:
@@ -212,9 +205,9 @@ class PrefixTree:
                 num_referenced = end
             if equal < len(node.keys):
                 break
-        return Match(end, num_referenced)
+        return PrefixMatch(end, num_referenced)
 
-    def take(self, keys: Run) -> Node:
+    def take(self, keys: Run) -> PrefixNode:
         """The tip of a new reference to leading blocks, all of which must be cached."""
         node, end = self.root, 0
         while end < len(keys):
@@ -223,7 +216,7 @@ class PrefixTree:
             end += len(node.keys)
         return node
 
-    def extend(self, tip: Node, keys: Run) -> tuple[Node, int]:
+    def extend(self, tip: PrefixNode, keys: Run) -> tuple[PrefixNode, int]:
         """Move an owner's reference from its tip over the blocks that follow it, which enter the tree.
 
         Args:
@@ -245,10 +238,10 @@ class PrefixTree:
         if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
             tip.keys = tip.keys + new
             return tip, end
-        tip.children[new[0]] = node = Node(tip, new, 1)
+        tip.children[new[0]] = node = PrefixNode(tip, new, 1)
         return node, end
 
-    def release(self, tip: Node) -> None:
+    def release(self, tip: PrefixNode) -> None:
         """Give up a reference, the last block first."""
         node = tip
         while (parent := node.parent) is not None:
@@ -274,14 +267,14 @@ class PrefixTree:
             assert node.parent is not None
             del node.parent.children[node.keys[0]]
 
-    def _refer(self, node: Node) -> None:
+    def _refer(self, node: PrefixNode) -> None:
         """One reference more; what nobody referred to leaves the queue."""
         if not node.num_references:
             del self._evictable[node]
             self.num_evictable -= len(node.keys)
         node.num_references += 1
 
-    def _head(self, node: Node, num_blocks: int) -> Node:
+    def _head(self, node: PrefixNode, num_blocks: int) -> PrefixNode:
         """The first blocks of a node, as a node; the rest of a longer one stays the node it was.
 
         So tips and places in the queue stay right, since they belong to the end of a run. The head of a run that
@@ -291,7 +284,7 @@ class PrefixTree:
             return node
         parent = node.parent
         assert parent is not None
-        head = Node(parent, node.keys[:num_blocks], node.num_references)
+        head = PrefixNode(parent, node.keys[:num_blocks], node.num_references)
         node.keys = node.keys[num_blocks:]
         node.parent = parent.children[head.keys[0]] = head
         head.children[node.keys[0]] = node
@@ -300,7 +293,7 @@ class PrefixTree:
         return head
 
 
-def _text(node: Node) -> Run:
+def _text(node: PrefixNode) -> Run:
     """The keys from the root to the end of a node."""
     text = node.keys
     while (parent := node.parent) is not None and parent.parent is not None:  # the root has none
@@ -382,7 +375,7 @@ class Hit(NamedTuple):
     """
 
     blocks: tuple[int, ...]
-    branch: Branch | None
+    branch: PartingBlock | None
     num_tokens: int
 
 
@@ -403,7 +396,7 @@ class _Held:
 
     __slots__ = ("last", "num_blocks", "tip")
 
-    def __init__(self, tip: Node, blocks: tuple[int, ...]) -> None:
+    def __init__(self, tip: PrefixNode, blocks: tuple[int, ...]) -> None:
         self.tip = tip
         self.num_blocks = len(blocks)
         self.last = blocks[-1] if blocks else START

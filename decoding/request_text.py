@@ -1,12 +1,5 @@
 """The text of one request: prompt, answer and pending tokens, what caches hold of it, and how it is cut back.
 
-Prompt lookup: a model-free drafter that copies what followed an earlier occurrence of the newest tokens.
-
-After Saxena 2023, "Prompt Lookup Decoding"; transformers, vLLM and SGLang ship the same idea as n-gram speculation,
-with other lengths and other occurrences (docs/pools-and-recordings.md lists their values).
-
-Pending tokens with all that is known of them, as values.
-
 Where an answer ends is defined here, once:
 
 - The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
@@ -14,8 +7,8 @@ Where an answer ends is defined here, once:
   request is done when it commits.
 - An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
 
-`place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the text only
-carries it along with the token that leads there.
+So is what prompt lookup copies of a text. `place` is the world's own handle of a context (a trie node in the simulator,
+anything in the runtime); the text only carries it along with the token that leads there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +46,9 @@ class LookupRule:
 
 def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) -> list[int]:
     """Tokens that followed an earlier occurrence of the context's longest repeated suffix.
+
+    After Saxena 2023, "Prompt Lookup Decoding"; transformers, vLLM and SGLang ship the same idea as n-gram speculation,
+    with other lengths and other occurrences (docs/pools-and-recordings.md lists their values).
 
     Args:
         context: prompt and everything decoded or pending, oldest first.
@@ -98,7 +94,7 @@ def _ends(tokens: list[int], match: int, *, forwards: bool) -> Iterator[int]:
             yield start + match
 
 
-class Standing(NamedTuple):
+class PendingTokens(NamedTuple):
     """Pending tokens, with the columns of `RequestText`."""
 
     tokens: list[int]
@@ -106,18 +102,29 @@ class Standing(NamedTuple):
     drafters: list[int]
     judges: list[int]
 
-    def since(self, start: int) -> "Standing":
+    def since(self, start: int) -> "PendingTokens":
         """Those from index `start` on."""
-        return Standing(*[column[start:] for column in self])
+        return PendingTokens(*[column[start:] for column in self])
 
 
-NOTHING = Standing([], [], [], [])
+NOTHING = PendingTokens([], [], [], [])
 
 
 # Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
 # answer keeps if it ends inside the new ones (more than before, at most all), else None.
 Ending = Callable[[list[int], int], int | None]
 FinishReason = Literal["stop", "eos", "length"]
+
+
+def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
+    """The ending of a path whose prompt holds part of its answer: what ends the whole answer ends it."""
+    known = list(before)
+
+    def ends(emitted: list[int], num_before: int) -> int | None:
+        kept = ending([*known, *emitted], len(known) + num_before)
+        return None if kept is None else kept - len(known)
+
+    return ends
 
 
 class RequestText:
@@ -349,9 +356,9 @@ class RequestText:
         # Where an ending cuts, the last token it drops is the target's own.
         return num_own if num_emitted == num_written else 0, num_emitted
 
-    def _stand(self, first: int, pending: Standing, cached: list[int]) -> None:
+    def _stand(self, first: int, pending: PendingTokens, cached: list[int]) -> None:
         """Let `pending` stand from index `first` on, in place of all that is there, and caches hold so much."""
-        for name, column in zip(Standing._fields, pending, strict=True):
+        for name, column in zip(PendingTokens._fields, pending, strict=True):
             setattr(self, name, getattr(self, name)[:first] + column)
         self.cached[:] = cached
 

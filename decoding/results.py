@@ -1,8 +1,6 @@
-"""What a world answers: for one request what was drafted or judged, and for an operation what ran and how long.
+"""What a world answers for requests and operations, and the records that a loop writes down of them.
 
-What a loop tells whoever writes a run down: one record per operation and one per step.
-
-Their fields, in this order, are the columns of a run log; every other form is derived from them.
+The fields of the records, in their order, are the columns of a run log; every other form is derived from them.
 """
 
 from collections.abc import Sequence

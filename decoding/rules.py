@@ -1,23 +1,11 @@
-"""What a verifier accepts: declarative values whose test is plain arithmetic and comparisons.
+"""What a verifier accepts and when a draft ends early: declarative values, and what they are told of a token.
 
-What a rule is told of a judged token, by either world.
-
-When a verifier takes over from the drafter: the deferral rules of speculative cascades.
-
-Drafter and verifier agree on a token as generator and discriminator of a signalling game.
-
-The same `accepts` runs on floats, numpy arrays and torch tensors. A rule says of itself whether it is lossless, and
-whether it looks at `target_prob` or `own_draft_prob`, which a recording may lack for a token it did not follow.
-A rule with `escalates` gives a third answer: leave the token to the next verifier.
-
-What a drafter says of a token it writes.
-
-When a draft ends early: declarative rules on what the drafter said of the token it just wrote.
-
-A rule is a frozen value and its test is plain arithmetic and comparisons, so that one definition serves floats,
-numpy arrays and torch tensors. The token that trips the rule stays in the draft. Every `holds` takes the signal of the
-newest token and a product over the tokens of this draft, and answers elementwise. What is multiplied is the drafter's
-probability of each token, unless the rule has a `factor` of its own.
+A rule is a frozen value whose test is plain arithmetic and comparisons, so that one definition serves floats, numpy
+arrays and torch tensors. The rule of a verifier says of itself whether it is lossless, and whether it looks at
+`target_prob` or `own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` gives
+a third answer: leave the token to the next verifier. The `holds` of a draft's stop takes the signal of the newest token
+and a product over the tokens of this draft, the drafter's probabilities unless the rule has a `factor` of its own; the
+token that trips it stays in the draft.
 """
 
 import math

@@ -1,9 +1,8 @@
-"""What a policy may see of one request: a live view, the same in both worlds, never an oracle.
+"""What a policy may see of one request, and how requests begin.
 
-How requests begin: with the target's prefill, as in engines, or with a draft on the bare prompt.
-
-All drafts of a request may have to wait for the prefill, none, or those of some members. Then the policy's first step
-decides: it is kept while the prefill runs, so that nobody is asked twice.
+A view is live, the same in both worlds, and never an oracle. A request begins with the target's prefill, as in engines,
+or with a draft on the bare prompt. All drafts of a request may have to wait for the prefill, none, or those of some
+members; then the policy's first step decides, and is kept while the prefill runs, so that nobody is asked twice.
 """
 
 from collections.abc import Callable

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from .overlap import levels_of, outcomes_of, settle, spans_of
 from .pool import Pool
-from .request_text import NOTHING, Ending, RequestText
+from .request_text import NOTHING, Ending, RequestText, ending_after
 from .results import Drafted, Judged, Parted, PartRun, made
-from .rollouts import ending_after
 from .steps import Commit, Draft, Outcome, Overlap, Step, Verify
 from .trees import DraftTree
 

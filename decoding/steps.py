@@ -1,10 +1,8 @@
 """What a policy answers and learns: the kinds of step, and what came of one.
 
-Rules and stops of other people: whether the worlds can call them, told before they do.
-
-A call that does not fit raises in the caller, far below the policy and with no line of the user's file in it.
-
-Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
+Steps are values: build them once and return them again, a policy is called tens of thousands of times a second. Rules
+and stops of other people are checked when a step is made: a call that does not fit would raise far below the policy,
+with no line of the user's file in it.
 """
 
 import inspect

@@ -1,15 +1,11 @@
-"""The shapes of token trees: which contexts a drafter is asked about, and which of its tokens become nodes.
+"""Token trees: their shapes, the step that drafts one, and how one grows.
 
 A *rank* counts a member's tokens at a context from 0, its own next token, by what it chooses them by: logits if greedy,
 logits over the temperature and noise if coupled. A node of a tree is a context and one token more, its *depth* the
-tokens below the root, which is the committed text.
-
-The step that drafts a token tree.
-
-How a tree grows: whoever can answer for contexts is asked, layer by layer, and hands over the drafter's branches.
-
-Both worlds drive the same growth, and the recorder does, so a tree is the same wherever the branches are. Scores are
-sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat), which float64 adds exactly.
+tokens below the root, which is the committed text. A tree grows layer by layer: whoever can answer for contexts is
+asked, and hands over the drafter's branches. Both worlds and the recorder drive the same growth, so a tree is the same
+wherever the branches are. Scores are sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat),
+which float64 adds exactly.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,6 @@ from zlib import crc32
 
 from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
 from ..decoding.request_text import LookupRule, looked_up
@@ -36,9 +35,8 @@ from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal, ruling, token_fac
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import Branches, DraftTree, Growth
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from .about import about_of
 
 _LOOKUP = LookupRule(max_match=3)

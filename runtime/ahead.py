@@ -20,11 +20,11 @@ from torch import Tensor
 from ..base.errors import ArgumentError
 from ..decoding.legal_steps import Policy
 from ..decoding.overlap import Span, front_of, settle, spans_of
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.overlap_run import together
 from ..decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
+from ..decoding.world import OverlapItem
 from ..policies.about import may_work_ahead
 from .clock import Clock
 from .draft import DraftProcessor, ForeignDrafter

@@ -12,11 +12,10 @@ from typing import Protocol
 
 import torch
 
-from ..decoding.overlap_op import OverlapOp
 from ..decoding.results import Forward, OverlapResults, PartRun, Results, VerifyResults
 from ..decoding.seen import Observation
 from ..decoding.steps import Outcome, Step
-from ..decoding.world import AnyOp
+from ..decoding.world import Op
 from ..policies.about import WatchedPolicy
 from .ranks import Ranks
 
@@ -123,7 +122,7 @@ class PricedSeconds:
         """Seconds since the clock was made, >= 0."""
         return self._now_s
 
-    def priced(self, op: AnyOp, results: Results) -> Results:
+    def priced(self, op: Op, results: Results) -> Results:
         """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
         if isinstance(results, OverlapResults):
             return self._priced_parts(op, results)
@@ -131,9 +130,8 @@ class PricedSeconds:
         self._now_s += duration_s
         return results._replace(forwards=forwards, duration_s=duration_s)
 
-    def _priced_parts(self, op: AnyOp, results: OverlapResults) -> OverlapResults:
+    def _priced_parts(self, op: Op, results: OverlapResults) -> OverlapResults:
         """Members that work ahead of others; as in a replay on one device, one after the other."""
-        assert isinstance(op, OverlapOp)
         parts, whole_s = [], 0.0
         for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
             verifies = not (op.drafts and number == len(op.levels) - 1)
@@ -143,9 +141,7 @@ class PricedSeconds:
         self._now_s += whole_s
         return results._replace(parts=parts, duration_s=whole_s)
 
-    def _run(
-        self, op: AnyOp, level: int, forwards: Sequence[Forward], *, verifies: bool
-    ) -> tuple[list[Forward], float]:
+    def _run(self, op: Op, level: int, forwards: Sequence[Forward], *, verifies: bool) -> tuple[list[Forward], float]:
         """The forwards of one member with their prices, and the seconds of them together."""
         priced = [self._priced_forward(self._names[level], forward) for forward in forwards]
         if not priced and not verifies:  # a model-free member runs no forward

@@ -30,8 +30,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
 from ..decoding.request_text import Ending, FinishReason
 from ..decoding.results import Results
-from ..decoding.rollout_growth import Growth, growth_of
-from ..decoding.rollouts import Rollouts
+from ..decoding.rollouts import RolloutGrowth, Rollouts, growth_of
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..policies.about import Observable, StepWatch, about_of, observed_by
@@ -127,9 +126,9 @@ class Driver:
         self._running: dict[str, Session] = {}
         self._waiting: deque[Session] = deque()
         self._batch = 0
-        self._growth: Growth | None = None
+        self._growth: RolloutGrowth | None = None
 
-    def run(self, sessions: Sequence[Session], batch: int, growth: Growth | None = None) -> Iterator[int]:
+    def run(self, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None = None) -> Iterator[int]:
         """Answer every request; yields, operation by operation, how many have ended.
 
         Args:
@@ -172,7 +171,7 @@ class Driver:
             self._admit()
         return ended
 
-    def _branch(self, growth: Growth) -> bool:
+    def _branch(self, growth: RolloutGrowth) -> bool:
         """Let paths that may start wait for their turn, before all others; returns whether there are any."""
         ripe = [child for session in self._running.values() for child in growth.ripe(session)]
         self._waiting.extendleft(reversed(ripe))
@@ -479,7 +478,7 @@ def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], R
     return ran
 
 
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: Growth | None) -> str | None:
+def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None) -> str | None:
     """Answer all; returns None, or if it was interrupted where in a user's code, "" if in none."""
     total = len(sessions) if growth is None else growth.num_paths
     with Progress("decoding", total, unit="requests") as progress:
@@ -532,7 +531,7 @@ def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
 
 
 def _path_outputs(
-    pool: ModelPool, growth: Growth, stop: Sequence[str], failed: Mapping[str, Exception]
+    pool: ModelPool, growth: RolloutGrowth, stop: Sequence[str], failed: Mapping[str, Exception]
 ) -> Iterator[Output]:
     """Of all paths that ended or could not start, prompt by prompt; a path's answer starts at its prompt's end."""
     for request_id, fork in growth.paths():

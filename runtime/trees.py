@@ -30,9 +30,8 @@ from torch import Tensor
 
 from ..decoding.results import Deferred, Drafted, Failed, Judged
 from ..decoding.session import Session
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import ROOT, Branches, Growth, Tree
-from ..decoding.world import VerifyItem
+from ..decoding.world import TreeItem, VerifyItem
 from ..traces.contexts.columns import LOG_PROBS
 from .caches import TreeRow, ancestry, depths
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, without_room

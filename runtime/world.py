@@ -7,15 +7,13 @@ from typing import Self, TypeVar
 import torch
 
 from ..base.errors import ArgumentError
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.pool_prefixes import PoolPrefixes
 from ..decoding.prefixes import PrefixCounts
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Overlap, Step
-from ..decoding.tree_ops import TreeItem
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from ..traces.meta import Sampling
 from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
 from .caches import MemberKV

@@ -1,58 +1,455 @@
-"""What an operation costs: by its forwards, as it was measured, or with prefix caches.
+"""What an operation costs: by its forwards, as it was measured, by recorded rounds, or with prefix caches.
 
-What an operation costs: its forwards, with catch-up, verification width and the rows still running.
-
-What operations cost where the seconds of forwards, and of all that is beside them, were measured in decoding.
-
-A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long ago
-its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's clock is
-read: whatever passes between two forwards, lookups, other members' forwards and decisions among it, keeps weights away.
-
-What operations cost where members have prefix caches: what is cached is not fed, and rows may wait for others.
-
-The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
-Letters: B requests of an operation.
-
-What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
-
-Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
-the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any method
-took until its first token, and the rest of its own method's with the first draft or plain step.
-
-Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted then;
-so does the verification after it, if nothing else is pending. Engines do not know where an answer will end and draft
-beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and
-so is its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of
-the same request compare to them (`RoundCost.round_scale`).
+Which of these is decided once, when a world is made; each charges what was drafted or is to be judged, operation by
+operation. Letters: B requests of an operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isinf
 
 import numpy as np
 
+from ..base.errors import ArgumentError
 from ..decoding.pool import Pool
 from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import PrefixCounts
+from ..decoding.prefixes import NO_COUNTS, PrefixCounts
 from ..decoding.results import Drafted, Forward
-from ..decoding.session import Session
+from ..decoding.session import READER, Session
 from ..decoding.steps import Draft, Verify
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import DraftTree
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, TreeItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
-from ..traces.rounds.rounds import TARGET_ALONE, DrafterInfo, RoundsRequest
-from .cost.base import Beside, CostModel, DraftTerms, OperationCost, RoundCost
+from ..traces.rounds.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
+from .cost.base import Beside, CostModel, DraftTerms
 from .rounds_answers import RequestRounds
+
+Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole operation
+
+
+class Charges:
+    """Charges operations by their forwards, with catch-up, verification width and the rows still running.
+
+    Args:
+        cost: seconds.
+        pool: its members in level order.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool) -> None:
+        self._cost = cost
+        self._names = pool.names
+        self._reader = pool.feature_level
+
+    def close(self, request_id: str) -> None:
+        """A request has ended."""
+
+    def counts(self, level: int) -> PrefixCounts:
+        """What the prefix cache of a member did in the operation that was charged last."""
+        return NO_COUNTS
+
+    def lookup_s(self, num_rows: int) -> float:
+        """Seconds of prompt lookups for so many requests."""
+        return self._cost.lookups_s(num_rows)
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """Of a Draft, and of `[B]` what it drafted."""
+        forwards = draft_forwards(self._cost, self._names[level], items, drafted, level)
+        return forwards, total_s(forwards)
+
+    def check_trees(self, level: int) -> None:
+        """Raises ValueError for a member whose drafts cost something by the round, which says nothing of trees."""
+        name = self._names[level]
+        if self._cost.draft_terms(name) is not None:
+            raise ValueError(
+                f"cost {self._cost.name} charges drafts by {name} by the round, which says nothing of trees"
+            )
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """Of a DraftTree: a forward that catches up, then one for each layer over the nodes that it grows from."""
+        name = self._names[level]
+        forwards = [fed_forward(self._cost, name, fed) for fed in tree_feeds(items, drafted, level)]
+        return forwards, total_s(forwards)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """Of a Verify: one forward, but for a member that reads the target's states."""
+        if level == self._reader:
+            forwards = reading_forwards(self._cost, self._names[level], items, level, [1] * len(items))
+            return forwards, total_s(forwards)
+        forward = verify_forward(self._cost, self._names[level], items, level)
+        return [forward], forward[3]
+
+
+def charges_of(cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> Charges:
+    """Charges by all that a cost knows of operations; `now_s` as of `OperationCharges`.
+
+    Raises:
+        ArgumentError: a cost by operations beside a member that reads the target's states.
+    """
+    if not cost.knows_operations:
+        return Charges(cost, pool)
+    if pool.feature_level is not None:
+        reader = pool.names[pool.feature_level]
+        raise ArgumentError(f"`cost` must charge forwards beside {reader}, {READER}, got {cost.name}, of operations")
+    return OperationCharges(cost, pool, now_s)
+
+
+class OperationCharges(Charges):
+    """Charges operations of which forwards, and all that is beside them, were measured in decoding; mutated by each.
+
+    A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long
+    ago its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's
+    clock is read: whatever passes between two forwards, lookups, other members' forwards and decisions among it, keeps
+    weights away.
+
+    Args:
+        cost: knows operations.
+        pool: its members in level order.
+        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
+            a run, where nothing takes time but what is charged, one operation right after the other.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
+        super().__init__(cost, pool)
+        self._charged_s = 0.0
+        self._now_s = now_s or (lambda: self._charged_s)
+        self._read = WeightsRead(cost.shares)
+        self._rows: dict[int, dict[str, int]] = {}
+
+    def close(self, request_id: str) -> None:
+        """Its rows are free."""
+        for rows in self._rows.values():
+            rows.pop(request_id, None)
+
+    def lookup_s(self, num_rows: int) -> float:
+        """See `Charges`."""
+        return self._charge(self._cost.lookups_s(num_rows))
+
+    def check_trees(self, level: int) -> None:
+        """See `Charges`; what was measured beside the forwards of drafts stands for what is beside those of trees."""
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: one forward a token while any row still drafts."""
+        writing = [(item[0], len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
+        rows = self._places(level, [session.request_id for session, _ in writing])
+        fed = [session.feed(level, verify=False) for session, _ in writing]
+        forwards: list[Forward] = []
+        if writing:
+            forwards.append(self._first(level, fed, rows))
+            held = [new + kept for new, kept in fed]
+            lengths = [length for _, length in writing]
+            for done in range(1, max(lengths)):
+                going = [place for place, length in enumerate(lengths) if length > done]
+                shape = BatchShape(
+                    len(going),
+                    len(going),
+                    1,
+                    max(held[place] for place in going) + done,
+                    _apart(rows[place] for place in going),
+                )
+                seconds = self._cost.batch_s(self._names[level], shape, first=False)
+                forwards.append((shape.num_rows, shape.new_tokens, 1, seconds))
+        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`."""
+        rows = self._places(level, [session.request_id for session, _ in items])
+        feeds = list(tree_feeds(items, drafted, level))
+        forwards = [self._first(level, feeds[0], rows)]
+        widths = [row.tree.widths if row.tree is not None else () for row in drafted]
+        for layer, fed in enumerate(feeds[1:]):
+            standing = [rows[place] for place, by_layer in enumerate(widths) if len(by_layer) > layer]
+            new, longest = sum(count for count, _ in fed), max(count for count, _ in fed)
+            shape = BatchShape(len(fed), new, longest, max(count + held for count, held in fed), _apart(standing))
+            forwards.append((len(fed), new, 1, self._cost.batch_s(self._names[level], shape, first=False)))
+        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`."""
+        rows = self._places(level, [session.request_id for session, _ in items])
+        forward = self._first(level, [session.feed(level, verify=True) for session, _ in items], rows)
+        judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
+        return [forward], self._whole("verify", level, len(items), judged, [forward])
+
+    def _first(self, level: int, fed: Sequence[tuple[int, int]], rows: Sequence[int]) -> Forward:
+        """The first forward of an operation, whose weights were read a while ago."""
+        num_rows = len(fed)
+        new_tokens = sum(new for new, _ in fed)
+        longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
+        shape = BatchShape(num_rows, new_tokens, longest, num_slots, _apart(rows))
+        name = self._names[level]
+        away = self._read.away(name, self._now_s())
+        seconds = self._cost.batch_s(name, shape, first=True) + self._cost.reloads_s(name, new_tokens, away)
+        return (num_rows, new_tokens, 1, seconds)
+
+    def _whole(self, kind: Beside, level: int, num_rows: int, num_tokens: int, forwards: Sequence[Forward]) -> float:
+        """Seconds of an operation; what is beside its forwards comes after them."""
+        name = self._names[level]
+        beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
+        forwards_s = sum(each_s for *_, each_s in forwards)
+        if forwards:
+            self._read.note(name, self._now_s() + forwards_s)
+        return self._charge(forwards_s + beside_s)
+
+    def _charge(self, seconds: float) -> float:
+        self._charged_s += seconds
+        return seconds
+
+    def _places(self, level: int, request_ids: Iterable[str]) -> list[int]:
+        """Rows of the member's cache; a new request takes the first free one."""
+        rows = self._rows.setdefault(level, {})
+        for request_id in request_ids:
+            if request_id not in rows:
+                taken = set(rows.values())
+                rows[request_id] = next(row for row in range(len(taken) + 1) if row not in taken)
+        return [rows[request_id] for request_id in request_ids]
+
+
+Item = tuple[Session, Draft | DraftTree | Verify]
+
+
+class PrefixCharges(Charges):
+    """Charges forwards where members have prefix caches: what is cached is not fed, and rows may wait for others.
+
+    The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
+    Mutated by each operation.
+
+    Args:
+        cost: seconds of forwards.
+        pool: the members in level order.
+        prefixes: their caches.
+
+    Raises:
+        ArgumentError: a pool with a member that reads the target's states.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool, prefixes: PoolPrefixes) -> None:
+        super().__init__(cost, pool)
+        if pool.feature_level is not None:
+            raise ArgumentError(f"`prefix_cache` does not go with {pool.names[pool.feature_level]}, {READER}")
+        self._prefixes = prefixes
+
+    def close(self, request_id: str) -> None:
+        """See `Charges`; the request refers to nothing more."""
+        self._prefixes.release(request_id)
+
+    def counts(self, level: int) -> PrefixCounts:
+        """See `Charges`."""
+        return self._prefixes.take_counts(level)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`: a forward for each wave."""
+        name, forwards = self._names[level], list[Forward]()
+        for wave in self._prefixes.waves(level, [session for session, _ in items]):
+            rows = [items[index] for index in wave]
+            self._look_up(level, rows)
+            forwards.append(verify_forward(self._cost, name, rows, level))
+            self._enter(level, rows)
+        return forwards, total_s(forwards)
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: forwards that read, then one a token while any row still drafts."""
+        name = self._names[level]
+        rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
+        terms = self._cost.draft_terms(name)
+        if terms is not None and terms.per_token_s is not None:  # whole drafts: none has a first forward
+            return super().draft(level, items, drafted)
+        block = None if terms is None else terms.block
+        if terms is not None and rows:
+            terms.check_fits(name, max(length for _, length in rows))
+        forwards: list[Forward] = [] if terms is None or block else [(len(items), 0, 1, terms.per_round_s)]
+        held: list[tuple[int, int]] = []
+        for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
+            reading = [rows[index] for index in wave]
+            self._look_up(level, [item for item, _ in reading])
+            fed = [item[0].feed(level, verify=False) for item, _ in reading]
+            held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
+            if block is not None:
+                fed = [block.forward(*row, length) for row, (_, length) in zip(fed, reading, strict=True)]
+            forwards.append(fed_forward(self._cost, name, fed))
+            self._enter(level, [item for item, _ in reading])
+        if block is None:
+            forwards += later_forwards(self._cost, name, held)
+        return forwards, total_s(forwards)
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: forwards that read, then one for each layer of all trees."""
+        name, forwards = self._names[level], list[Forward]()
+        held = [0] * len(items)
+        for wave in self._prefixes.waves(level, [session for session, _ in items]):
+            rows = [items[index] for index in wave]
+            self._look_up(level, rows)
+            fed = [session.feed(level, verify=False) for session, _ in rows]
+            forwards.append(fed_forward(self._cost, name, fed))
+            for index, (new, kept) in zip(wave, fed, strict=True):
+                held[index] = new + kept
+            self._enter(level, rows)
+        forwards += [fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted)]
+        return forwards, total_s(forwards)
+
+    def _look_up(self, level: int, items: Sequence[Item]) -> None:
+        for session, _ in items:
+            self._prefixes.look_up(level, session)
+
+    def _enter(self, level: int, items: Sequence[Item]) -> None:
+        for session, _ in items:
+            self._prefixes.enter(level, session)
+
+
+class RoundCharges(Charges):
+    """Charges by the seconds of recorded rounds, and by their means whatever was not recorded.
+
+    Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged
+    for the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any
+    method took until its first token, and the rest of its own method's with the first draft or plain step.
+
+    Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted
+    then; so does the verification after it, if nothing else is pending. Engines do not know where an answer will end
+    and draft beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the
+    engine's rounds, and so is its verification. A draft or verification that was not recorded takes the means, as the
+    same drafter's rounds of the same request compare to them (`CostModel.round_scale`). Of several requests together
+    nothing was recorded.
+
+    Args:
+        cost: knows recorded rounds.
+        pool: the members in level order.
+        meta: of the recording.
+        states: by request; what these say of seconds is mutated.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, RequestRounds]) -> None:
+        super().__init__(cost, pool)
+        self._drafters = {drafter.name: drafter for drafter in meta.drafters}
+        self._target = meta.target
+        self._states = states
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: the prefill if it comes first, then a forward for each token."""
+        if len(items) > 1:
+            return super().draft(level, items, drafted)
+        forwards = self._draft(self._states[items[0][0].request_id], items[0], drafted[0], level)
+        return forwards, total_s(forwards)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`: the prefill if it comes first, then one forward."""
+        if len(items) > 1:
+            return super().verify(level, items)
+        session = items[0][0]
+        forwards = self._verify(self._states[session.request_id], session, level)
+        return forwards, total_s(forwards)
+
+    def _draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
+        session, step = item
+        asked = step.tokens
+        name = self._names[level]
+        forwards = self._prefill(state, session, name)
+        own = self._own_round(state.request, session, name, asked)
+        state.verify_s, state.num_cut = None, 0
+        count = len(drafted.tokens)
+        if own is None:
+            if count == session.room:  # cut by the end of the answer, and not by the drafter's own rule
+                state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
+            charged = draft_forwards(self._cost, name, [item], [drafted], level)
+            factor = self._draft_factor(state, session, name, charged, count)
+            return forwards + [(rows, new, repeats, each_s * factor) for rows, new, repeats, each_s in charged]
+        if not session.tokens:
+            state.verify_s, state.verified_from = own[1], len(session.emitted)
+        # The log may say what it took to draft nothing.
+        return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
+
+    def _verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
+        if not session.emitted and not session.tokens:
+            started_s = self._least_start_s(state.request)
+            if started_s:
+                state.started_s = started_s
+                return [(1, session.num_prompt, 1, started_s)]
+        forwards = self._prefill(state, session, TARGET_ALONE)
+        new_tokens, held = session.feed(level, verify=True)
+        if not held:  # the prompt is paid for; its last token is what the first verification needs
+            new_tokens -= session.num_prompt - 1
+            held = session.num_prompt - 1
+        seconds = state.verify_s if state.verified_from == len(session.emitted) else None
+        state.verify_s = None
+        if seconds is None and not session.tokens:
+            own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
+            seconds = None if own is None else own[1]
+        if seconds is None:
+            width = new_tokens + state.num_cut
+            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
+            if session.tokens:
+                drafter = session.pool.names[session.drafters[-1]]
+                seconds *= self._cost.round_scale(session.request_id, drafter).verifying
+        state.num_cut = 0
+        return [*forwards, (1, new_tokens, 1, seconds)]
+
+    def _draft_factor(
+        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
+    ) -> float:
+        """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
+        scale = self._cost.round_scale(session.request_id, drafter)
+        factor = scale.drafting * (1.0 + state.num_cut / count if state.num_cut else 1.0)
+        seconds = factor * sum(repeats * each_s for _, _, repeats, each_s in charged)
+        most_s = scale.most_draft_s
+        if not isinf(most_s):
+            recorded = self._cost.round_s(session.request_id, len(session.emitted) + len(session.tokens), drafter)
+            most_s = most_s if recorded is None else recorded[0]
+        return factor * most_s / seconds if seconds > most_s else factor
+
+    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
+        if state.prefilled:
+            return []
+        state.prefilled = True
+        if state.started_s:
+            rest_s = self._start_s(state.request, method) - state.started_s
+            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, and of no forward
+        seconds = self._cost.prefill_s(session.request_id, method)
+        return [(1, session.num_prompt, 1, seconds)] if seconds else []
+
+    def _start_s(self, request: RoundsRequest, method: str) -> float:
+        """Seconds that a method took until its first token, or its first round if that came before; 0 if unknown."""
+        seconds = self._cost.prefill_s(request.request_id, method)
+        if method != TARGET_ALONE:
+            return seconds
+        own = self._cost.round_s(request.request_id, 0, TARGET_ALONE)
+        return 0.0 if own is None else seconds + own[1]
+
+    def _least_start_s(self, request: RoundsRequest) -> float:
+        """The least of all methods; 0 if none was measured."""
+        methods = (TARGET_ALONE, *request.rounds)
+        return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
+
+    def _longest(self, request: RoundsRequest, drafter: str) -> int:
+        """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""
+        window, rounds = self._drafters[drafter].window, request.rounds.get(drafter)
+        if window is not None or rounds is None or not len(rounds.start):
+            return window or 0
+        return int(max(rounds.drafted.max(), rounds.accepted.max()))
+
+    def _own_round(
+        self, request: RoundsRequest, session: Session, drafter: str, asked: int
+    ) -> tuple[float, float] | None:
+        """Seconds of the round recorded where this draft starts, if as much was asked for then; else None."""
+        rounds = request.rounds.get(drafter)
+        if rounds is None or (session.drafters and session.pool.names[session.drafters[-1]] == drafter):
+            return None
+        start = len(session.emitted) + len(session.tokens)
+        index = int(np.searchsorted(rounds.start, start))
+        if index == len(rounds.start) or rounds.start[index] != start:
+            return None
+        drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
+        if drafted < 0:
+            drafted = window or asked  # nobody knows how much was asked for
+        stopped = drafted < (window or 1)  # by itself, so that it would have done so whatever was asked for
+        if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
+            return None
+        return self._cost.round_s(request.request_id, start, drafter)
 
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
     """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
-    num_rows = len(items)
-    if num_rows == 1:
-        new_tokens, context_tokens = items[0][0].feed(level, verify=True)
-    else:
-        new_tokens, context_tokens = _fed(items, level, verify=True)
+    num_rows, new_tokens, context_tokens = len(items), 0, 0
+    for session, _ in items:
+        new, held = session.feed(level, verify=True)
+        new_tokens += new
+        context_tokens += held
     seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
     return (num_rows, new_tokens, 1, seconds)
 
@@ -133,13 +530,6 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
     if terms.block is not None:
         return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
     return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
-
-
-def tree_forwards(
-    cost: CostModel, model: str, items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int
-) -> list[Forward]:
-    """What a DraftTree costs: a forward that catches up, then one for each layer over the nodes that it grows from."""
-    return [fed_forward(cost, model, fed) for fed in tree_feeds(items, drafted, level)]
 
 
 def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
@@ -236,335 +626,7 @@ def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]])
     return forwards
 
 
-def _fed(items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> tuple[int, int]:
-    """(new tokens fed, tokens already in the caches), over all rows."""
-    new_tokens = 0
-    context_tokens = 0
-    for session, _ in items:
-        new, held = session.feed(level, verify=verify)
-        new_tokens += new
-        context_tokens += held
-    return new_tokens, context_tokens
-
-
-class OperationCharges:
-    """Charges operations, one after another; mutated by each.
-
-    Args:
-        cost: knows operations.
-        pool: its members in level order.
-        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
-            a run, where nothing takes time but what is charged, one operation right after the other.
-    """
-
-    def __init__(self, cost: OperationCost, pool: Pool, now_s: Callable[[], float] | None) -> None:
-        self._cost = cost
-        self._pool = pool
-        self._charged_s = 0.0
-        self._now_s = now_s or (lambda: self._charged_s)
-        self._read = WeightsRead(cost.shares)
-        self._rows: dict[int, dict[str, int]] = {}
-
-    def close(self, request_id: str) -> None:
-        """Its rows are free."""
-        for rows in self._rows.values():
-            rows.pop(request_id, None)
-
-    def lookup_s(self, num_rows: int) -> float:
-        """Seconds of prompt lookups for so many requests."""
-        return self._charge(self._cost.lookups_s(num_rows))
-
-    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], float]:
-        """The forwards of a Draft, and the seconds of all of it: one forward a token while any row still drafts."""
-        writing = [(item[0], len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
-        rows = self._places(level, [session.request_id for session, _ in writing])
-        fed = [session.feed(level, verify=False) for session, _ in writing]
-        forwards: list[Forward] = []
-        if writing:
-            forwards.append(self._first(level, fed, rows))
-            held = [new + kept for new, kept in fed]
-            lengths = [length for _, length in writing]
-            for done in range(1, max(lengths)):
-                going = [place for place, length in enumerate(lengths) if length > done]
-                shape = BatchShape(
-                    len(going),
-                    len(going),
-                    1,
-                    max(held[place] for place in going) + done,
-                    _apart(rows[place] for place in going),
-                )
-                forwards.append(
-                    (shape.num_rows, shape.new_tokens, 1, self._cost.batch_s(self._name(level), shape, first=False))
-                )
-        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
-
-    def draft_trees(
-        self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]
-    ) -> tuple[list[Forward], float]:
-        """The forwards of a DraftTree, one for each layer, and the seconds of all of it.
-
-        What was measured beside the forwards of drafts stands for what is beside those of trees.
-        """
-        rows = self._places(level, [session.request_id for session, _ in items])
-        feeds = list(tree_feeds(items, drafted, level))
-        forwards = [self._first(level, feeds[0], rows)]
-        widths = [row.tree.widths if row.tree is not None else () for row in drafted]
-        for layer, fed in enumerate(feeds[1:]):
-            standing = [rows[place] for place, by_layer in enumerate(widths) if len(by_layer) > layer]
-            new, longest = sum(count for count, _ in fed), max(count for count, _ in fed)
-            shape = BatchShape(len(fed), new, longest, max(count + held for count, held in fed), _apart(standing))
-            forwards.append((len(fed), new, 1, self._cost.batch_s(self._name(level), shape, first=False)))
-        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, float]:
-        """The forward of a Verify, and the seconds of all of it."""
-        rows = self._places(level, [session.request_id for session, _ in items])
-        forward = self._first(level, [session.feed(level, verify=True) for session, _ in items], rows)
-        judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
-        return forward, self._whole("verify", level, len(items), judged, [forward])
-
-    def _first(self, level: int, fed: Sequence[tuple[int, int]], rows: Sequence[int]) -> Forward:
-        """The first forward of an operation, whose weights were read a while ago."""
-        num_rows = len(fed)
-        new_tokens = sum(new for new, _ in fed)
-        longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
-        shape = BatchShape(num_rows, new_tokens, longest, num_slots, _apart(rows))
-        name = self._name(level)
-        away = self._read.away(name, self._now_s())
-        seconds = self._cost.batch_s(name, shape, first=True) + self._cost.reloads_s(name, new_tokens, away)
-        return (num_rows, new_tokens, 1, seconds)
-
-    def _whole(self, kind: Beside, level: int, num_rows: int, num_tokens: int, forwards: Sequence[Forward]) -> float:
-        """Seconds of an operation; what is beside its forwards comes after them."""
-        name = self._name(level)
-        beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
-        forwards_s = sum(each_s for *_, each_s in forwards)
-        if forwards:
-            self._read.note(name, self._now_s() + forwards_s)
-        return self._charge(forwards_s + beside_s)
-
-    def _charge(self, seconds: float) -> float:
-        self._charged_s += seconds
-        return seconds
-
-    def _name(self, level: int) -> str:
-        return self._pool.names[level]
-
-    def _places(self, level: int, request_ids: Iterable[str]) -> list[int]:
-        """Rows of the member's cache; a new request takes the first free one."""
-        rows = self._rows.setdefault(level, {})
-        for request_id in request_ids:
-            if request_id not in rows:
-                taken = set(rows.values())
-                rows[request_id] = next(row for row in range(len(taken) + 1) if row not in taken)
-        return [rows[request_id] for request_id in request_ids]
-
-
 def _apart(rows: Iterable[int]) -> bool:
     """Whether rows have gaps between them."""
     known = list(rows)
     return max(known) - min(known) >= len(known)
-
-
-Item = tuple[Session, Draft | DraftTree | Verify]
-
-
-class PrefixCharges:
-    """Charges operations, and keeps what their members have read. Mutated by each.
-
-    Args:
-        cost: seconds of forwards.
-        pool: the members in level order.
-        prefixes: their caches.
-    """
-
-    def __init__(self, cost: CostModel, pool: Pool, prefixes: PoolPrefixes) -> None:
-        self._cost = cost
-        self._pool = pool
-        self._prefixes = prefixes
-
-    def close(self, request_id: str) -> None:
-        """A request refers to nothing more."""
-        self._prefixes.release(request_id)
-
-    def counts(self, level: int) -> PrefixCounts:
-        """What the operation of a member that has just ended did."""
-        return self._prefixes.take_counts(level)
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Forward]:
-        """The forwards of a Verify: one for each wave."""
-        name, forwards = self._pool.names[level], []
-        for wave in self._prefixes.waves(level, [session for session, _ in items]):
-            rows = [items[index] for index in wave]
-            self._look_up(level, rows)
-            forwards.append(verify_forward(self._cost, name, rows, level))
-            self._enter(level, rows)
-        return forwards
-
-    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a Draft: those that read, then one a token while any row still drafts."""
-        name = self._pool.names[level]
-        rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
-        terms = self._cost.draft_terms(name)
-        if terms is not None and terms.per_token_s is not None:  # whole drafts: none has a first forward
-            return draft_forwards(self._cost, name, items, drafted, level)
-        block = None if terms is None else terms.block
-        if terms is not None and rows:
-            terms.check_fits(name, max(length for _, length in rows))
-        forwards: list[Forward] = [] if terms is None or block else [(len(items), 0, 1, terms.per_round_s)]
-        held: list[tuple[int, int]] = []
-        for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
-            reading = [rows[index] for index in wave]
-            self._look_up(level, [item for item, _ in reading])
-            fed = [item[0].feed(level, verify=False) for item, _ in reading]
-            held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
-            if block is not None:
-                fed = [block.forward(*row, length) for row, (_, length) in zip(fed, reading, strict=True)]
-            forwards.append(fed_forward(self._cost, name, fed))
-            self._enter(level, [item for item, _ in reading])
-        return forwards if block is not None else [*forwards, *later_forwards(self._cost, name, held)]
-
-    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a DraftTree: those that read, then one for each layer of all trees."""
-        name, forwards = self._pool.names[level], list[Forward]()
-        held = [0] * len(items)
-        for wave in self._prefixes.waves(level, [session for session, _ in items]):
-            rows = [items[index] for index in wave]
-            self._look_up(level, rows)
-            fed = [session.feed(level, verify=False) for session, _ in rows]
-            forwards.append(fed_forward(self._cost, name, fed))
-            for index, (new, kept) in zip(wave, fed, strict=True):
-                held[index] = new + kept
-            self._enter(level, rows)
-        return [*forwards, *(fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted))]
-
-    def _look_up(self, level: int, items: Sequence[Item]) -> None:
-        for session, _ in items:
-            self._prefixes.look_up(level, session)
-
-    def _enter(self, level: int, items: Sequence[Item]) -> None:
-        for session, _ in items:
-            self._prefixes.enter(level, session)
-
-
-class RoundCharges:
-    """Charges operations of one request each; mutates what its state says of seconds.
-
-    Args:
-        cost: knows recorded rounds.
-        drafters: of the recording.
-        target: by name.
-    """
-
-    def __init__(self, cost: RoundCost, drafters: tuple[DrafterInfo, ...], target: str) -> None:
-        self._cost = cost
-        self._drafters = {drafter.name: drafter for drafter in drafters}
-        self._target = target
-
-    def draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
-        """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
-        session, step = item
-        asked = step.tokens
-        name = session.pool.names[level]
-        forwards = self._prefill(state, session, name)
-        own = self._own_round(state.request, session, name, asked)
-        state.verify_s, state.num_cut = None, 0
-        count = len(drafted.tokens)
-        if own is None:
-            if count == session.room:  # cut by the end of the answer, and not by the drafter's own rule
-                state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
-            charged = draft_forwards(self._cost, name, [item], [drafted], level)
-            factor = self._draft_factor(state, session, name, charged, count)
-            return forwards + [(rows, new, repeats, each_s * factor) for rows, new, repeats, each_s in charged]
-        if not session.tokens:
-            state.verify_s, state.verified_from = own[1], len(session.emitted)
-        # The log may say what it took to draft nothing.
-        return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
-
-    def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
-        """The forwards of a Verify by the target: the prefill if it comes first, then one."""
-        if not session.emitted and not session.tokens:
-            started_s = self._least_start_s(state.request)
-            if started_s:
-                state.started_s = started_s
-                return [(1, session.num_prompt, 1, started_s)]
-        forwards = self._prefill(state, session, TARGET_ALONE)
-        new_tokens, held = session.feed(level, verify=True)
-        if not held:  # the prompt is paid for; its last token is what the first verification needs
-            new_tokens -= session.num_prompt - 1
-            held = session.num_prompt - 1
-        seconds = state.verify_s if state.verified_from == len(session.emitted) else None
-        state.verify_s = None
-        if seconds is None and not session.tokens:
-            own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
-            seconds = None if own is None else own[1]
-        if seconds is None:
-            width = new_tokens + state.num_cut
-            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
-            if session.tokens:
-                drafter = session.pool.names[session.drafters[-1]]
-                seconds *= self._cost.round_scale(session.request_id, drafter).verifying
-        state.num_cut = 0
-        return [*forwards, (1, new_tokens, 1, seconds)]
-
-    def _draft_factor(
-        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
-    ) -> float:
-        """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
-        scale = self._cost.round_scale(session.request_id, drafter)
-        factor = scale.drafting * (1.0 + state.num_cut / count if state.num_cut else 1.0)
-        seconds = factor * sum(repeats * each_s for _, _, repeats, each_s in charged)
-        most_s = scale.most_draft_s
-        if not isinf(most_s):
-            recorded = self._cost.round_s(session.request_id, len(session.emitted) + len(session.tokens), drafter)
-            most_s = most_s if recorded is None else recorded[0]
-        return factor * most_s / seconds if seconds > most_s else factor
-
-    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
-        if state.prefilled:
-            return []
-        state.prefilled = True
-        if state.started_s:
-            rest_s = self._start_s(state.request, method) - state.started_s
-            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, and of no forward
-        seconds = self._cost.prefill_s(session.request_id, method)
-        return [(1, session.num_prompt, 1, seconds)] if seconds else []
-
-    def _start_s(self, request: RoundsRequest, method: str) -> float:
-        """Seconds that a method took until its first token, or its first round if that came before; 0 if unknown."""
-        seconds = self._cost.prefill_s(request.request_id, method)
-        if method != TARGET_ALONE:
-            return seconds
-        own = self._cost.round_s(request.request_id, 0, TARGET_ALONE)
-        return 0.0 if own is None else seconds + own[1]
-
-    def _least_start_s(self, request: RoundsRequest) -> float:
-        """The least of all methods; 0 if none was measured."""
-        methods = (TARGET_ALONE, *request.rounds)
-        return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
-
-    def _longest(self, request: RoundsRequest, drafter: str) -> int:
-        """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""
-        window, rounds = self._drafters[drafter].window, request.rounds.get(drafter)
-        if window is not None or rounds is None or not len(rounds.start):
-            return window or 0
-        return int(max(rounds.drafted.max(), rounds.accepted.max()))
-
-    def _own_round(
-        self, request: RoundsRequest, session: Session, drafter: str, asked: int
-    ) -> tuple[float, float] | None:
-        """Seconds of the round recorded where this draft starts, if as much was asked for then; else None."""
-        rounds = request.rounds.get(drafter)
-        if rounds is None or (session.drafters and session.pool.names[session.drafters[-1]] == drafter):
-            return None
-        start = len(session.emitted) + len(session.tokens)
-        index = int(np.searchsorted(rounds.start, start))
-        if index == len(rounds.start) or rounds.start[index] != start:
-            return None
-        drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
-        if drafted < 0:
-            drafted = window or asked  # nobody knows how much was asked for
-        stopped = drafted < (window or 1)  # by itself, so that it would have done so whatever was asked for
-        if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
-            return None
-        return self._cost.round_s(request.request_id, start, drafter)

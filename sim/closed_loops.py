@@ -1,19 +1,8 @@
-"""Closed loops of fixed rounds, walked without a clock: the same steps as the loop, sooner.
-
-Operations of a run, one request at a time, priced and written down many at once.
-
-Operations that are equal in all but their seconds are the same row of a table.
-
-Operations of a batch and the steps in them, written down many at once.
-
-A recording of contexts replayed one request after another, under a policy that only pending tokens decide.
+"""A recording of contexts replayed without a loop, under a policy that only pending tokens decide.
 
 What `simulate` does by loop, session and policy, done in bulk: rounds are walked in the tries, and written down many at
-once. The log is the same to the bit.
-
-Several requests at a time, each a walk in its trie: the loop's order, without its sessions and views.
-
-What runs next, who shares an operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`.
+once. One request at a time is walked from its start to its end; of several, what runs next, who shares an operation and
+who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
 """
 
 from collections.abc import Iterator
@@ -30,7 +19,7 @@ from ..runs.log import RunLedger
 from .charges import row_draft_forwards, rows_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, OperationCost
+from .cost.base import CostModel
 from .played_round import Automaton, Due, Fixed, Lead, Pending
 from .replay_tables import RecordedWorld, ReplayTables
 from .rounds_once import TrieWalk, check_progress
@@ -227,7 +216,7 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
     """Why a run has to go through the loop, in words; "" if its rounds can be walked."""
     if not decides_by_pending(policy):
         return f"policy {name} does not say that pending tokens alone decide"
-    if isinstance(cost, OperationCost):
+    if cost.knows_operations:
         return f"cost {cost.name} knows more of operations than their forwards"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
         return f"recording {tables.trace.about.name} is not one of contexts"

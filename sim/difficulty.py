@@ -1,31 +1,15 @@
-"""How hard positions of a text are, and rounds drawn from what is counted.
-
-The difficulty of positions along a text: a standard normal autoregressive walk, on a grid.
-
-From one position to the next, z' = rho z + sqrt(1 - rho^2) e; rho is its persistence.
-
-Letters: G points of the grid for z.
-
-What recorded rounds tell of each depth, by request.
-
-Letters: R requests, D depths, the last of which stands for all deeper ones, N rounds of all requests.
-
-Difficulty along a text: rounds that start near each other tend to end alike.
+"""How alike rounds near each other end: the difficulty of positions along a text.
 
 The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
-z_(p+1) = rho z_p + sqrt(1 - rho^2) e. A round started at difficulty z keeps at least k tokens where F(z) < S(k), with S
-the product-limit of `estimate` and F the distribution of difficulty at round starts, so that the lengths of rounds have
-exactly that product-limit. To tie the decisions *within* a round instead would count twice what S holds already: that
-those who got far get farther.
+z_(p+1) = rho z_p + sqrt(1 - rho^2) e; rho is its persistence. A round started at difficulty z keeps at least k tokens
+where F(z) < S(k), with S the product-limit of `hazard` and F the distribution of difficulty at round starts, so that
+the lengths of rounds have exactly that product-limit. To tie the decisions *within* a round instead would count twice
+what S holds already: that those who got far get farther.
 
-Letters: N rounds of all requests, R requests, W most tokens a round kept, G points of a grid for z.
-
-What a round says of a token that another round drafts at the same position, from another start.
-
-One number z, the difficulty of the position, decides of every round that comes to it: a round whose depth there is d
+**Rounds from another start.** z decides of every round that comes to a position: a round whose depth there is d
 agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
 the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
-Frechet 1951, Hoeffding 1940). Along the text z is a standard normal autoregressive walk.
+Frechet 1951, Hoeffding 1940).
 
 Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
 may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
@@ -41,8 +25,8 @@ Then, of a token at depth d where another round was at depth k, with f_k the den
     P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
     P(agrees | the other got there)   = P(z < t_d), all under f_k.
 
-Letters: G points of a grid for z, W depths of the longest recorded round, D depths with a rate, the last of which
-stands for all deeper ones.
+Letters: N rounds of all requests, R requests, D depths, the last of which stands for all deeper ones, W most tokens a
+round kept, G points of a grid for z.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +86,7 @@ MOST_FITTED = 4000  # requests that a fit looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToldRounds:
     """What the rounds of one drafter tell, request by request in order.
 
     Attributes:
@@ -117,11 +101,11 @@ class Told:
     accepted: Ints
     refused: NDArray[np.bool_]
 
-    def thinned(self, most: int) -> "Told":
+    def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
         present = np.flatnonzero(np.bincount(self.request))
         chosen = np.isin(np.arange(present[-1] + 1), present[:: -(-len(present) // most)])[self.request]
-        return Told(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+        return ToldRounds(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     @property
     def num_decisions(self) -> int:
@@ -142,7 +126,7 @@ class DepthCounts:
     refused: Floats
 
 
-def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
+def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
     """What a drafter's rounds tell, but for those the end of the text may have ended.
 
     A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
@@ -152,7 +136,7 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
         none = np.empty(0, np.int32)
-        return Told(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
+        return ToldRounds(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
     counts = [len(rounds.start) for _, rounds in found]
     start = np.concatenate([rounds.start for _, rounds in found])
     accepted = np.concatenate([rounds.accepted for _, rounds in found])
@@ -168,10 +152,10 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
         refused &= accepted < room
         accepted = np.minimum(accepted, room)
     request = np.repeat(np.array([index for index, _ in found], np.int32), counts)
-    return Told(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
+    return ToldRounds(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
 
 
-def count_depths(told: Told, num_requests: int) -> DepthCounts:
+def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
     """Agreements and refusals by request and depth.
 
     From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
@@ -234,7 +218,7 @@ class Neighbours:
     chained: bool
 
 
-def neighbours(told: Told, survival: Floats) -> Neighbours | None:
+def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     """What the recording says; None if no two rounds are neighbours.
 
     A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
@@ -336,7 +320,7 @@ _NOTHING = 1e-12
 _ERRORS = 2.0
 
 
-class Outcome(IntEnum):
+class BesideOutcome(IntEnum):
     """How another round ended at a position, or that it came to it and drafted no farther.
 
     Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
@@ -355,7 +339,7 @@ class Beside(NamedTuple):
         depth: of the position in the other round, >= 0.
     """
 
-    outcome: Outcome
+    outcome: BesideOutcome
     depth: int
 
 
@@ -380,15 +364,15 @@ class Positions:
         last = len(self.falling) - 1
         mass = self.densities[min(beside.depth, last + 1)]
         here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
-        if beside.outcome is Outcome.reached:
+        if beside.outcome is BesideOutcome.reached:
             both, given = here, np.ones_like(here)
-        elif beside.outcome is Outcome.agreed:
+        elif beside.outcome is BesideOutcome.agreed:
             both, given = np.minimum(here, there), there
         else:
             both, given = here - np.minimum(here, there), 1.0 - there
         total = float(mass @ given)
         if total < _NOTHING:  # what never happened where the rates come from
-            return float(beside.outcome is Outcome.agreed)
+            return float(beside.outcome is BesideOutcome.agreed)
         return float(mass @ both) / total
 
     def alike(self, score: Floats) -> float:

@@ -1,37 +1,25 @@
-"""What a round says of a token that another round drafts at the same position, from another start.
+"""Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-Acceptance by depth in the round, fitted on recorded rounds some of which are censored.
+**Acceptance.** A round that got to depth d either agreed there or was refused there; a censored round (its draft was
+kept whole) only tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share
+of rounds that keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA
+53:457-481), which needs no assumption on what censored rounds would have kept. Requests differ:
+logit h_(d,r) = alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated
+out, by expectation-maximisation (sigma is a priori a standard normal number, or two requests with nothing in common
+would make it infinite). Alphas of the pooled counts with offsets put on top would make rounds too long, since the
+pooled counts of deep rounds come from good requests already.
 
-A round that got to depth d either agreed there or was refused there; a censored round (its draft was kept whole) only
-tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share of rounds that
-keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA 53:457-481), which
-needs no assumption on what censored rounds would have kept.
+**Lengths.** A drafter that was always seen to draft its window drafts its window. Of any other, one that stops by its
+own rule (an n-gram that finds nothing, a confidence too low), a round that no log speaks of drafts as much as one of
+the recorded rounds, drawn with equal chances: from those of the same request if there are many, else from all. With n
+rounds of its own a request is its own model with probability n / (n + 8). Lengths are drawn apart from acceptance,
+which is fitted by depth among the rounds that drafted that far.
 
-Requests differ: logit h_(d,r) = alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood
-with x integrated out, by expectation-maximisation (sigma is a priori a standard normal number, or two requests with
-nothing in common would make it infinite). Alphas of the pooled counts with offsets put on top would make rounds too
-long, since the pooled counts of deep rounds come from good requests already.
+What rounds near each other have in common is in `difficulty`. Draws are keyed by (seed, request, position, drafter), so
+that two policies that come to the same unknown meet the same luck (common random numbers).
 
-Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x.
-
-How many tokens a drafter drafts where it stops by its own rule: an n-gram that finds nothing, a confidence too low.
-
-A drafter that was always seen to draft its window drafts its window. Of any other, a round that no log speaks of drafts
-as much as one of the recorded rounds, drawn with equal chances: from those of the same request if there are many, else
-from all. With n rounds of its own a request is its own model with probability n / (n + 8). Lengths are drawn apart from
-acceptance, which is fitted by depth among the rounds that drafted that far.
-
-Letters: N rounds of all requests with a known number of drafted tokens.
-
-All that is estimated of one drafter: acceptance by depth and request, and how difficulty persists along a text.
-
-Letters: R requests.
-
-Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
-
-`estimate` fits them, `difficulty` knows what neighbouring rounds have in common, `beside` what a round from another
-start says of a token, and `lengths` drafts that end by themselves. Draws are keyed by (seed, request, position,
-drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
+Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x, N rounds of all
+requests with a known number of drafted tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +42,7 @@ from .difficulty import (
     DifficultyFit,
     Floats,
     Neighbours,
-    Told,
+    ToldRounds,
     count_depths,
     filter_positions,
     fit_difficulty,
@@ -356,7 +344,7 @@ def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
     return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
-def _stand_ins(told: Told, tags: list[str]) -> StandIns:
+def _stand_ins(told: ToldRounds, tags: list[str]) -> StandIns:
     tokens = np.bincount(told.request, told.accepted + 1, minlength=len(tags))
     known = np.flatnonzero(tokens > 0)
     alike: dict[str, list[int]] = {}

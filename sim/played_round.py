@@ -1,16 +1,9 @@
-"""One round of a policy whose pending tokens alone decide: what it asks for, played once.
+"""One round of a policy whose pending tokens alone decide: what it asks for, played once, and as an automaton.
 
-What a policy sees that says that pending tokens alone decide: those, and an error for anything else.
-
-A round as it was played: the operations of one request up to a verification by the target, in their order.
-
-Plays a round step by step, by the loop, the session and the answers that any other policy meets.
-
-A policy that only pending tokens decide, as an automaton: what is due for what is pending, and where it leads.
-
-A state is asked about once, however often a request comes to it. States also know what each member's cache holds, since
-that, too, follows from the steps alone: so what an operation is fed is known of a transition once and for all.
-Letters: L levels.
+A round is played step by step, by the loop, the session and the answers that any other policy meets; what the policy
+sees shows its pending tokens, and an error for anything else. As an automaton the policy is asked about a state once,
+however often a request comes to it. States also know what each member's cache holds, since that, too, follows from the
+steps alone: so what an operation is fed is known of a transition once and for all. Letters: L levels.
 """
 
 from collections.abc import Sequence
@@ -32,7 +25,7 @@ SHOWN = ("found_nothing", "has_room", "num_pending", "pool", "waiting")
 _ITS_OWN = frozenset(("_session", *SHOWN))
 
 
-class PendingView(Observation):
+class ByPendingView(Observation):
     """A view of one request that shows what `About.by_pending` allows.
 
     Raises:
@@ -82,7 +75,7 @@ class FixedOp(NamedTuple):
         return self.pending - self.first
 
 
-class Round(NamedTuple):
+class PlayedRound(NamedTuple):
     """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`.
 
     Attributes:
@@ -99,7 +92,7 @@ class Round(NamedTuple):
     needs: int
 
     @classmethod
-    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "Round":
+    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
         """The round of these operations."""
         # With no more room than for what it commits, the segment would end.
         needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
@@ -136,7 +129,7 @@ class Fixed:
         raise PolicyError(self.name, request_id, step, f"a policy that says by_pending promises that {rule}")
 
 
-def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
+def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> PlayedRound:
     """The round of a session that nothing is pending in; the session has its tokens afterwards.
 
     Raises:
@@ -144,14 +137,16 @@ def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
         UnrecordedContextError: the answers are strict, and a decision is not recorded.
     """
     playing = _Playing(fixed, answers)
-    loop = Loop(pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=PendingView)
+    loop = Loop(
+        pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=ByPendingView
+    )
     before = len(session.emitted)
     loop.admit(session)
     while len(session.emitted) == before:
         op = loop.next_op(0.0)
         assert op is not None
         loop.finish(op, op.run(playing), start_s=0.0, now_s=0.0)
-    return Round.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
+    return PlayedRound.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
 
 
 class _Begun(NamedTuple):
@@ -382,7 +377,7 @@ class Automaton:
         if state.found_nothing:
             draft = Draft(self._fixed.drafter, 1)
             session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
-        step: Step = self._fixed.policy.decide(PendingView(session, Load(len(pool.members)), _no_signal))
+        step: Step = self._fixed.policy.decide(ByPendingView(session, Load(len(pool.members)), _no_signal))
         level = check_step(session, step)
         self._fixed.check(step, "")
         assert isinstance(step, Draft | Verify)

@@ -1,12 +1,7 @@
-"""On which device each member runs, and what that makes of members that work at the same time.
+"""What a recording answers whichever its form: its pool, its answers row by row, and where they end.
 
-Letters: P parts of an `Overlap`.
-
-What a recording answers, row by row, whichever its form; what rows cost together is another matter.
-
-The pool a recording was made from, as policies see it.
-
-What a replay without a fallback raises where the recording ends.
+And on which device each member runs, which makes the seconds of members that work at the same time. Letters: P parts of
+an `Overlap`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +22,7 @@ ONE, EACH = "one", "each"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class DevicePlacement:
     """Members by device. Parts of an `Overlap` on one device run one after another, those on several at once.
 
     All else is run one operation at a time, wherever it runs: a chain gains nothing by a second device.
@@ -63,7 +58,7 @@ class Placement:
         return results._replace(parts=parts, duration_s=max(busy_s.values()))
 
 
-def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
+def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlacement:
     """Where members run.
 
     Args:
@@ -75,9 +70,9 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
         ArgumentError: another text, an unknown member, one that is named twice, or an empty device.
     """
     if text is None or text == ONE:
-        return Placement()
+        return DevicePlacement()
     if text == EACH:
-        return Placement(pool.names, EACH)
+        return DevicePlacement(pool.names, EACH)
     pairs = list(text.items()) if isinstance(text, Mapping) else [_pair(part, text) for part in text.split(",")]
     named: dict[str, str] = {}
     for name, device in pairs:
@@ -87,7 +82,7 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
             raise ArgumentError(f"`devices` must name each member once, with a device, got {name}={device}")
         named[name] = device
     devices = tuple([named.get(name, "") for name in pool.names])
-    return Placement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
+    return DevicePlacement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
 
 
 def _pair(part: str, text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a simulated run asks of a recording, whichever its form."""
+"""A recording ready for replay, whichever its form: what `simulate` and the serving engine ask of it."""
 
 from collections.abc import Callable, Iterator
 from typing import Protocol

@@ -1,19 +1,11 @@
-"""Rounds of policies that pending tokens alone decide, each played once per recording.
-
-Rounds of one recorded request, played by the session and the answers that any other policy meets.
-
-Walks rounds in a request's trie: no session and no policy is asked where all that comes up is recorded.
-
-What the trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any
-replay.
-
-Rounds of one recorded request, walked in its trie.
-
-Rounds of recorded requests under a policy that only pending tokens decide, each played once.
+"""Rounds of recorded requests under a policy that only pending tokens decide, each played once per recording.
 
 A round then follows from the recorded request, the position in its answer where it begins, and the room; decisions that
 are modelled are drawn for the recorded request too, so they are the same for all who replay it. And it follows from the
 room only where the room cuts something: a round that had room for all that was wanted serves all that have as much.
+
+Rounds are walked in the request's trie: no session and no policy is asked where all that comes up is recorded. What the
+trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
 """
 
 from collections import OrderedDict
@@ -27,7 +19,7 @@ from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import decides_by_pending
 from .context_tables import RequestTables
 from .contexts import UNKNOWN, TrieAnswers
-from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, Round, play
+from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, PlayedRound, play
 from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
 
 
@@ -51,7 +43,7 @@ class SteppedRequest:
         self._tokens: list[int] = []
         self._places = [replayed.place]
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer; raises as `play`, and ValueError beyond the answer's end."""
         self._write(position)
         session = self.session(position + room)
@@ -264,7 +256,7 @@ class TrieWalk:
 
 
 # Of a path, whether the segment ends with it: the round that it is.
-KnownPaths = dict[tuple[bool, tuple[Lead, ...]], Round]
+KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 
 
 class WalkedRequest:
@@ -287,7 +279,7 @@ class WalkedRequest:
         self._text = text
         self._paths = paths
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer.
 
         Raises:
@@ -300,7 +292,7 @@ class WalkedRequest:
         ends = position + path[-1].emitted >= min(budget, self.length)
         found = self._paths.get((ends, path))
         if found is None:
-            found = self._paths[ends, path] = Round.of([lead.op for lead in path], path[-1].emitted, ends)
+            found = self._paths[ends, path] = PlayedRound.of([lead.op for lead in path], path[-1].emitted, ends)
         return found
 
     def tokens(self, position: int, count: int) -> list[int]:
@@ -326,8 +318,8 @@ class _Known:
         narrow: by position and room, rounds that the room cut.
     """
 
-    wide: dict[int, Round] = field(default_factory=dict)
-    narrow: dict[tuple[int, int], Round] = field(default_factory=dict)
+    wide: dict[int, PlayedRound] = field(default_factory=dict)
+    narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 
 class _Open(NamedTuple):
@@ -362,10 +354,10 @@ class FixedRounds:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
         # As many as windows and refusals allow, however long the recording.
-        self._equal: dict[Round, Round] = {}
+        self._equal: dict[PlayedRound, PlayedRound] = {}
         self._paths: KnownPaths = {}
 
-    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> Round:
+    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> PlayedRound:
         """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
 
         Args:
@@ -431,7 +423,7 @@ class FixedRounds:
             return None
         return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
 
-    def _played(self, played: _Open, request_id: str, position: int, room: int) -> Round:
+    def _played(self, played: _Open, request_id: str, position: int, room: int) -> PlayedRound:
         budget = played.replayed.budget
         if position < 0 or room < 1 or position + room > budget:
             raise ValueError(
@@ -467,7 +459,7 @@ class FixedRounds:
             self._keep(known, position, budget - position, found)
             position += found.committed
 
-    def _keep(self, known: _Known, position: int, room: int, found: Round) -> Round:
+    def _keep(self, known: _Known, position: int, room: int, found: PlayedRound) -> PlayedRound:
         found = self._equal.setdefault(found, found)
         if room < found.needs:
             known.narrow[position, room] = found

@@ -1,10 +1,6 @@
-"""One run in a closed loop: its scenario, its devices, and what oracles know beforehand.
+"""One simulated run: a policy over a recording, on one device, with B requests at a time.
 
-The SimPy process of one device, which runs the loop's operations in turn, and the pause of the garbage collector.
-
-What a recording grants an oracle: its future, by trying rounds in a replay of its own.
-
-One simulated run: a policy over a recording, on one device, with B requests at a time.
+The device runs the loop's operations in turn; an oracle is shown the recording's future first.
 """
 
 import gc
@@ -33,9 +29,9 @@ from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, CostRangeError, OperationCost
-from .played_round import PendingView
-from .recorded import Placement
+from .cost.base import CostModel, CostRangeError
+from .played_round import ByPendingView
+from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
 
 
@@ -196,7 +192,7 @@ class Scenario:
     strict: bool = False
     decide_s: float | None = None
     start: Start | None = None
-    placement: Placement = field(default_factory=Placement)
+    placement: DevicePlacement = field(default_factory=DevicePlacement)
     prefixes: PrefixCacheSize | None = None
 
     def __post_init__(self) -> None:
@@ -211,7 +207,7 @@ class Scenario:
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
-            if isinstance(self.cost, OperationCost):
+            if self.cost.knows_operations:
                 raise ArgumentError(f"`prefix_cache` goes with a cost of forwards, got `cost` {self.cost.name}")
 
     @property
@@ -226,9 +222,7 @@ class Scenario:
 
 def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> float:
     """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
-    if asked_s is not None:
-        return asked_s
-    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
+    return cost.decide_s(type(policy).__name__) if asked_s is None else asked_s
 
 
 def simulate(
@@ -291,7 +285,7 @@ def _walked(
         failed = error
     else:
         return _logged(scenario, policy, name, ledger, world) if whole else None
-    _looped(scenario, policy, name, prefill_before, outputs, view=PendingView)  # says which request and step it was
+    _looped(scenario, policy, name, prefill_before, outputs, view=ByPendingView)  # says which request and step it was
     raise failed
 
 

@@ -31,7 +31,7 @@ from ..policies.about import about_of
 from ..policies.combined import OnlyLossless
 from ..policies.spec import PolicySpec, own_policies
 from ..sim.contexts import TrieTables
-from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.base import CostModel
 from ..sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ..sim.cost.what_if import Reading
 from ..sim.recorded import placement_of
@@ -377,7 +377,7 @@ class Setting:
 
     def _profiled_deciding(self, first: Scenario) -> bool:
         """Whether each policy is charged what a profile knows of it."""
-        return self.decide_s is None and isinstance(first.cost, OperationCost)
+        return self.decide_s is None and first.cost.knows_operations
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""

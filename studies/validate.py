@@ -44,7 +44,7 @@ from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..sim.contexts import TrieTables
-from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.base import CostModel
 from ..sim.cost.make import make_cost
 from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
 from ..sim.simulate import Scenario, simulate
@@ -520,7 +520,7 @@ def _same_steps(one: _Ran, other: _Ran) -> bool:
 
 def _beside_s(log: RunLog, cost: CostModel) -> float:
     """Seconds that a replay charged beside forwards."""
-    if not isinstance(cost, OperationCost):
+    if not cost.knows_operations:
         return 0.0
     names = log.meta["members"]
     total = 0.0

@@ -42,7 +42,7 @@ def _measured(checkout: Path, requests: int, tokens: int) -> dict[str, float]:
     """Tokens per CPU second by case, from the table that the checkout's own benchmark prints."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "paceline").symlink_to(checkout)
-        command = [sys.executable, checkout / "benchmarks" / "calibrate.py", "--runs", str(RUNS)]
+        command = [sys.executable, checkout / "benchmarks" / "replay.py", "--runs", str(RUNS)]
         command += ["--requests", str(requests), "--tokens", str(tokens)]
         environment = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "160"}
         printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

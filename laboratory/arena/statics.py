@@ -25,7 +25,7 @@ from paceline.policies.spec import PolicySpec
 from paceline.runs.log import RunLog
 from paceline.sim.context_tables import RequestTables
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
+from paceline.sim.cost.base import CostModel, DraftTerms
 from paceline.sim.replay_tables import ReplayTables
 from paceline.sim.simulate import Scenario, simulate
 
@@ -127,7 +127,7 @@ _BITS = 24  # of a number of tokens: more than a context holds
 _MASK = (1 << _BITS) - 1
 
 
-class UnitCost:
+class UnitCost(CostModel):
     """Each forward and each lookup takes a second: for runs of which only the forwards are of interest."""
 
     name = "forwards"
@@ -136,14 +136,6 @@ class UnitCost:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """One second; see `CostModel`."""
         return 1.0
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """None: drafts are forwards."""
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        """There is nothing to say."""
-        return ()
 
 
 class _Kind(NamedTuple):
@@ -214,7 +206,7 @@ class ForwardKinds:
             ValueError: a cost that knows more of operations than their forwards.
             CostRangeError: a forward that the cost does not know.
         """
-        if isinstance(cost, OperationCost | RoundCost):
+        if cost.knows_operations or cost.knows_rounds:
             raise ValueError(f"cost {cost.name} knows more of operations than their forwards")
         names, free = self._pool.names, self._num_free
         seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())

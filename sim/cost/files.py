@@ -1,10 +1,7 @@
-"""Seconds by figures per model, and the JSON file that holds them: tables, grids, lines or terms by the round.
+"""Seconds by figures per model, and the JSON file that holds them.
 
-Measured seconds of one model's forwards by new tokens, interpolated.
-
-A profile measured over new tokens and over tokens held, interpolated in both.
-
-Figures of one model in a cost file: a line, or what a drafter costs by the round.
+Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, or what a drafter
+costs by the round.
 """
 
 import json
@@ -21,10 +18,10 @@ from pydantic import Field, ValidationError, model_validator
 from ...base.files import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
-from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostRangeError, DraftTerms, flat_line
+from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line
 
 
-class Profile:
+class TableProfile:
     """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
 
     Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
@@ -126,11 +123,11 @@ class CostGrid(Record):
 class GridProfile:
     """Seconds from a `CostGrid`, bilinear between its points.
 
-    Beyond the measured range it refuses or extrapolates as `Profile` does, along each axis on its own.
+    Beyond the measured range it refuses or extrapolates as `TableProfile` does, along each axis on its own.
 
     Args:
         grid: what was measured.
-        whose, extrapolate: as of `Profile`.
+        whose, extrapolate: as of `TableProfile`.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
@@ -138,7 +135,7 @@ class GridProfile:
         self._whose = whose
         self._extrapolate = extrapolate
         self._columns = [
-            Profile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            TableProfile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
             for column in zip(*grid.seconds, strict=True)
         ]
         self._beyond_context = False
@@ -261,7 +258,7 @@ class _Formula(Protocol):
     def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
 
 
-class FileCost:
+class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
     Args:
@@ -274,6 +271,8 @@ class FileCost:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
 
+    knows_reads = True
+
     def __init__(
         self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
     ) -> None:
@@ -283,9 +282,9 @@ class FileCost:
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
         self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
-        self._flat: dict[str, Profile] = {}
+        self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, _Formula] = {}
-        self._profiles: dict[str, Profile | GridProfile] = {}
+        self._profiles: dict[str, TableProfile | GridProfile] = {}
         for model, known in figures.items():
             if isinstance(known, DrafterFigures):
                 self._terms[model] = known.terms
@@ -316,11 +315,11 @@ class FileCost:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `SharingCost`: what a token held costs is taken for what reading it costs."""
+        """See `CostModel`: what a token held costs is taken for what reading it costs."""
         return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         formula = self._formulas.get(model)
         if formula is not None:
             return formula.context_line(new_tokens, context_tokens)
@@ -328,7 +327,7 @@ class FileCost:
         return flat_line(self.forward_s(model, **asked))
 
     def unlined(self) -> str:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -357,7 +356,7 @@ class FileCost:
             grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._formulas[model] = grid
         else:
-            profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
+            profile = TableProfile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._flat[model] = profile
             self._tables[model] = {}
 

@@ -13,7 +13,7 @@ from .base import CostModel
 from .files import FileCost, TableCost, read_cost_file
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
-from .what_if import Reading, mapped, scaled
+from .what_if import MappedCost, Reading, scaled
 
 DEFAULT_DEVICE = "h100"
 
@@ -173,7 +173,7 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
         )
     asked = f"{name} `on` {on.device}"
     rooflines = (roofline_of(here, asked, recording), roofline_of(there, asked, recording))
-    return mapped(cost, *rooflines, on.reading, target=recording.about.target)
+    return MappedCost(cost, *rooflines, on.reading, target=recording.about.target)
 
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:

@@ -1,10 +1,7 @@
-"""Seconds from the step times or answer times that an imported recording holds.
+"""Seconds that were measured: those of a profile of this machine, and those that an imported recording holds.
 
-Seconds from a profile: measured forwards, interpolated, and what operations cost beside them.
-
-Which profile a cost is made of, and whether it may speak for a recording on this machine.
-
-Mean seconds of the parts of recorded rounds: of a drafted token by drafter, of the target's forward by width.
+A profile knows forwards and what operations take besides; which one may speak for a recording is decided here. A
+recording knows the seconds of its rounds or answers, and means of their parts stand for what was not recorded.
 """
 
 from collections import defaultdict
@@ -27,12 +24,11 @@ from ...traces.profile import CPU, ENDING, BatchShape, Profile, ProfileMeta, for
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
-from .base import LOOKUP_S, Beside, CostRangeError, DraftTerms, RoundScale
-from .files import Profile as CostByFigures
-from .files import extrapolation_notes
+from .base import Beside, CostModel, CostRangeError, RoundScale
+from .files import TableProfile, extrapolation_notes
 
 
-class ProfiledCost:
+class ProfiledCost(CostModel):
     """What a machine was measured to take.
 
     A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
@@ -50,6 +46,8 @@ class ProfiledCost:
     Raises:
         CostRangeError: a model that was not profiled.
     """
+
+    knows_operations = True
 
     def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
         self.name = name
@@ -70,28 +68,24 @@ class ProfiledCost:
         """Seconds of one forward; see `CostModel`."""
         return self._members[model].forwards.seconds(num_rows, new_tokens, context_tokens)
 
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
-
     def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._members[model].seconds(shape, first=first)
 
     def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._members[model].reloads_s(new_tokens, away)
 
     def lookups_s(self, num_rows: int) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._meta.lookup.seconds(0, num_rows, 0)
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
     def decide_s(self, policy: str) -> float:
-        """See `OperationCost`; of a policy that was not measured the mean of those that were."""
+        """See `CostModel`; of a policy that was not measured the mean of those that were."""
         known = self._meta.decide_s
         if policy in known:
             return known[policy]
@@ -311,7 +305,7 @@ class RoundMeans:
             if drafter in self.estimated and _token_s(answers) > _least_token_s(answers)
         }
 
-    def verifying(self, whose: str, *, extrapolate: bool) -> CostByFigures | None:
+    def verifying(self, whose: str, *, extrapolate: bool) -> TableProfile | None:
         """The target's mean seconds by new tokens; None if nothing is known of them."""
         seconds = {width: total / count for width, (total, count) in self._verifying.items()}
         if not isnan(self._plain_s):
@@ -319,7 +313,7 @@ class RoundMeans:
         if not seconds:
             return None
         widths = sorted(seconds)
-        return CostByFigures(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
+        return TableProfile(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +350,7 @@ def _slope(answers: list[_Drafting]) -> float:
     return float((weight * apart * taken).sum()) / spread if spread > 0 else 0.0
 
 
-class TimedCost:
+class TimedCost(CostModel):
     """Seconds of recorded rounds, and their means for whatever was not recorded.
 
     A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
@@ -372,18 +366,19 @@ class TimedCost:
 
     Args:
         recording: with seconds of at least one answer or round.
-        extrapolate: answer beyond the widths measured; see `Profile`.
+        extrapolate: answer beyond the widths measured; see `TableProfile`.
 
     Raises:
         ValueError: a recording without seconds.
         CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
     """
 
+    knows_rounds = True
+
     def __init__(self, recording: RoundsRecording, *, extrapolate: bool = False) -> None:
         if not recording.timed:
             raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
         self.name = TIMED
-        self.lookup_s = LOOKUP_S
         self._target = recording.meta.target
         self._requests = {request.request_id: request for request in recording.requests}
         self._extrapolate = extrapolate
@@ -428,7 +423,7 @@ class TimedCost:
         return self._drafting_s[model]
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """Seconds of a recorded round; see `RoundCost`."""
+        """Seconds of a recorded round; see `CostModel`."""
         request = self._requests[request_id]
         if drafter == TARGET_ALONE:
             plain_s = _plain_s(request)
@@ -439,7 +434,7 @@ class TimedCost:
         return known.get(start)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """How a drafter's rounds of a request differ from the means; see `RoundCost`."""
+        """How a drafter's rounds of a request differ from the means; see `CostModel`."""
         scale = self._scales.get((request_id, drafter))
         if scale is None:
             scale = self._scales[request_id, drafter] = self._scale(self._requests[request_id], drafter)
@@ -459,12 +454,8 @@ class TimedCost:
         drafted = int(rounds.drafted[np.searchsorted(rounds.start, start)])
         return self._windows[drafter] if drafted < 0 else drafted, held
 
-    def prompt_tokens(self, request_id: str) -> int:
-        """Tokens of a request's prompt, 0 if the log does not say."""
-        return self._requests[request_id].prompt_tokens
-
     def prefill_s(self, request_id: str, method: str) -> float:
-        """Seconds before the first round; see `RoundCost`.
+        """Seconds before the first round; see `CostModel`.
 
         A step's share where the prefill wrote a token, and only the seconds of the whole answer are known.
         """
@@ -474,10 +465,6 @@ class TimedCost:
             return request.prefill_s.get(method, 0.0)
         share = self._shared_s(request, method, rounds)
         return 0.0 if isnan(share) else share
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -1,7 +1,4 @@
-"""Seconds of a forward from a model's shape and a device's published figures.
-
-Published figures of accelerators, for the roofline: `devices.toml`.
-"""
+"""Seconds of a forward from a model's shape and the published figures of an accelerator, which `devices.toml` has."""
 
 import tomllib
 from collections.abc import Collection
@@ -12,7 +9,7 @@ from importlib.resources import files
 from ...base.errors import ArgumentError
 from ...traces.errors import Experts
 from ...traces.meta import WIDTHS, ModelInfo
-from .base import LOOKUP_S, ContextLine, DraftTerms, upper_line
+from .base import ContextLine, CostModel, DraftTerms, upper_line
 
 # What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
@@ -76,7 +73,7 @@ def _devices() -> tuple[tuple[Device, str], ...]:
 REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forward part
 
 
-class RooflineCost:
+class RooflineCost(CostModel):
     """The larger of arithmetic and memory time, and a launch cost per layer (Williams et al. 2009, the roofline).
 
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
@@ -107,6 +104,8 @@ class RooflineCost:
             devices without a link.
     """
 
+    knows_reads = True
+
     def __init__(
         self,
         device: Device,
@@ -120,7 +119,6 @@ class RooflineCost:
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
-        self.lookup_s = LOOKUP_S
         self._remarks = remarks
         self._free = frozenset(free)
         _check_memory(self.name, device, models, tensor_parallel)
@@ -142,7 +140,7 @@ class RooflineCost:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `SharingCost`: arithmetic is over all that is attended to, memory over what is read."""
+        """See `CostModel`: arithmetic is over all that is attended to, memory over what is read."""
         terms = self._of(model)
         arithmetic_s, memory_s = self.busy_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
@@ -158,7 +156,7 @@ class RooflineCost:
         return arithmetic_s, terms.read_s(new_tokens) + terms.held_s * (context_tokens + new_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`: arithmetic and memory are a line each, and the larger one counts."""
+        """See `CostModel`: arithmetic and memory are a line each, and the larger one counts."""
         terms = self._of(model)
         attended_s = terms.attended_s * new_tokens / num_rows
         arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
@@ -167,7 +165,7 @@ class RooflineCost:
         return ContextLine(start, end, start_s + terms.launch_s + terms.reduced_s * new_tokens, slope_s)
 
     def unlined(self) -> str:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:

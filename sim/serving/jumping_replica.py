@@ -16,7 +16,6 @@ from functools import partial
 from typing import cast
 
 from ...traces.workloads.arrival import Arrival
-from ..cost.base import LinedCost, why_unlined
 from .charges import ForwardLines
 from .jumping_books import DecodingRows, Jump, JumpingBooks, JumpingRequest, request_blocks
 from .memory import FirstBlocks, first_blocks_of
@@ -32,7 +31,7 @@ def why_no_jumps(spec: ReplicaSpec) -> str:
     limits = spec.limits
     if limits.token_budget < limits.max_num_seqs:
         return f"token_budget {limits.token_budget} is below max_num_seqs {limits.max_num_seqs}"
-    return why_unlined(spec.cost)
+    return spec.cost.unlined()
 
 
 class JumpingBatch:
@@ -177,7 +176,7 @@ class JumpingReplica:
         self._target = pool.target
         self._budget = spec.limits.token_budget
         self._most_running = spec.limits.max_num_seqs
-        self._lines = ForwardLines(cast(LinedCost, spec.cost))
+        self._lines = ForwardLines(spec.cost)
         self._books = JumpingBooks(index, shared.recorder, memory.members, pool.target_level)
         self._batch = JumpingBatch(memory, spec.limits.max_num_seqs, shared, self._books)
         self._rows = self._batch.rows

@@ -25,8 +25,8 @@ from ...decoding.pool import Pool
 from ...policies.about import decides_by_pending
 from ...runs.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival
-from ..cost.base import CostModel, DraftTerms, LinedCost, OperationCost, why_unlined
-from ..played_round import FixedOp, Round
+from ..cost.base import CostModel, DraftTerms
+from ..played_round import FixedOp, PlayedRound
 from ..rounds_once import FixedRounds
 from .charges import MOST_KEPT, ForwardLines, PsLine
 from .limits import EngineLimits
@@ -42,7 +42,7 @@ def why_no_numbers(spec: ReplicaSpec) -> str:
     """Why a replica has to go step by step, in words; "" if its rounds may be played once."""
     if not decides_by_pending(spec.policy):
         return f"policy {spec.policy_name} does not say that pending tokens alone decide"
-    if isinstance(spec.cost, OperationCost):
+    if spec.cost.knows_operations:
         return f"cost {spec.cost.name} knows operations, not forwards alone"
     return ""
 
@@ -115,7 +115,7 @@ class TabledRequest:
         self.full_at = [0] * num_levels
         self.order = NEVER
         self.scheduled = False
-        self.round: Round | None = None
+        self.round: PlayedRound | None = None
         self.step = 0
         self.out_at_ps = NEVER
 
@@ -544,7 +544,7 @@ class TabledCharges:
     """Charges operations.
 
     Args:
-        cost: seconds; not by operations (`OperationCost`).
+        cost: seconds; not one that knows operations.
         pool: its members in level order.
         num_free: model-free members, which come first in the pool.
 
@@ -563,7 +563,7 @@ class TabledCharges:
         self._target = pool.target_level
         self.lookup_ps = to_ps(cost.lookup_s)
         self.drafts_are_forwards = all(cost.draft_terms(name) is None for name in pool.names[num_free:])
-        self._lines = ForwardLines(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else None
+        self._lines = None if cost.unlined() else ForwardLines(cost)
         self.known: dict[tuple[int, int, int], PsLine] = {}
 
     @property

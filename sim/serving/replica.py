@@ -24,8 +24,8 @@ from ...base.errors import check_within
 from ...decoding.legal_steps import Policy
 from ...decoding.pool import Pool
 from ...decoding.prefixes import NO_COUNTS
-from ...decoding.results import VERIFY, Forward, Results, VerifyResults, made, op_record
-from ...decoding.world import DraftOp, Op, VerifyItem, VerifyOp
+from ...decoding.results import VERIFY, DraftResults, Forward, Results, VerifyResults, made, op_record
+from ...decoding.world import DRAFTS, VERIFIES, Op, VerifyItem
 from ...runs.recorder import ServingRecorder
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..cost.base import CostModel
@@ -62,15 +62,13 @@ def within_budget(op: Op, budget: int) -> tuple[Op, Op | None]:
     """An operation whose rows, all caught up, are fed at most `budget` tokens, or one row; and one with the others."""
     left, count = budget, 0
     for session in _sessions(op):
-        left -= _least(session, op.level, drafts=isinstance(op, DraftOp))
+        left -= _least(session, op.level, drafts=op.kind == DRAFTS)
         if left < 0 and count:
             break
         count += 1
     if count == len(op.items):
         return op, None
-    if isinstance(op, DraftOp):
-        return DraftOp(op.level, op.items[:count]), DraftOp(op.level, op.items[count:])
-    return VerifyOp(op.level, op.items[:count]), VerifyOp(op.level, op.items[count:])
+    return op._replace(items=op.items[:count]), op._replace(items=op.items[count:])
 
 
 def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, list[Forward]]:
@@ -81,7 +79,7 @@ def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, list[Forward
     Returns:
         Picoseconds, and forwards.
     """
-    level, drafts = op.level, isinstance(op, DraftOp)
+    level, drafts = op.level, op.kind == DRAFTS
     sessions = _sessions(op)
     spare = {session: _spare(session, level, drafts=drafts) for session in sessions}
     total = sum(spare.values()) + sum(_least(session, level, drafts=drafts) for session in sessions)
@@ -584,7 +582,7 @@ class Replica:
             self._recorder.busy(self._index, level, end_ps - start_ps, num_forwards)
         if level == self._target:
             self._commit_step(going)
-        if op.__class__ is not DraftOp:
+        if op is None or op.kind != DRAFTS:
             self._tell_judged()
         if loop.finished:
             self._end_finished(end_ps)
@@ -598,7 +596,7 @@ class Replica:
         loop = self._loop
         now_s = now_ps / PS_PER_S
         op = loop.next_op(now_s)
-        assert op is None or isinstance(op, DraftOp | VerifyOp)  # this world knows no trees
+        assert op is None or op.kind in (DRAFTS, VERIFIES)  # this world knows no trees
         if self._decide_s:
             now_ps += round((loop.load.now_s - now_s) / self._decide_s) * self._decide_ps
         if self._notes.committed:
@@ -609,17 +607,14 @@ class Replica:
     def _below(self, op: Op, now_ps: int, start_ps: int) -> Going | None:
         """Run an operation of a member below the target; None: nobody is left in it."""
         world, level = self._world, op.level
-        if isinstance(op, DraftOp):
-            op = made(DraftOp, (level, self._scheduler.below(level, op.items, now_ps)))
-        else:
-            op = made(VerifyOp, (level, self._scheduler.below(level, op.items, now_ps)))
+        op = made(Op, (op.kind, level, self._scheduler.below(level, op.items, now_ps), ()))
         if not op.items:
             return None
         duration_ps, caught_up = 0, list[Forward]()
         if self._memory.members[level] is not None and behind(op, self._budget):
             op, self._kept = within_budget(op, self._budget)
             duration_ps, caught_up = catch_up(world, op, self._budget)
-        rows, forwards, *_ = results = op.run(world)
+        rows, forwards, *_ = results = cast(DraftResults | VerifyResults, op.run(world))
         if caught_up:
             forwards = caught_up + forwards
         duration_ps += world.duration_ps
@@ -631,7 +626,7 @@ class Replica:
 
     def _step(self, op: Op | None, now_ps: int, start_ps: int) -> Going | None:
         """Run a step of the target; None: nobody is there."""
-        rows = [] if op is None else cast(VerifyOp, op).items
+        rows = [] if op is None else op.items
         step = self._scheduler.step(rows, now_ps)
         if not (step.rows or step.chunks):
             assert not self._batch.running, "a batch that has nothing to run"
@@ -643,7 +638,7 @@ class Replica:
         end_ps = start_ps + self._world.duration_ps
         if self._memory.host is not None:
             end_ps += self._memory.host.take_load_ps(start_ps)
-        ran = made(VerifyOp, (level, step.rows)) if step.rows else None
+        ran = made(Op, (VERIFIES, level, step.rows, ())) if step.rows else None
         return made(Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
 
     def _commit_step(self, going: Going) -> None:

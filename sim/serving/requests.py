@@ -31,7 +31,7 @@ from ...decoding.seen import Observation
 from ...decoding.session import Session
 from ...decoding.steps import Commit, Draft, Outcome, Verify
 from ...decoding.trees import DraftTree
-from ...decoding.world import DraftOp, Op, VerifyItem, World
+from ...decoding.world import DRAFTS, Op, VerifyItem, World
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
 from ..recorded import RecordedAnswers, Replayed
@@ -210,7 +210,7 @@ class ServedLoop(Loop):
         load.now_s = now_s
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
-        if isinstance(op, DraftOp):
+        if op.kind == DRAFTS:
             for (session, draft), drafted in zip(op.items, cast(list[Drafted], rows), strict=True):
                 outcome = session.drafted(draft, level, drafted, duration_s=duration_s, num_rows=num_rows)
                 notes.num_modelled += drafted.num_modelled

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.pool import Pool
-from ..played_round import FixedOp, Round
+from ..played_round import FixedOp, PlayedRound
 
 MOST_SLOTS = 24  # below the target
 MOST_LACKING = 256  # tokens that a cache which ran in the round before may lack
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
         lengths: `[S']` of each slot, drafted tokens, and pending ones before.
     """
 
-    round: Round
+    round: PlayedRound
     lacking: Lacking
     after: Lacking
     slots: list[list[int]]
@@ -65,7 +65,7 @@ class RoundShapes:
         self.num_slots = 1
         self.most_drafted = self.most_new = 0
         self.drafter = self.judge = -1
-        self._known: dict[tuple[Round, Lacking], int] = {}
+        self._known: dict[tuple[PlayedRound, Lacking], int] = {}
         self._num_levels = len(pool.members)
         self._target = pool.target_level
         self._keeps = [not member.model_free for member in pool.members]
@@ -73,7 +73,7 @@ class RoundShapes:
         self._tables = nothing, nothing
         self._num_written = 0
 
-    def of(self, played: Round, lacking: Lacking) -> int:
+    def of(self, played: PlayedRound, lacking: Lacking) -> int:
         """Number of a shape; raises UnfitRoundError."""
         key = played, lacking
         known = self._known.get(key)
@@ -103,7 +103,7 @@ class RoundShapes:
         self._num_written = count
         return self._tables
 
-    def _shape(self, played: Round, lacking: Lacking) -> Shape:
+    def _shape(self, played: PlayedRound, lacking: Lacking) -> Shape:
         held = [None if tokens is None else -tokens for tokens in lacking]
         wanted = [[NOTHING] * len(played.ops) for _ in lacking]
         slots, lengths = [], []

@@ -31,7 +31,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Draft, Verify
 from ...decoding.world import DraftItem, Op, VerifyItem, World
 from ...runs.recorder import ServingRecorder
-from ..cost.base import CostModel, DraftTerms, SharingCost
+from ..cost.base import CostModel, WrappedCost
 from ..recorded import RecordedAnswers
 from .charges import ServingCharges, in_whole_ps
 from .limits import Admission, EngineLimits, Preemption, SharedPrefix
@@ -370,7 +370,7 @@ def _runs(item: DraftItem | VerifyItem) -> bool:
     return cast(ServedSession, item[0]).order != NEVER
 
 
-class SharedPrefixCost:
+class SharedPrefixCost(WrappedCost):
     """Seconds of forwards of which every row begins with the same text.
 
     Args:
@@ -384,14 +384,12 @@ class SharedPrefixCost:
     """
 
     def __init__(self, cost: CostModel, rule: SharedPrefix, common_tokens: Callable[[], int]) -> None:
-        if not isinstance(cost, SharingCost):
+        if not cost.knows_reads:
             raise ArgumentError(
                 "shared_prefix of a replica needs a cost that tells what is read, a device of the sheet or a FILE.json "
                 f"with grids or lines; {cost.name} does not"
             )
-        self.name = cost.name
-        self.lookup_s = cost.lookup_s
-        self._sharing = cost
+        super().__init__(cost, cost.name)
         self._each = in_whole_ps(cost)
         self._rule = rule
         self._common_tokens = common_tokens
@@ -404,7 +402,7 @@ class SharedPrefixCost:
             return each_s
         read = context_tokens - spared
         assert read * (num_rows - 1) >= spared, "a row that does not hold the text it shares"
-        once_s = self._sharing.shared_forward_s(
+        once_s = self._cost.shared_forward_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read
         )
         return min(once_s, each_s)  # which is rounded by pieces of lines
@@ -417,11 +415,3 @@ class SharedPrefixCost:
         if self._rule.groups:
             return common
         return (num_rows - 1) * common if common >= self._rule.least_tokens else 0
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
-        return self._each.draft_terms(model)
-
-    def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
-        return self._each.notes()

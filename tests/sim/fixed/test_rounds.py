@@ -140,17 +140,6 @@ def test_tables_of_few_requests_are_held(monkeypatch):
     assert fixed.round("b", "r1", 2, 2).committed == 1
 
 
-def test_memory_follows_what_was_asked_for_last(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 2)
-    fixed = rounds_of(small(), Chain(small().pool, "draft:1/target"))
-    before = [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)]
-    assert list(fixed._known) == ["r0"]
-    fixed.round("a", "r1", 0, 4)
-    assert list(fixed._known) == ["r1"]
-    assert fixed._num_kept == 3
-    assert [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)] == before
-
-
 class Says:
     """A policy that says that pending tokens decide, and does what a test wants."""
 
@@ -175,19 +164,6 @@ def test_what_may_not_be_looked_at_is_named(looked_at):
     fixed = rounds_of(tables, Says(lambda seen: getattr(seen, looked_at) and Verify("target")))
     with pytest.raises(PolicyError, match=f"policy it, request mine.*and not at {looked_at}"):
         fixed.round("mine", "r0", 1, 3)
-
-
-def test_what_is_shown_is_what_a_session_holds():
-    seen_there = []
-
-    def decide(seen):
-        seen_there.append(
-            (seen.num_pending, seen.waiting("target"), seen.has_room, seen.found_nothing, seen.pool.target)
-        )
-        return Verify("target") if seen.num_pending else Draft("draft", 2)
-
-    rounds_of(small(), Says(decide)).round("a", "r0", 1, 2)
-    assert seen_there[:2] == [(0, 0, True, False, "target"), (2, 2, False, False, "target")]
 
 
 def test_what_a_policy_breaks_of_its_word_is_said():

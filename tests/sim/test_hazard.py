@@ -1,4 +1,4 @@
-"""The estimate against processes whose rates are known, and the draws made from it."""
+"""The estimate of acceptance against processes whose rates are known, and the draws made from it."""
 
 from math import erfc
 from random import Random
@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.difficulty import Beside, Outcome, filter_positions
-from paceline.sim.hazard import Hazard
+from paceline.sim.difficulty import Beside, BesideOutcome, falling, filter_positions
+from paceline.sim.hazard import Hazard, fit_lengths, stated_lengths
+from paceline.traces.meta import MOST
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
-from ...traces.rounds.rounds_strategies import bernoulli_trace, rounds_traces
+from ..traces.rounds.rounds_strategies import FALLING, bernoulli_trace, difficult_texts, rounds_over, rounds_traces
 
 LONG = 1_000_000
 
@@ -141,20 +142,6 @@ def test_persistence_along_the_text_is_found_and_lengths_kept(rho):
         assert np.mean(drawn >= tokens) == pytest.approx(np.mean(recorded >= tokens), abs=0.02)
 
 
-def test_neighbouring_rounds_are_alike_as_in_the_recording():
-    rng = np.random.default_rng(4)
-    rows = [rounds_of_a_walk(rng, 0.8, [0.8, 0.75, 0.6, 0.7], 400) for _ in range(100)]
-    hazard = Hazard(one_drafter(*[("a", 400, row) for row in rows], *[("a", 400, [])] * 100))
-    drawn = [np.array(drawn_rounds(hazard, f"q{100 + index}", 400, 4)) for index in range(100)]
-
-    def neighbours(texts):
-        return np.corrcoef(np.concatenate([one[:-1] for one in texts]), np.concatenate([one[1:] for one in texts]))[
-            0, 1
-        ]
-
-    assert neighbours(drawn) == pytest.approx(neighbours([row[:, 1] for row in rows]), abs=0.06)
-
-
 def test_the_end_of_a_text_is_no_refusal():
     """From every position, with drafts that the end cuts: the rate stays 0.9, where counting all gives 0.88."""
     rng = np.random.default_rng(5)
@@ -189,22 +176,6 @@ def test_a_request_without_rounds_is_like_others_of_its_tag():
     assert poor == pytest.approx(0.43, abs=0.1)
     assert good == pytest.approx(3.69, abs=0.3)
     assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
-
-
-def test_requests_without_rounds_have_the_mean_of_those_with():
-    """Requests differ a lot; tokens per round over many texts of one length are those of the recording."""
-    rng = np.random.default_rng(7)
-    requests = []
-    for rate in rng.uniform(0.2, 0.95, 200):
-        accepted, left = [], 300
-        while left > 0:
-            accepted.append(int((rng.random(5) < rate).cumprod().sum()))
-            left -= accepted[-1] + 1
-        requests.append(("a", 300, one_after_another(accepted, 5)))
-    hazard = Hazard(one_drafter(*requests, *[("a", 300, [])] * 400))
-    drawn = np.concatenate([drawn_rounds(hazard, f"q{200 + index}", 300, 5) for index in range(400)])
-    recorded = np.concatenate([rows[:, 1] for _, _, rows in requests])
-    assert drawn.mean() + 1 == pytest.approx(recorded.mean() + 1, rel=0.03)
 
 
 # -- draws
@@ -263,7 +234,7 @@ def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypat
     others = [first.reseeded(seed) for seed in range(3)]
     for hazard in (first, *others, first.reseeded(0)):
         for start in range(20):
-            hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(Outcome.refused, 2))
+            hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(BesideOutcome.refused, 2))
     offsets = {round(hazard._luck["q3", 0].beta / 0.1) for hazard in (first, *others)}
     assert len(filtered) == len(asked) == len(offsets)
 
@@ -274,14 +245,6 @@ def test_a_longer_window_agrees_as_far_as_a_shorter_one():
     for start in range(300):
         agreed = [hazard.agrees("q3", 0, start=start, depth=depth, known=0) for depth in range(12)]
         assert agreed == sorted(agreed, reverse=True)
-
-
-def test_known_tokens_leave_the_rate_of_the_rest():
-    hazard = Hazard(bernoulli_trace(by_start=True, share=0.7, requests=60))
-    drawn = [
-        hazard.agrees(f"q{index}", 0, start=start, depth=3, known=3) for index in range(60) for start in range(200)
-    ]
-    assert np.mean(drawn) == pytest.approx(0.7, abs=0.03)
 
 
 def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():
@@ -359,3 +322,113 @@ def test_any_recording_draws_or_says_why_not(trace, seed, start, depth, data):
     assert decisions
     assert Hazard(trace, seed=seed).agrees(request.request_id, drafter, **asked) == answer
     assert 0.0 <= hazard.fit(drafter).difficulty.persistence < 1.0
+
+
+RATES = st.lists(st.floats(0.02, 0.98), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
+def test_thresholds_are_found_where_rates_by_depth_hide_them(rho):
+    trace = rounds_over(difficult_texts(rho, requests=150), FALLING, 8)
+    fit = Hazard(trace).fit(0)
+    assert fit.persistence == pytest.approx(rho, abs=0.1)
+    found = filter_positions(fit.depths.hazards(0.0), fit.decisions, fit.window, fit.persistence)
+    np.testing.assert_allclose(_shares(found.falling), FALLING, atol=0.08)
+    if rho == 0.8:  # the rates themselves are all but level
+        assert max(fit.depths.hazards(0.0)[1:]) - min(fit.depths.hazards(0.0)[1:]) < 0.1
+
+
+def _shares(thresholds):
+    grid = np.linspace(-8, 8, 4001)
+    density = np.exp(-0.5 * grid**2) / np.exp(-0.5 * grid**2).sum()
+    return np.interp(thresholds, grid, np.cumsum(density))
+
+
+@given(rates=RATES, rho=st.floats(0, 0.95), here=st.integers(0, 9), there=st.integers(0, 9), data=st.data())
+def test_a_round_started_later_agrees_at_least_as_often(rates, rho, here, there, data):
+    found = filter_positions(rates, np.full(len(rates), 1e4), data.draw(st.integers(1, 8)), rho)
+    agreed, refused, reached = (found.chance(here, Beside(outcome, there)) for outcome in BesideOutcome)
+    assert 0 <= min(agreed, refused, reached) <= max(agreed, refused, reached) <= 1 + 1e-9
+    if here <= there:
+        assert agreed == pytest.approx(1)
+    if here >= there:
+        assert refused == pytest.approx(0)
+    assert found.chance(here + 1, Beside(BesideOutcome.reached, there)) <= reached + 1e-9
+
+
+@given(rates=RATES, rho=st.floats(0, 0.95))
+def test_rates_come_out_as_they_went_in(rates, rho):
+    """Were the thresholds not made to fall, rounds that got to a depth would agree there at its rate."""
+    found = filter_positions(rates, np.full(len(rates), 1e12), len(rates), rho)
+    if (np.diff(found.thresholds) < 0).all():
+        for depth, rate in enumerate(rates):
+            assert found.chance(depth, Beside(BesideOutcome.reached, depth)) == pytest.approx(rate, abs=1e-6)
+
+
+def test_what_did_not_happen_where_rates_come_from_has_an_answer():
+    found = filter_positions([1.0, 0.0], np.array([100.0, 100.0]), 2, 0.3)
+    for outcome in BesideOutcome:
+        for there in range(4):
+            assert 0 <= found.chance(0, Beside(outcome, there)) <= 1
+
+
+def test_levels_fall_by_what_cannot_be_chance():
+    values = np.array([1.0, 0.99, 1.2, 0.2, 0.19])
+    assert falling(values, np.full(5, 1e-8)).tolist() == pytest.approx([1.063333, 1.063333, 1.063333, 0.2, 0.19])
+    assert falling(values, np.full(5, 0.01)).tolist() == pytest.approx([1.063333] * 3 + [0.195] * 2)
+    assert falling(values, np.full(5, 10.0)).tolist() == pytest.approx([values.mean()] * 5)
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(1e-6, 10)), min_size=1, max_size=8))
+def test_levels_never_rise_and_keep_the_mean(pairs):
+    values, variances = np.array(pairs).T
+    level = falling(values, variances)
+    assert (np.diff(level) <= 1e-9).all()
+    assert (level / variances).sum() == pytest.approx((values / variances).sum(), rel=1e-6, abs=1e-6)
+
+
+def request(*drafted, length=1000):
+    start = np.arange(0, 10 * len(drafted), 10, dtype=np.int32)
+    rounds = Rounds(start=start, accepted=np.zeros(len(drafted), np.int32), drafted=np.array(drafted, np.int32))
+    return RoundsRequest(request_id="r", tag="", num_tokens={"": length}, rounds={"d": rounds})
+
+
+def fit(*requests, window=5):
+    return fit_lengths(requests, DrafterInfo(name="d", by_start=True, window=window))
+
+
+@pytest.mark.parametrize("drafted", [(5, 5), (-1, -1), (-2, 5), ()])
+def test_a_drafter_that_never_stopped_by_itself_has_no_lengths(drafted):
+    assert fit(request(*drafted)) is None
+
+
+def test_a_draft_that_the_text_may_have_cut_tells_nothing():
+    assert fit(request(5, 5, 3, length=24)) is None
+    assert fit(request(5, 5, 3, length=26)) is not None
+
+
+def test_a_whole_draft_has_no_end():
+    found = fit(request(5, 0, 5, 2))
+    drawn = [found.draw(0, whose, which) for whose in (0.0, 0.99) for which in (0.0, 0.3, 0.6, 0.9)]
+    assert drawn == [MOST, 0, MOST, 2] * 2
+
+
+def test_a_request_with_many_rounds_is_its_own_model():
+    many, few = [0] * 92, [5] * 8
+    found = fit(request(*many), request(*few))
+    draws = np.random.default_rng(0).random((4000, 2))
+    own = np.mean([found.draw(0, *draw) == 0 for draw in draws])
+    other = np.mean([found.draw(1, *draw) == 0 for draw in draws])
+    assert own == pytest.approx(0.92 + 0.08 * 0.92, abs=0.02)
+    assert other == pytest.approx(0.5 * 0.92, abs=0.02)
+    assert fit(request(*many), request()).draw(1, 0.0, 0.5) == 0
+
+
+def test_what_every_draft_had_needs_no_draw():
+    assert fit(request(5, 3, 4)).fewest == 3
+    assert fit(request(5, 0)).fewest == 0
+
+
+def test_a_stated_draft_is_whole_whatever_the_window():
+    found = stated_lengths(0.4, num_requests=2)
+    assert [found.draw(1, 0.5, which) for which in (0.0, 0.39, 0.41, 0.99)] == [MOST, MOST, 0, 0]

@@ -1,13 +1,17 @@
-"""Any sequence of legal steps keeps the session sane; under Exact it commits what the target alone would write."""
+"""Any legal steps keep a session sane, and answers end where they should."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.decoding.legal_steps import check_step
+from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.results import Drafted, Judged
+from paceline.decoding.session import Session
 from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
-from paceline.policies.check import EOS, ToyWorld
+from paceline.policies.check import EOS, VOCABULARY, ToyWorld
 
+from .script import session_of
 from .strategies import all_steps, legal_steps, pools, sessions
 
 
@@ -50,21 +54,6 @@ def assert_caches_fit(session):
                 assert new + held == context
                 assert held <= session.cached[level]
                 assert new >= (len(session.tokens) - session.first_unjudged(level) + 1) * isinstance(step, Verify)
-
-
-@given(st.data())
-def test_any_legal_exact_steps_commit_the_trunk(data):
-    pool = data.draw(pools())
-    world = ToyWorld(pool, seed=data.draw(st.integers(0, 999)), ends=data.draw(st.sampled_from([0.0, 0.1])))
-    session = data.draw(sessions(pool))
-    for _ in range(data.draw(st.integers(0, 40))):
-        if session.done:
-            break
-        take(session, world, data.draw(st.sampled_from(legal_steps(session, commits=False))))
-        assert_sane(session)
-    while not session.done:
-        take(session, world, Verify(pool.target))
-    assert session.emitted == world.trunk(session)
 
 
 @given(st.data())
@@ -190,3 +179,179 @@ class SessionMachine(RuleBasedStateMachine):
 
 SessionMachine.TestCase.settings = settings(stateful_step_count=30)
 TestSession = SessionMachine.TestCase
+
+
+PROMPT = (1, 2, 3)
+
+
+def stop_at(text):
+    """An ending after the first occurrence of `text` that has a new token in it."""
+
+    def ending(emitted, num_before):
+        for kept in range(num_before + 1, len(emitted) + 1):
+            if emitted[max(0, kept - len(text)) : kept] == text:
+                return kept
+        return None
+
+    return ending
+
+
+def cut(trunk, text):
+    """`trunk` up to and including the first `text` in it, and whether it is there."""
+    for kept in range(len(text), len(trunk) + 1):
+        if trunk[kept - len(text) : kept] == text:
+            return trunk[:kept], True
+    return trunk, False
+
+
+@given(st.data())
+def test_an_ending_cuts_the_trunk(data):
+    pool = data.draw(pools())
+    world = ToyWorld(pool, seed=data.draw(st.integers(0, 999)), ends=data.draw(st.sampled_from([0.0, 0.1])))
+    budget = data.draw(st.integers(1, 20))
+    trunk = world.trunk(Session(pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS})))
+    start = data.draw(st.integers(0, len(trunk) - 1))
+    text = data.draw(
+        st.one_of(
+            st.just(trunk[start : start + data.draw(st.integers(1, 3))]),
+            st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=2),
+        )
+    )
+    session = session_of(pool=pool, budget=budget, ending=stop_at(text))
+    emitted = own = 0
+    while not session.done:
+        step = data.draw(st.sampled_from(legal_steps(session, commits=False)))
+        if session.last is not None and session.last.num_drafted + session.last.num_own == 0:
+            step = Verify(pool.target)
+        outcome = take(session, world, step)
+        assert_sane(session)
+        assert outcome.done == session.done
+        emitted += outcome.num_emitted
+        own += outcome.num_own if step == Verify(pool.target) else 0
+        assert emitted == len(session.emitted)
+    expected, found = cut(trunk, text)
+    assert session.emitted == expected
+    assert own <= emitted
+    if found:
+        assert session.finish_reason == "stop"
+    else:
+        assert session.finish_reason == ("eos" if EOS in expected[-1:] else "length")
+    assert not session.tokens
+    assert all(held <= session.context_tokens for held in session.cached)
+
+
+def drafted(ending, *, budget=9):
+    """A request with four tokens 11 to 14 pending at the places 111 to 114."""
+    session = session_of("r7", budget=budget, ending=ending)
+    session.drafted(Draft("draft", 4), 1, Drafted([11, 12, 13, 14], [111, 112, 113, 114]), duration_s=0.0, num_rows=1)
+    return session
+
+
+def judge(session, judged):
+    step = Verify("target")
+    return session.judged(step, session.pool.target_level, judged, duration_s=0.0, num_rows=1)
+
+
+@pytest.mark.parametrize(
+    ("kept", "judged", "emitted", "place", "num_own"),
+    [
+        (2, Judged(3, 15, 115, (0.1, 0.1, 0.1, 0.9)), [11, 12], 112, 0),
+        (2, Judged(1, 15, 115, (0.1, 0.9)), [11, 15], 115, 1),  # at the last token, the verifier's own
+    ],
+)
+def test_a_cut_drops_all_after_it(kept, judged, emitted, place, num_own):
+    seen = []
+    session = drafted(lambda emitted, num_before: seen.append((list(emitted), num_before)) or kept)
+    outcome = judge(session, judged)
+    assert seen == [([*range(11, 11 + judged.num_accepted), 15], 0)]
+    assert (session.emitted, session.place, session.finish_reason) == (emitted, place, "stop")
+    assert (outcome.num_judged, outcome.num_accepted) == (4, judged.num_accepted)
+    assert (outcome.num_own, outcome.num_emitted, outcome.done) == (num_own, 2, True)
+    assert_sane(session)
+
+
+def test_an_ending_is_asked_after_every_commit_with_what_is_new_and_a_commit_can_end_the_answer():
+    seen = []
+    session = drafted(lambda emitted, num_before: seen.append((len(emitted), num_before)))
+    session.committed(Commit(1))
+    session.committed(Commit(2))
+    judge(session, Judged(1, 15, 115, (0.1,)))
+    assert seen == [(1, 0), (3, 1), (5, 3)]
+    assert (session.finish_reason, session.done) == (None, False)
+    session = drafted(lambda emitted, num_before: 1)
+    outcome = session.committed(Commit(2))
+    assert (session.emitted, session.place) == ([11], 111)
+    assert session.tokens == session.places == session.drafters == session.judges == []
+    assert (outcome.num_emitted, outcome.done) == (1, True)
+
+
+@pytest.mark.parametrize("kept", [-1, 0, 5])
+def test_an_ending_lies_inside_the_new_tokens(kept):
+    with pytest.raises(ValueError, match=rf"request r7: ending must keep 1 to 4 tokens, got {kept}"):
+        judge(drafted(lambda emitted, num_before: kept), Judged(3, 15, 115))
+
+
+@given(st.data())
+def test_the_tail_is_the_end_of_the_context(data):
+    session = drafted(None, budget=data.draw(st.integers(5, 9)))
+    if data.draw(st.booleans()):
+        session.committed(Commit(data.draw(st.integers(1, 3))))
+    context = [*PROMPT, *session.emitted, *session.tokens]
+    for start in range(len(context) + 2):
+        assert session.tail(start) == context[start:]
+    with pytest.raises(ValueError, match="start must be >= 0, got -1"):
+        session.tail(-1)
+
+
+CONTEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
+RULES = st.tuples(st.integers(1, 5), st.integers(0, 4), st.sampled_from(["first", "last", "longest"])).map(
+    lambda drawn: LookupRule(min_match=drawn[0], max_match=drawn[0] + drawn[1], occurrence=drawn[2])
+)
+
+
+def found_by_definition(context, num_tokens, rule):
+    """All earlier places of every suffix: the longest suffix wins, then the place that the rule wants."""
+    places = [
+        (match, start + match)
+        for match in range(rule.min_match, rule.max_match + 1)
+        for start in range(len(context) - match)
+        if context[start : start + match] == context[len(context) - match :]
+    ]
+    if not places:
+        return []
+    longest = max(match for match, _ in places)
+    ends = [end for match, end in places if match == longest]
+    wanted = {
+        "first": min(ends),
+        "last": max(ends),
+        "longest": max(ends, key=lambda end: (min(len(context) - end, num_tokens), end)),
+    }
+    return context[wanted[rule.occurrence] :][:num_tokens]
+
+
+@given(CONTEXTS, st.integers(1, 6), RULES)
+def test_lookup_finds_what_its_definition_says(context, num_tokens, rule):
+    assert prompt_lookup(context, num_tokens=num_tokens, rule=rule) == found_by_definition(context, num_tokens, rule)
+
+
+def test_which_occurrence():
+    context = [1, 2, 3, 1, 4, 5, 1, 6, 1]
+    copies = {
+        occurrence: prompt_lookup(context, num_tokens=5, rule=LookupRule(max_match=3, occurrence=occurrence))
+        for occurrence in ("first", "last", "longest")
+    }
+    assert copies == {"first": [2, 3, 1, 4, 5], "last": [6, 1], "longest": [4, 5, 1, 6, 1]}
+    assert prompt_lookup(context, num_tokens=5, rule=LookupRule(min_match=2, max_match=3)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_match": 0}, r"min_match must be in \[1, max_match 0\], got 1"),
+        ({"max_match": 2, "min_match": 3}, r"min_match must be in \[1, max_match 2\], got 3"),
+        ({"max_match": 2, "occurrence": "best"}, "occurrence must be one of first, last, longest, got 'best'"),
+    ],
+)
+def test_rules_that_are_none(given, told):
+    with pytest.raises(ValueError, match=told):
+        LookupRule(**given)
