@@ -1,12 +1,8 @@
-"""Commands that are known by name: the module of one is imported when the command is called.
+"""The application: every command, by itself or in its group, imported when it is called.
 
-The command line in one of several processes of torchrun: rank 0 prints and writes, who fails first says why.
-
-Options that go together are the fields of a record: declared once, taken by several commands, handed on as one.
-
-Together they import all of paceline, which every command, `--help` and `--version` would wait for.
-
-The application: every command, by itself or in its group.
+Together the commands import all of paceline, which every command, `--help` and `--version` would wait for. Options that
+go together are the fields of a record, declared once and handed on as one. In one of several processes of torchrun,
+rank 0 prints and writes, and who fails first says why.
 """
 
 import ast
@@ -31,6 +27,7 @@ from typer.main import get_command, get_group
 from ..base.errors import needs_torch
 from ..base.terminal import quiet
 from ..runtime.launched import launched
+from .typed import typed_fields
 
 TOGETHER = "run"  # what several processes can do together
 
@@ -85,18 +82,20 @@ def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
         command: takes everything by keyword; a parameter whose type is a dataclass is a record.
     """
     own = signature(command).parameters.values()
-    records = {
+    records: dict[str, Callable[..., object]] = {
         one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
     }
-    fields = {name: signature(record).parameters for name, record in records.items()}
+    fields = {name: typed_fields(record) for name, record in records.items()}
 
     @wraps(command)
     def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
         for name, record in records.items():
-            given[name] = record(**{field: given.pop(field) for field in fields[name]})
+            given[name] = record(**{field: parse(given.pop(field)) for field, (_, parse) in fields[name].items()})
         command(**given)
 
-    spelled = [option for one in own for option in fields.get(one.name, {one.name: one}).values()]
+    spelled = []
+    for one in own:
+        spelled += [option for option, _ in fields[one.name].values()] if one.name in fields else [one]
     # By keyword, so that one without a default may stand behind one that has it.
     options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
     vars(called)["__signature__"] = Signature(options)
