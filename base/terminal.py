@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from importlib.resources import files
 from threading import Event, Thread
 from types import FrameType, TracebackType
@@ -261,7 +262,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
+@cache
+def lookalikes() -> dict[str, str]:
+    """ASCII for characters that not every terminal has."""
+    return tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
 
 
 def shown_in(text: str, encoding: str) -> str:
@@ -287,5 +291,4 @@ def _writes(text: str, encoding: str) -> bool:
 
 def _replaced(char: str, encoding: str) -> str:
     # Escapes are ASCII, which every encoding of a terminal writes.
-    lookalike: str | None = LOOKALIKES.get(char)
-    return lookalike or char.encode(encoding, "backslashreplace").decode("ascii")
+    return lookalikes().get(char) or char.encode(encoding, "backslashreplace").decode("ascii")

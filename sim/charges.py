@@ -28,6 +28,7 @@ the same request compare to them (`RoundCost.round_scale`).
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,7 +44,9 @@ from ..decoding.world import DraftItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
 from ..traces.rounds.rounds import TARGET_ALONE, DrafterInfo, RoundsRequest
 from .cost.base import Beside, CostModel, DraftTerms, OperationCost, RoundCost
-from .rounds_answers import RequestRounds
+
+if TYPE_CHECKING:
+    from .rounds_answers import RequestRounds
 
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
@@ -461,7 +464,7 @@ class RoundCharges:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         self._target = target
 
-    def draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
+    def draft(self, state: "RequestRounds", item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
         """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
         session, step = item
         asked = step.tokens
@@ -481,7 +484,7 @@ class RoundCharges:
         # The log may say what it took to draft nothing.
         return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
-    def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
+    def verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
         """The forwards of a Verify by the target: the prefill if it comes first, then one."""
         if not session.emitted and not session.tokens:
             started_s = self._least_start_s(state.request)
@@ -508,7 +511,7 @@ class RoundCharges:
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _draft_factor(
-        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
+        self, state: "RequestRounds", session: Session, drafter: str, charged: list[Forward], count: int
     ) -> float:
         """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
         scale = self._cost.round_scale(session.request_id, drafter)
@@ -520,7 +523,7 @@ class RoundCharges:
             most_s = most_s if recorded is None else recorded[0]
         return factor * most_s / seconds if seconds > most_s else factor
 
-    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
+    def _prefill(self, state: "RequestRounds", session: Session, method: str) -> list[Forward]:
         if state.prefilled:
             return []
         state.prefilled = True

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import ArgumentError, counted, is_foreign
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -121,7 +121,7 @@ class NamedPolicy:
         about = about_of(policy)
         if about is not None and not about.lossless:
             raise ArgumentError(f"policy {self.name} is lossy, and `lossless` was asked for")
-        if about is not None and type(policy) in own_policies().values():
+        if about is not None and not is_foreign(type(policy)):
             return policy
         return OnlyLossless(policy, about)
 
