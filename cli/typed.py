@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter
+from dataclasses import is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, get_origin
@@ -167,6 +169,33 @@ def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], obje
 
 def _same(value: object) -> object:
     return value
+
+
+def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
+
+    Args:
+        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
+    """
+    own = signature(command).parameters.values()
+    records: dict[str, Callable[..., object]] = {
+        one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
+    }
+    fields = {name: typed_fields(record) for name, record in records.items()}
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
+        for name, record in records.items():
+            given[name] = record(**{field: parse(given.pop(field)) for field, (_, parse) in fields[name].items()})
+        command(**given)
+
+    spelled = []
+    for one in own:
+        spelled += [option for option, _ in fields[one.name].values()] if one.name in fields else [one]
+    # By keyword, so that one without a default may stand behind one that has it.
+    options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
+    vars(called)["__signature__"] = Signature(options)
+    return called
 
 
 def option_of(record: Callable[..., object], name: str) -> Any:  # noqa: ANN401 - as typer's own

@@ -219,39 +219,6 @@ def test_no_prompts(tmp_path, command):
 
 
 @pytest.mark.parametrize("command", [("record", "out"), ("run", "--out", "out")])
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--temperature", "0.8"], "--temperature, --seed, --top-p, --top-k belong to --sampling coupled"),
-        (["--sampling", "coupled"], "--sampling coupled needs --temperature and --seed"),
-        (
-            ["--sampling", "coupled", "--seed", "1", "--temperature", "0"],
-            "--temperature must be >= 0.001 and finite, got 0.0",
-        ),
-        (
-            ["--sampling", "coupled", "--seed", "1", "--temperature", "nan"],
-            "--temperature must be >= 0.001 and finite, got nan",
-        ),
-        (["--sampling", "magic"], "--sampling"),
-        (["--max-new-tokens", "0"], "--max-new-tokens"),
-        (["--limit", "0"], "--limit"),
-        (["--threads", "0"], "--threads"),
-    ],
-)
-def test_sampling_that_cannot_be(tmp_path, command, options, told):
-    prompts(tmp_path, GOOD)
-    assert told in refused(*command, "--prompts", "prompts.jsonl", *options)
-    assert [file.name for file in tmp_path.iterdir()] == ["prompts.jsonl"]
-
-
-def test_a_closure_that_is_none(tmp_path):
-    prompts(tmp_path, GOOD)
-    line = refused("record", "out", "--prompts", "prompts.jsonl", "--closure", "all")
-    assert "'all' is not one of 'monotone', 'full'" in line
-    assert "--reach" in refused("record", "out", "--prompts", "prompts.jsonl", "--reach", "-1")
-
-
-@pytest.mark.parametrize("command", [("record", "out"), ("run", "--out", "out")])
 def test_an_output_that_exists(tmp_path, command):
     prompts(tmp_path, GOOD)
     (tmp_path / "out").mkdir()
@@ -268,13 +235,6 @@ def test_models_that_are_not_there(tmp_path, command):
     line = refused(*command, "--prompts", "prompts.jsonl", "--pool", "pool")
     assert "pool/pool.toml" in line
     assert sorted(file.name for file in tmp_path.iterdir()) == ["pool", "prompts.jsonl"]
-
-
-def test_a_table_of_nodes_that_is_none(trace):
-    """Text in place of Parquet, with its right hash."""
-    (trace / "nodes.parquet").write_text("hello\nworld\n")
-    sign(trace, "nodes.parquet")
-    assert "nodes.parquet: content: must be a Parquet file" in refused("compare", "--trace", trace)
 
 
 def test_recordings_stay_as_they_are(trace):

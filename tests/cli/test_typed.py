@@ -7,9 +7,8 @@ from typing import get_args
 
 import pytest
 from paceline.base.options import opt
-from paceline.cli.app import spelled_out
 from paceline.cli.models import ForwardOption
-from paceline.cli.typed import named_numbers
+from paceline.cli.typed import named_numbers, spelled_out
 from paceline.runtime.forward_choice import KINDS
 
 

@@ -131,13 +131,6 @@ def test_both_worlds_agree(sampling, batch, cache):
         assert row["num_steps"] >= row["num_ops"] > 0
 
 
-def test_a_table():
-    text = done(*agree("--policy", "draft:2/target", "--limit", "2"))
-    for words in ("pool tiny and recording made now (greedy; monotone, reach 16, run 16), 2 requests", "none"):
-        assert words in text
-    assert text.splitlines()[-1].endswith(" tokens: no difference")
-
-
 def test_the_reach_follows_the_chains():
     data = json.loads(done(*agree("--policy", "draft:8/slim:12/target", "--limit", "1", "--json", "-")))
     assert data["meta"]["closure"] == {"kind": "monotone", "reach": 20, "run": 20}

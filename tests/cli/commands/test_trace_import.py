@@ -45,37 +45,6 @@ def test_every_format_by_name_and_by_its_files(files, tmp_path, name):
     assert TRUST[form] in done("trace", "inspect", "b.trace").splitlines()[0]
 
 
-def test_what_is_told(files):
-    told = done("trace", "import", "spec-bench", *files["spec-bench"], "--out", "x.trace")
-    assert told.splitlines()[0] == (
-        "x.trace: imported from spec-bench (rounds known in order), 3 requests, drafters sps (window 4, reads tokens)"
-    )
-
-
-@pytest.mark.parametrize("columns", [60, 100])
-def test_notes_are_broken_as_other_prose(files, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    told = done("trace", "import", "auto", *files["spec-bench"], "--out", "x.trace").splitlines()
-    assert max(map(len, told)) <= columns
-    assert len(told) > 4
-    notes = json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"]
-    assert " ".join(told).endswith(" ".join(notes))
-
-
-def test_json(files):
-    options = ["--name", "ours", "--target", "big", "--drafter", "draft=small", "--window", "small=4"]
-    told = done(
-        "trace", "import", "positions", *files["positions"], "--out", "x.trace", "--json", "-", *options,
-        "--token-drafter", "mid",
-    )  # fmt: skip
-    found = json.loads(told)
-    assert (found["trace"], found["name"], found["target"], found["requests"]) == ("x.trace", "ours", "big", 2)
-    assert found["drafters"] == [
-        {"name": "small", "by_start": True, "window": 4, "prefilled": False, "stated": None},
-        {"name": "mid", "by_start": False, "window": 1, "prefilled": False, "stated": None},
-    ]
-
-
 def test_models_for_cost_models(files, tmp_path):
     path = tmp_path / "models.json"
     path.write_text(json.dumps([MODEL]))
@@ -143,24 +112,6 @@ def test_options_that_do_not_fit(files, tmp_path, options, told):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files"]
 
 
-def test_bad_lines_are_skipped_counted_and_named(files, tmp_path):
-    lines = files["positions"][0].read_text()
-    path = tmp_path / "bad.jsonl"
-    path.write_text(f"{lines}nonsense\n" + json.dumps(positions("c", draft=[0])) + "\n" + lines.splitlines()[0] + "\n")
-    assert "bad.jsonl: line 3: JSON: must be one JSON object" in refused(
-        "trace", "import", "auto", path, "--out", "x.trace"
-    )
-    told = done("trace", "import", "auto", path, "--out", "x.trace", "--skip-bad-lines")
-    assert "), 2 requests, " in told.splitlines()[0]
-    note = json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"][-1]
-    assert note.startswith(f"3 bad lines were skipped (--skip-bad-lines); the first: {path}: line 3: JSON: ")
-    assert " ".join(told.split()).endswith(" ".join(note.split()))
-    path.write_text("nonsense\n{}\n")
-    assert "(all lines are bad)" in refused(
-        "trace", "import", "positions", path, "--out", "y.trace", "--skip-bad-lines"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
@@ -191,14 +142,6 @@ def test_options_that_change_nothing_or_are_missing(files, tmp_path, name, optio
     assert not (tmp_path / "x.trace").exists()
 
 
-def test_the_lookup_of_texts_is_stored(tmp_path):
-    request = {**positions("a", draft=[1, 1]), "prompt_token_ids": [1, 2, 3], "output_token_ids": [4, 5]}
-    path = write_lines(tmp_path / "x.jsonl", request)
-    command = ["trace", "import", "positions", path, "--out", "x.trace", "--json", "-"]
-    found = json.loads(done(*command, "--lookup", "max_match=5,min_match=2,occurrence=first"))
-    assert found["ngram"] == {"name": "ngram", "max_match": 5, "min_match": 2, "occurrence": "first"}
-
-
 def test_an_unreadable_file_says_what_to_save(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("a,b\n1,2\n")
@@ -206,23 +149,6 @@ def test_an_unreadable_file_says_what_to_save(tmp_path):
     assert "x.csv: format: must be one that is known, and is near none; save responses, a log or /metrics" in told
     told = refused("trace", "import", "vllm-detailed", path, "--out", "x.trace")
     assert "x.csv: line 1: JSON: must be one JSON object; vllm-detailed is told by " in told
-
-
-def test_the_line_of_a_result(tmp_path):
-    path = tmp_path / "two.jsonl"
-    results = [{"accept_length": 2.5, "completed": count, "total_output_tokens": 90} for count in (3, 5)]
-    path.write_text("".join(json.dumps(one) + "\n" for one in results))
-    call = ("trace", "import", "auto", path, "--window", "drafter=4", "--out", tmp_path / "x.trace")
-    assert "line: must be stated, the file holds 2 results: --line N, one of 1, 2" in refused(*call)
-    assert "5 requests" in " ".join(done(*call, "--line", "2").split())
-
-
-def test_compare_says_how_far_to_trust_it(files, tmp_path):
-    models = tmp_path / "models.json"
-    models.write_text(json.dumps([{**MODEL, "name": name} for name in ("drafter", "target")]))
-    done("trace", "import", "vllm-metrics", *files["vllm-metrics"], "--models", models, "--out", "x.trace")
-    told = " ".join(done("compare", "--trace", "x.trace", "--cost", "h100", "--policy", "drafter:2/target").split())
-    assert "rates per position known, all rounds drawn" in told
 
 
 def test_files_that_do_not_fit(files, tmp_path):
