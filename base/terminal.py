@@ -1,12 +1,8 @@
 """Progress and interrupts of a command, and the characters that its terminal can show.
 
-Interrupts that wait: Ctrl-C, or an order to end, is heard where there is something whole to be kept.
-
-How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
-
-And what has to be known before it begins (`tell`). Standard output is never written to.
-
-Text for screens, which cannot show all of it: ASCII lookalikes where there are some, escapes for the rest.
+Ctrl-C, or an order to end, waits to be heard where there is something whole to be kept. Progress is a bar where
+standard error is a terminal, elsewhere a line every ten seconds; standard output is never written to. Characters that a
+screen cannot show become ASCII lookalikes where there are some, escapes otherwise.
 """
 
 import signal

@@ -1,11 +1,4 @@
-"""`paceline run`: decode prompts with real models under a policy.
-
-`paceline agree`: the same policies in both worlds, compared step by step.
-
-`paceline record`: token tries of real models for a list of prompts.
-
-`paceline prompts`: a published task's file as prompts for `run`, `record` and `agree`.
-"""
+"""`paceline run | record | agree | prompts`: real models under a policy, alone, recorded, and beside a replay."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

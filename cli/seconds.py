@@ -1,7 +1,4 @@
-"""`paceline validate`: how true simulated seconds are on this machine.
-
-`paceline profile`: what this machine takes for the operations of a pool.
-"""
+"""`paceline profile | validate`: what operations take on this machine, and how true simulated seconds are."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

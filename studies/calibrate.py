@@ -1,12 +1,10 @@
 """How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
 
-An observed run served anew in the simulator: the same requests, when they were sent, as long as they were.
-
-Seconds of a server, fitted to what was observed of it: those with which the simulator repeats a run best.
-
-A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md).
-The three figures are moved in turn, by factors that shrink, until no move brings simulated times nearer to the observed
-ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and batches do not have.
+An observed run is served anew in the simulator: the same requests, when they were sent, as long as they were. Seconds
+of forwards may be fitted to another run first. A forward takes `intercept_s + per_new_token_s x new tokens +
+per_kv_token_s x tokens held` (a line of docs/costs.md); the three figures are moved in turn, by factors that shrink,
+until no move brings simulated times nearer to the observed ones: a search by pattern (Hooke and Jeeves 1961), which
+needs no gradient, as queues and batches have none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Policies under load side by side: a run for each rate, policy and seed, all of which meet the same requests.
+"""Policies under load side by side, and what clusters and workloads hold before anything is served.
 
-What a cluster is: its replicas, their limits, and where their memory goes.
-
-What a workload holds, before anything is simulated: what `paceline workload` does.
+At one rate and seed all policies meet the same requests.
 """
 
 import os

@@ -1,8 +1,6 @@
 """Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
 
-Which prompt each request of a workload gets: all of its tag in turn, in an order that the seed draws.
-
-An observed run with its figures: what `paceline observe` prints, and `paceline metrics` of its folder.
+Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
 
 from collections.abc import Callable, Sequence

@@ -114,8 +114,10 @@ def agree(*args):
     return ("agree", "--prompts", "prompts.jsonl", "--max-new-tokens", "12", *args)
 
 
-@pytest.mark.parametrize("sampling", [(), COUPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize(("batch", "cache"), [("1", "slots"), ("3", "slots"), ("3", "mask")])
+@pytest.mark.parametrize(
+    ("sampling", "batch", "cache"),
+    [((), "1", "slots"), (COUPLED, "3", "slots"), ((), "3", "mask"), (COUPLED, "1", "mask")],
+)
 def test_both_worlds_agree(sampling, batch, cache):
     shape = ("--batch", batch, "--cache", cache, "--reach", "8")
     data = json.loads(done(*agree(*CHAINS, *sampling, *shape, "--json", "-")))
