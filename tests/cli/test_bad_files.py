@@ -132,16 +132,11 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
     ("change", "told"),
     [
         ({"what": 'submodel_of = "huge"\nskip_layers = [1]'}, "members[0].submodel_of must be a member with a path"),
-        ({"member": "target"}, "members[0].name must be unique, got 'target'"),
-        ({"member": "a/b"}, "members[0].name"),
-        ({"what": ""}, "must have exactly one of path, config, submodel_of and ngram"),
         ({"what": 'path = "x"\ncolour = 3'}, "members[0].colour is not a known key, got 3"),
-        ({"what": "path = "}, "pool file must be TOML in UTF-8"),
         (
             {"what": 'submodel_of = "target"\nskip_layers = [1.0]'},
             "members[0].skip_layers[0] input should be a valid int",
         ),
-        ({"what": 'submodel_of = "target"\nskip_layers = [true]'}, "members[0].skip_layers[0] input should be a valid"),
         (
             {"what": "ngram = { max_match = 3.0 }"},
             "members[0].ngram.max_match input should be a valid integer, got 3.0",
@@ -151,8 +146,6 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
             "members[0].ngram.max_match input should be a valid integer, got True",
         ),
         ({"what": "", "context": "512.0"}, "context_tokens input should be a valid integer, got 512.0"),
-        ({"what": "", "context": "true"}, "context_tokens input should be a valid integer, got True"),
-        ({"what": f"x = {'[' * 50_000}{']' * 50_000}"}, "pool file must be TOML in UTF-8, got 'tables or lists nested"),
         ({"what": f"x{'.x' * 50_000} = 1"}, "pool file must be TOML in UTF-8, got 'tables or lists nested too deep'"),
     ],
 )
@@ -185,13 +178,9 @@ GOOD = '{"id": "a", "prompt": "x"}'
     ("lines", "told"),
     [
         ((), "prompts.jsonl: file: must hold at least one prompt, got 0"),
-        (("", "  "), "prompts.jsonl: file: must hold at least one prompt, got 0"),
         ((GOOD, '{"id": "b", "prompt": "y"}', GOOD), "line 3, id: must be unique (first on line 1), got 'a'"),
         ((GOOD, "{"), "line 2: must be JSON"),
-        (("[1]",), "line 1: must be a JSON object, got [1]"),
         (('{"id": "a"}',), "line 1, prompt: must be a string that is not empty, got None"),
-        (('{"id": 3, "prompt": "x"}',), "line 1, id: must be a string that is not empty, got 3"),
-        (('{"id": "a", "prompt": ""}',), "line 1, prompt: must be a string that is not empty, got ''"),
         (
             ('{"id": "a", "prompt": "x", "size": 1}',),
             "keys must be among id, tag, prompt, answer, check, tests, got 'size'",

@@ -4,8 +4,8 @@ import pytest
 from paceline.runs.serving import write_serving
 from paceline.studies.serving import metrics
 
-from ....reports.serving.worked_example import ABOUT, worked_log
-from ...command_line import paceline
+from ...reports.serving.worked_example import ABOUT, worked_log
+from ..command_line import paceline
 
 
 @pytest.fixture

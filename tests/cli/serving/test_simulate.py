@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ...command_line import done, paceline, refused
+from ..command_line import done, paceline, refused
 
 LOAD = "poisson:rate=400,requests=30"
 ALL = ("--workload", LOAD, "--cluster", "h100")

@@ -3,7 +3,7 @@
 import pytest
 from paceline.studies.load import cluster
 
-from ...command_line import paceline
+from ..command_line import paceline
 
 MINE = """
 [router]

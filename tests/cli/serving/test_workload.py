@@ -2,8 +2,8 @@
 
 import pytest
 
-from ....traces.workloads.files import AZURE, write
-from ...command_line import refused
+from ...traces.workloads.files import AZURE, write
+from ..command_line import refused
 
 
 @pytest.mark.parametrize(
