@@ -1,14 +1,6 @@
-"""Errors that name the argument, failures of foreign code in words, and what to install where an extra is missing.
+"""Errors in one line: of arguments, by name, range and value; of foreign code, in words and where; of missing extras.
 
-Arguments that are refused: in one line that names the argument, its range and what was given instead.
-
-Counts with their noun, as people write them: `1 request`, `2,215 tokens`.
-
-What foreign code, a policy that somebody else wrote, raised: in words, and where; it may be unable to say itself.
-
-How to install an extra that is missing, in one line that fits this installation and this machine.
-
-Text from outside, such as a server's, made safe to print: control characters are escaped.
+Also what such lines are made of: counts with their noun, and text from outside that is safe to print.
 """
 
 import inspect

@@ -1,17 +1,8 @@
-"""Strict JSON, files that appear whole, the machine's folders, and the files that come with the package.
+"""Strict JSON, files and folders that appear whole or not at all, the machine's folders, and files that are shipped.
 
-The machine at hand: what it is called, and where what is measured on it is kept.
-
-Where the pool and the recordings that come with the package are.
-
-JSON from others: nothing is accepted that would have to be guessed at, such as a key that stands there twice.
-
-What it holds is bounded: bytes of a file or a line, and how deep brackets nest.
-
-Files and folders that appear whole or not at all.
-
-They are written beside their place, under a name that nobody else uses, and moved there at the end. A link stays one:
-what it leads to is replaced. Errors name what was asked for, never what it was written under.
+Of JSON nothing is accepted that would have to be guessed at, such as a key that stands there twice, and its size and
+nesting are bounded. What is written is written beside its place, under a name that nobody else uses, and moved there at
+the end; a link stays one, and errors name what was asked for.
 """
 
 import errno

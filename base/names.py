@@ -1,13 +1,4 @@
-"""Classes that users name, names that a package imports when asked for, and the notation of answers that branch.
-
-Classes that users name: those of this package, those that others registered, or one of a file or a module.
-
-The notation of answers that branch: `4@0/2@32` is four paths at the prompt, each split in two after 32 tokens.
-
-Names of a package that are imported when they are asked for (PEP 562).
-
-Whoever imports one module of a package would wait for all that the package exports.
-"""
+"""Classes that users name, names that a package imports when asked for, and the notation of answers that branch."""
 
 import importlib
 import importlib.util

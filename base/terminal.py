@@ -1,12 +1,8 @@
 """Progress and interrupts of a command, and the characters that its terminal can show.
 
-Interrupts that wait: Ctrl-C, or an order to end, is heard where there is something whole to be kept.
-
-How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
-
-And what has to be known before it begins (`tell`). Standard output is never written to.
-
-Text for screens, which cannot show all of it: ASCII lookalikes where there are some, escapes for the rest.
+Ctrl-C, or an order to end, waits to be heard where there is something whole to be kept. Progress is a bar where
+standard error is a terminal, elsewhere a line every ten seconds; standard output is never written to. Characters that a
+screen cannot show become ASCII lookalikes where there are some, escapes otherwise.
 """
 
 import signal
@@ -17,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from importlib.resources import files
 from threading import Event, Thread
 from types import FrameType, TracebackType
@@ -261,7 +258,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
+@cache
+def lookalikes() -> dict[str, str]:
+    """ASCII for characters that not every terminal has."""
+    return tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
 
 
 def shown_in(text: str, encoding: str) -> str:
@@ -287,5 +287,4 @@ def _writes(text: str, encoding: str) -> bool:
 
 def _replaced(char: str, encoding: str) -> str:
     # Escapes are ASCII, which every encoding of a terminal writes.
-    lookalike: str | None = LOOKALIKES.get(char)
-    return lookalike or char.encode(encoding, "backslashreplace").decode("ascii")
+    return lookalikes().get(char) or char.encode(encoding, "backslashreplace").decode("ascii")

@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, is_dataclass
-from functools import partial, wraps
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,31 +72,6 @@ def one_voice() -> Iterator[None]:
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), quiet():  # noqa: PTH123
         yield
-
-
-def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
-
-    Args:
-        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
-    """
-    own = signature(command).parameters.values()
-    records = {
-        one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
-    }
-    fields = {name: signature(record).parameters for name, record in records.items()}
-
-    @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
-        for name, record in records.items():
-            given[name] = record(**{field: given.pop(field) for field in fields[name]})
-        command(**given)
-
-    spelled = [option for one in own for option in fields.get(one.name, {one.name: one}).values()]
-    # By keyword, so that one without a default may stand behind one that has it.
-    options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
-    vars(called)["__signature__"] = Signature(options)
-    return called
 
 
 Function = Callable[..., None]
@@ -173,7 +148,7 @@ def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> Typ
 
 def _command_of(name: str, function: Function) -> TyperCommand:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name)(spelled_out(function))
+    app.command(name)(_imported("typed:spelled_out")(function))
     made = get_command(app)
     assert isinstance(made, TyperCommand)
     return made

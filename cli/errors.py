@@ -37,30 +37,25 @@ def run_command(command: Callable[..., object]) -> int:
     Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2. Set
     PACELINE_TRACEBACK=1 to see where it came from.
     """
-    return _flushed(_code_of(command))
-
-
-def _code_of(command: Callable[..., object]) -> int:
     came: list[int] = []
     try:
         with one_interrupt(came), one_voice():
             result = command(standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
     except typer.Exit as stop:
-        return stop.exit_code
+        code = stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return _say("interrupted", INTERRUPTED)
+        code = _say("interrupted", INTERRUPTED)
     except Interrupted as stop:
-        return _say(f"interrupted: {stop}", INTERRUPTED)
+        code = _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
-        return _refuse_usage(error)
+        code = _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
         # Libraries may turn an interrupt into an error of their own, as Python 3.11 does where a class is being made.
-        if came:
-            return _say("interrupted", INTERRUPTED)
-        return _failed(error, command)
-    if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-        return _say("interrupted", INTERRUPTED)
-    return result if isinstance(result, int) else 0
+        code = _say("interrupted", INTERRUPTED) if came else _failed(error, command)
+    return _flushed(code)
 
 
 def _failed(error: BaseException, command: Callable[..., object]) -> int:

@@ -1,7 +1,4 @@
-"""`paceline validate`: how true simulated seconds are on this machine.
-
-`paceline profile`: what this machine takes for the operations of a pool.
-"""
+"""`paceline profile | validate`: what operations take on this machine, and how true simulated seconds are."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,20 +11,22 @@ from ..base.errors import ArgumentError, needs_torch
 from ..reports.figure import check_figure, write_figure
 from ..reports.grid import Printed
 from ..reports.panels import validation_panels
+from ..studies.calibrate import ObservedValidation, validate_observed
 from .options import (
-    CLUSTER,
     WORKLOAD,
     ChatOption,
     DebugOption,
+    ForeignProfileOption,
+    GivenClusterOption,
     GivenSampling,
     PoolOption,
+    RatesOption,
     ThreadsOption,
     named_recording,
-    numbers,
-    whole_numbers,
 )
 from .output import JsonOption, check_file_path, check_json_path, show
-from .study_options import ForeignProfileOption, ObservedAsked, PoliciesOption, Replayed, batches
+from .study_options import PoliciesOption, batches
+from .typed import numbers, whole_numbers
 
 UNFIT = 1  # exit code: a profile no longer fits
 _DecidingTraceOption = Annotated[
@@ -201,11 +200,8 @@ class _Load:
             help=f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
         ),
     ] = None
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
-    ] = None
-    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")] = None
+    rate: RatesOption = None
+    cluster: GivenClusterOption = None
     seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
 
     def refuse_without_workload(self) -> None:
@@ -213,6 +209,78 @@ class _Load:
         for field in fields(self):
             if getattr(self, field.name) != field.default:
                 raise ArgumentError(f"`{field.name}` goes with --workload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What observed requests are served on in the simulator: options that `validate` has for others as well.
+
+    Attributes:
+        cluster: a TOML file, or a device; None: it was not given.
+        policy: as it was given, each time.
+        trace: that acceptance is drawn from; None: the shipped one.
+        cost: of all replicas; None: the cluster's own.
+        seed: of all that is drawn.
+    """
+
+    cluster: str | None
+    policy: list[str] | None
+    trace: Path | None
+    cost: str | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedAsked:
+    """What of a running server is judged, as it is typed: each field is an option."""
+
+    observed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
+            "result of a benchmark.",
+        ),
+    ] = None
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Of --observed: fit the seconds of forwards to this other run first."),
+    ] = None
+    mean_bound: Annotated[
+        float, typer.Option(help="Of --observed: error of means, medians, throughput and total time that passes.")
+    ] = 0.1
+    tail_bound: Annotated[float, typer.Option(help="Of --observed: error of p90 and p99 that passes.")] = 0.2
+
+    def validated(self, asked: Replayed, unused: Mapping[str, object]) -> ObservedValidation:
+        """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
+        assert self.observed is not None
+        for name, given in unused.items():
+            if given:
+                raise ArgumentError(f"`{name}` has no part in `observed`, whose requests are those of the run")
+        if asked.cluster is None:
+            raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
+        if asked.policy is not None and len(asked.policy) > 1:
+            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(asked.policy)}")
+        return validate_observed(
+            self.observed,
+            cluster=asked.cluster,
+            calibrate_on=self.calibrate,
+            policy=None if asked.policy is None else asked.policy[0],
+            recording=asked.trace,
+            cost=asked.cost,
+            mean_bound=self.mean_bound,
+            tail_bound=self.tail_bound,
+            seed=asked.seed,
+        )
+
+    def needed_without(self, trace: Path | None) -> Path:
+        """The recording that all else needs; raises ArgumentError without it, or for what only --observed takes."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise ArgumentError(f"`{field.name}` goes with `observed`")
+        if trace is None:
+            raise ArgumentError("`trace` must be given, but with `observed`")
+        return trace
 
 
 def validate(

@@ -11,7 +11,7 @@ So is what prompt lookup copies of a text. `place` is the world's own handle of 
 anything in the runtime); the text only carries it along with the token that leads there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -59,12 +59,22 @@ def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) 
         Between 0 and `num_tokens` tokens; none when no suffix of `min_match` tokens or more occurred before. An
         occurrence may overlap the suffix itself; what follows it ends where the context does.
     """
-    tokens = list(context)
-    for match in range(min(rule.max_match, len(tokens) - 1), rule.min_match - 1, -1):
-        end = _end_of_occurrence(tokens, match, num_tokens, rule.occurrence)
-        if end is not None:
-            return tokens[end : end + num_tokens]
-    return []
+    back = list(context)
+    back.reverse()
+    most, best, end, place = min(rule.max_match, len(back) - 1), rule.min_match - 1, 0, 0
+    far_enough = {"last": 1, "longest": num_tokens, "first": len(back)}[rule.occurrence]  # from the end of the context
+    for _ in range(back.count(back[0]) - 1 if most > best else 0):  # where the suffix may end earlier, the latest first
+        place = back.index(back[0], place + 1)
+        match = 1
+        while match < most and place + match < len(back) and back[match] == back[place + match]:
+            match += 1
+        if match > best:
+            best, end = match, place
+        elif match == best and 0 < end < far_enough:
+            end = place
+        if best == most and end >= far_enough:
+            break
+    return back[max(0, end - num_tokens) : end][::-1]
 
 
 def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRule) -> list[int]:
@@ -72,26 +82,6 @@ def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRul
     if step.copy is not None:
         return list(step.copy[:room])
     return prompt_lookup(context, num_tokens=min(step.tokens, room), rule=rule)
-
-
-def _end_of_occurrence(tokens: list[int], match: int, num_tokens: int, occurrence: Occurrence) -> int | None:
-    """Where the chosen earlier occurrence of the last `match` tokens ends; None if there is none."""
-    ends = _ends(tokens, match, forwards=occurrence == "first")
-    if occurrence != "longest":
-        return next(ends, None)
-    end = None
-    for end in ends:  # from the last on: each has more tokens after it than the one before
-        if len(tokens) - end >= num_tokens:
-            break
-    return end
-
-
-def _ends(tokens: list[int], match: int, *, forwards: bool) -> Iterator[int]:
-    suffix = tokens[-match:]
-    starts = range(len(tokens) - match)
-    for start in starts if forwards else reversed(starts):
-        if tokens[start] == suffix[0] and tokens[start : start + match] == suffix:
-            yield start + match
 
 
 class PendingTokens(NamedTuple):

@@ -6,6 +6,7 @@ operation. Letters: B requests of an operation.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from ..decoding.world import DraftItem, TreeItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
 from ..traces.rounds.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
 from .cost.base import Beside, CostModel, DraftTerms
-from .rounds_answers import RequestRounds
+
+if TYPE_CHECKING:
+    from .rounds_answers import RequestRounds
 
 Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole operation
 
@@ -315,7 +318,7 @@ class RoundCharges(Charges):
         states: by request; what these say of seconds is mutated.
     """
 
-    def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, RequestRounds]) -> None:
+    def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, "RequestRounds"]) -> None:
         super().__init__(cost, pool)
         self._drafters = {drafter.name: drafter for drafter in meta.drafters}
         self._target = meta.target
@@ -336,7 +339,7 @@ class RoundCharges(Charges):
         forwards = self._verify(self._states[session.request_id], session, level)
         return forwards, total_s(forwards)
 
-    def _draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
+    def _draft(self, state: "RequestRounds", item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
         session, step = item
         asked = step.tokens
         name = self._names[level]
@@ -355,7 +358,7 @@ class RoundCharges(Charges):
         # The log may say what it took to draft nothing.
         return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
-    def _verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
+    def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
         if not session.emitted and not session.tokens:
             started_s = self._least_start_s(state.request)
             if started_s:
@@ -381,7 +384,7 @@ class RoundCharges(Charges):
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _draft_factor(
-        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
+        self, state: "RequestRounds", session: Session, drafter: str, charged: list[Forward], count: int
     ) -> float:
         """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
         scale = self._cost.round_scale(session.request_id, drafter)
@@ -393,7 +396,7 @@ class RoundCharges(Charges):
             most_s = most_s if recorded is None else recorded[0]
         return factor * most_s / seconds if seconds > most_s else factor
 
-    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
+    def _prefill(self, state: "RequestRounds", session: Session, method: str) -> list[Forward]:
         if state.prefilled:
             return []
         state.prefilled = True

@@ -1,10 +1,6 @@
 """Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does.
 
-The same policy on a recording and on the models that made it, as `agree` compares them.
-
-The recording that `agree` replays: one that is there, or one made now and as deep as the policies need.
-
-One that is there has to be of the very requests that are to be run.
+The recording is one that is there, of the very requests that are to be run, or one made now, as deep as policies need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -27,7 +27,8 @@ from ..sim.cost.files import CostLine, FileCost
 from ..sim.replay_tables import ReplayTables
 from ..traces.recording import Recording
 from ..traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
-from .serving import ServingOptions, ServingSetting, Watched, check_policy, serving_run, serving_setting
+from .options import ServingOptions
+from .serving import ServingSetting, Watched, check_policy, serving_run, serving_setting
 from .setting import NamedPolicy, named_policy
 
 PLAIN = "plain"

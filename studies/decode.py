@@ -1,9 +1,4 @@
-"""Decode prompts with the models of a pool under a policy: what `paceline run` does.
-
-The models that a study runs: loaded from a pool's file, or in hand already.
-
-Answers of real models under several policies, in turn, with right answers and quality side by side.
-"""
+"""Decode prompts with the models of a pool, under one policy or several in turn: what `paceline run` does."""
 
 import json
 from collections.abc import Mapping, Sequence

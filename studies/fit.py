@@ -1,8 +1,7 @@
-"""Fit an acceptance head to a recording, as `paceline policy fit specdec++` does, or to several at once.
+"""Fit an acceptance head to recordings, as `paceline policy fit specdec++` does.
 
-The tokens that rounds of one drafter would have judged over a recording's own text, as a policy sees them.
-
-Letters: N tokens.
+What is fitted to are the tokens that rounds of one drafter would have judged over a recording's own text. Letters: N
+tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,12 +1,7 @@
-"""Whether a profile still fits the machine: some of its forwards measured again, and what it was measured under.
+"""Whether a profile fits this machine still: what `paceline profile --check` does, and `validate` before it measures.
 
-Say whether a profile still fits this machine: what `paceline profile --check` does.
-
-Which policies may run where seconds are studied: refused is, before anything is measured, what would be later.
-
-A profile that was interrupted and is asked for again: whether it can go on where it was.
-
-Chains that together run every member of a pool in all its parts, for operations to be watched.
+Some of its forwards are measured again, and what it was measured under is looked at. Also: which policies may run where
+seconds are studied, whether an interrupted profile can go on, and chains that run every member in all its parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

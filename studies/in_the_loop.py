@@ -1,10 +1,7 @@
 """How true simulated latencies under load are on this machine: what `paceline validate --workload` does.
 
-A workload whose requests are those of a recording: its times, their prompts and answers.
-
-The world of a served batch whose operations real models carry out, and which takes as long as they do.
-
-The same workload under the same policy on the same cluster: simulated, and with real models in the loop.
+One workload, whose requests are those of a recording, is served twice on the same cluster: simulated, and in a world
+whose operations real models carry out and which takes as long as they do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

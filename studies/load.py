@@ -1,8 +1,6 @@
-"""Policies under load side by side: a run for each rate, policy and seed, all of which meet the same requests.
+"""Policies under load side by side, and what clusters and workloads hold before anything is served.
 
-What a cluster is: its replicas, their limits, and where their memory goes.
-
-What a workload holds, before anything is simulated: what `paceline workload` does.
+At one rate and seed all policies meet the same requests.
 """
 
 import os
@@ -11,9 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
-
-from pydantic import with_config
+from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
@@ -32,9 +28,9 @@ from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.generated import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
+from .options import UnderLoadOptions, checked, takes
 from .serving import (
     BrokenWorkloadError,
-    LoadOptions,
     ServingSetting,
     Watched,
     check_policy,
@@ -44,7 +40,7 @@ from .serving import (
     serving_setting,
     shares_of,
 )
-from .setting import STRICT, NamedPolicy, PoliciesGiven, check_kinds, named_policies, open_recording
+from .setting import NamedPolicy, PoliciesGiven, named_policies, open_recording
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
@@ -257,25 +253,14 @@ def _member_json(member: MemberMemory) -> dict[str, Any]:
     }
 
 
-@with_config(STRICT)
-class Asked(LoadOptions):
-    """Further keywords of `compare_under_load`."""
-
-    rates: Sequence[float] | None
-    workload: str | Path
-    cluster: str | Path
-    log: str | Path | None
-
-
+@takes(UnderLoadOptions)
 def compare_under_load(
     recording: Recording | str | Path | None = None,
     policies: PoliciesGiven | None = None,
     *,
     workload: str | Path,
     cluster: str | Path,
-    rates: Sequence[float] | None = None,
-    log: str | Path | None = None,
-    **options: Unpack[LoadOptions],
+    **options: Any,  # noqa: ANN401 - see `UnderLoadOptions`
 ) -> LoadComparison:
     """Compare policies that serve a workload, at one rate of arrivals after another.
 
@@ -287,10 +272,8 @@ def compare_under_load(
         policies: as `compare` takes them; None: a representative set.
         workload: a file of requests, or a generator's text.
         cluster: a TOML file, or a device of the sheet.
-        rates: mean arrivals per second, each > 0, that the workload is scaled to; None: its own.
-        log: new folder for the folders of all runs.
-        options: those of `simulate`; `seed` is the first of `seeds` that a policy is run at where chance has a part;
-            `start` may be "prefill" only.
+        options: see `UnderLoadOptions`; `log` takes the folders of all runs, `seed` is the first of `seeds` that a
+            policy is run at where chance has a part; `start` may be "prefill" only.
 
     Raises:
         ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line.
@@ -298,15 +281,16 @@ def compare_under_load(
         PolicyError: a policy that broke the contract.
         KeyboardInterrupt: before a first row was done.
     """
-    given = list(rates) if isinstance(rates, Iterable) else rates
-    check_kinds({**options, "rates": given, "workload": workload, "cluster": cluster, "log": log}, Asked)
-    asked_rates = rising_rates(given)
-    setting = serving_setting(recording, workload, cluster, options)
+    rates = options.get("rates")
+    given = {"workload": workload, "cluster": cluster, "rates": list(rates) if isinstance(rates, Iterable) else rates}
+    asked = checked(UnderLoadOptions, options | given)
+    asked_rates = rising_rates(asked.rates)
+    setting = serving_setting(recording, workload, cluster, asked)
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
     _check(setting, named, tables)
     setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
-    folder = nullcontext() if log is None else new_folder(Path(log))
+    folder = nullcontext() if asked.log is None else new_folder(Path(asked.log))
     cells = len(asked_rates) * len(named)
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
         runs = _Runs(setting, tables, interrupts, progress, folder=written, partial=policies is None)

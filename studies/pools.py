@@ -1,7 +1,4 @@
-"""Write the file of a forced pool: what `paceline pool forced` does.
-
-Find slim verifiers of a pool's target and put them into its file: what `paceline pool search-slim` does.
-"""
+"""Files of pools: forced ones are written, slim verifiers are searched for and put into the file of their target."""
 
 import json
 import os

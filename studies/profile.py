@@ -1,6 +1,6 @@
 """Measure what this machine takes for the operations of a pool: what `paceline profile` does.
 
-What is decoded while a profile's operations are watched: prompts, or on a forced pool a recording's requests.
+Operations are watched while prompts are decoded, or on a forced pool a recording's requests.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,20 +1,13 @@
-"""What a workload is served under, as it was asked for: recording, cluster, seconds, scaling, what is promised.
+"""One workload served under one policy, and the figures of such runs: what `simulate` and `metrics` do.
 
-A workload of which a row ended the run: what was served until then is kept.
-
-The figures of serving runs: what `paceline metrics` does.
-
-One run of a policy under a workload: what `simulate` does once, and `compare_under_load` for each row and seed.
-
-The main job under load: one workload served under one policy.
+`serving_setting` is what it is served under, as it was asked for; `serving_run` is one run, of which
+`compare_under_load` makes one for each row and seed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Unpack
-
-from pydantic import with_config
+from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
@@ -38,20 +31,11 @@ from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.arrival import MOST_PS, PS_PER_S
+from ..traces.workloads.arrival import MOST_PS, PS_PER_S, WorkloadChanges
 from ..traces.workloads.formats import repeated_id_error
 from .compare import built
-from .setting import (
-    STRICT,
-    NamedPolicy,
-    PolicyGiven,
-    ReplayOptions,
-    Setting,
-    SettingOptions,
-    check_kinds,
-    named_policy,
-    setting_of,
-)
+from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, takes
+from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
 class BrokenWorkloadError(ValueError):
@@ -71,8 +55,6 @@ class BrokenWorkloadError(ValueError):
 
 
 Run = ServingLog | str | Path
-# Seconds by name of what is promised to all, and such seconds by class.
-Promised = Mapping[str, float | Mapping[str, float]]
 
 
 def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> ServingReport:
@@ -137,28 +119,6 @@ def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
 
 # Options of seconds that are said of one cost; a cluster has one for each replica.
 OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
-
-
-@with_config(STRICT)
-class ServingOptions(ReplayOptions, total=False):
-    """The keywords that `simulate` and `compare_under_load` share: those of any replay, and of the workload."""
-
-    time_scale: float | None
-    limit: int | None
-    max_prompt_tokens: int | None
-    max_output_tokens: int | None
-    zero_tokens: str
-    tag: str | None
-    horizon_s: float | None
-    slo: Promised | None
-
-
-@with_config(STRICT)
-class LoadOptions(ServingOptions, total=False):
-    """Further keywords of `compare_under_load`."""
-
-    seeds: int
-    start: Start | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +193,7 @@ class ServingSetting:
         """All of it that runs have in common, for their logs; what is as by default is left out."""
         told: dict[str, Any] = {"trace": self.recording.about.name, "router": self.cluster.router.label}
         defaults = Setting(recording=self.recording)
-        for name in ReplayOptions.__annotations__:
+        for name in (one.name for one in fields(ReplayOptions)):
             value = getattr(self.replay, name)
             if name == "models" and value:
                 told[name] = dict(value) if isinstance(value, Mapping) else list(value)
@@ -274,10 +234,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
 
 
 def serving_setting(
-    recording: Recording | str | Path | None,
-    workload: str | Path,
-    cluster: str | Path,
-    options: ServingOptions | LoadOptions,
+    recording: Recording | str | Path | None, workload: str | Path, cluster: str | Path, asked: ServingOptions
 ) -> ServingSetting:
     """What is asked for.
 
@@ -285,29 +242,25 @@ def serving_setting(
         recording: that acceptance is drawn from, or where it lies; None: the one that comes with the package.
         workload: a path, or a generator's text.
         cluster: a TOML file, or a device of the sheet.
-        options: of both.
+        asked: of both.
 
     Raises:
         ValueError: an option out of its range, or one that does not go with the others; one line.
     """
-    of_workload = {field.name for field in fields(WorkloadOptions)} - {"rate", "seed", "horizon_s"}
-    of_replay: Any = {name: value for name, value in options.items() if name in SettingOptions.__annotations__}
-    replay = setting_of(recording, 1, of_replay)
+    replay = setting_of(recording, asked)
     if replay.start is not None and start_of(replay.start) != Start.prefill:
         raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
     if replay.decide_s is not None:
         check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
-    given: Any = {name: value for name, value in options.items() if name in of_workload}
-    changes = WorkloadOptions(seed=replay.seed, **given)
-    horizon_s = options.get("horizon_s")
+    changes = {one.name: getattr(asked, one.name) for one in fields(WorkloadChanges)}
     priced = _priced(open_cluster(cluster, replay.recording), replay)
     return ServingSetting(
         replay=replay,
         cluster=priced,
         workload=str(workload),
-        changes=changes,
-        horizon_s=priced.horizon_s if horizon_s is None else horizon_s,
-        promised=promises(options.get("slo") or {}),
+        changes=WorkloadOptions(seed=replay.seed, **changes),
+        horizon_s=priced.horizon_s if asked.horizon_s is None else asked.horizon_s,
+        promised=promises(asked.slo or {}),
     )
 
 
@@ -544,16 +497,6 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
     return found
 
 
-@with_config(STRICT)
-class Asked(ServingOptions):
-    """Further keywords of `simulate`."""
-
-    rate: float | None
-    workload: str | Path
-    cluster: str | Path
-    out: str | Path | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Printed):
     """One served run; prints as `paceline metrics` prints its folder.
@@ -592,15 +535,14 @@ class Simulated(Printed):
         return self.report.to_dicts()
 
 
+@takes(SimulateOptions)
 def simulate(
     workload: str | Path,
     policy: PolicyGiven | None = None,
     recording: Recording | str | Path | None = None,
     *,
     cluster: str | Path,
-    rate: float | None = None,
-    out: str | Path | None = None,
-    **options: Unpack[ServingOptions],
+    **options: Any,  # noqa: ANN401 - see `SimulateOptions`
 ) -> Simulated:
     """Serve a workload under a policy: latencies, throughput, goodput, memory, acceptance.
 
@@ -612,14 +554,8 @@ def simulate(
         policy: of the replicas that have none of their own, as `compare` takes it.
         recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
         cluster: a TOML file (docs/cluster.md), or a device of the sheet, as "h100": one replica on it.
-        rate: mean arrivals per second that the workload is scaled to, > 0; None: its own.
-        out: new folder for the run.
-        options: `time_scale`, `limit`, `max_prompt_tokens`, `max_output_tokens`, `zero_tokens` and `tag` change the
-            workload as in `open_workload`. `horizon_s`: the run is stopped then. `slo`: longest times for goodput, by
-            name (`ttft`, `tpot`, `e2e`, `queue`), seconds, or by class of request and name, as of `metrics`.
-            `cost`: of all replicas, in place of the cluster's own.
-            `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`, `shift_acceptance`, `decide_s`,
-            `allow_foreign_profile`, `strict`, `lossless` as of `compare`. `seed`: of all that is drawn.
+        options: see `SimulateOptions`. Those of the workload change it as in `open_workload`; `cost` is of all
+            replicas, in place of the cluster's own.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -627,22 +563,22 @@ def simulate(
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
-    check_kinds({**options, "rate": rate, "workload": workload, "cluster": cluster, "out": out}, Asked)
-    setting = serving_setting(recording, workload, cluster, options)
+    asked = checked(SimulateOptions, options | {"workload": workload, "cluster": cluster})
+    setting = serving_setting(recording, workload, cluster, asked)
     named = None if policy is None else named_policy(policy)
     seed = setting.replay.seed
     tables = setting.tables(seed)
     check_policy(setting, named, tables)
-    opened = setting.opened(rate, seed)
+    opened = setting.opened(asked.rate, seed)
     setting.check_classes(opened)
     with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
         try:
-            log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)
+            log, _ = serving_run(setting, named, opened, tables, rate=asked.rate, seed=seed, watched=watched)
         except BrokenWorkloadError as broken:
-            broken.run = _simulated(broken.log, setting, out)
+            broken.run = _simulated(broken.log, setting, asked.out)
             raise
-        return _simulated(log, setting, out)
+        return _simulated(log, setting, asked.out)
 
 
 def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:

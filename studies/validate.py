@@ -1,12 +1,7 @@
 """How true simulated seconds are on this machine: what `paceline validate` does.
 
-Which cells may be asked of a validation: each once, or a policy would be its own rival.
-
-The cost of seconds that are held against models at hand, and whether its profile still fits them.
-
-What a validation measures: prompts decoded by models, or a recording's decisions forced on models of random weights.
-
-Either way there is a recording that says what the simulator replays, of which the models must be.
+Prompts are decoded by models, or a recording's decisions are forced on models of random weights. Either way there is a
+recording, of these models, which the simulator replays; each cell is asked for once, as no policy rivals itself.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

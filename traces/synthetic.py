@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.options import opt
 from .contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from .contexts.meta import TrieMeta
 from .contexts.recording import TrieRecording
@@ -105,25 +106,29 @@ class SyntheticSpec:
     """
 
     name: str = "synthetic"
-    requests: int = 32
-    tokens: int = 128
-    prompt_tokens: int = 32
-    models: tuple[str, ...] = ("draft", "target")
-    acceptance: tuple[float, ...] = (0.8,)
-    off_trunk: tuple[float, ...] | None = None
-    depth_decay: float = 0.05
-    run_decay: float = 0.0
-    autocorrelation: float = 0.0
+    requests: int = opt(32, "Number of requests.")
+    tokens: int = opt(128, "Output tokens per request.")
+    prompt_tokens: int = opt(32, "Prompt tokens per request.")
+    models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
+    acceptance: tuple[float, ...] = opt((0.8,), "Agreement with the target, one per model below it.")
+    off_trunk: tuple[float, ...] | None = opt(
+        None, "Agreement with the next larger model off the trunk, one per model below it."
+    )
+    depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
+    run_decay: float = opt(0.0, "Share of agreement lost per token that a model has agreed on since its last miss.")
+    autocorrelation: float = opt(0.0, "Lag-1 correlation of agreement, in [0, 1).")
     shared_difficulty: float = 0.8
-    confidence: float = 2.0
-    vocab_size: int = 32000
-    reach: int = 16
-    run: int = 8
-    cost_ratios: tuple[float, ...] | None = None
-    target_forward_s: float = 0.02
+    confidence: float = opt(2.0, "The smaller, the more a model's probability tells of agreement.")
+    vocab_size: int = opt(32000, "Number of token ids.")
+    reach: int = opt(16, "Most tokens off the trunk.")
+    run: int = opt(8, "Most tokens of a model after a larger one's.")
+    cost_ratios: tuple[float, ...] | None = opt(
+        None, "Seconds of a forward relative to the target's, one per model below it."
+    )
+    target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")
     cost_slope: float = 0.01
-    tags: tuple[str, ...] = ("synthetic",)
-    seed: int = 0
+    tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")
+    seed: int = opt(0, "The same seed gives the same trace.")
 
     def __post_init__(self) -> None:
         self._check_counts()

@@ -230,7 +230,7 @@ def num_calls():
     return int(ran.stdout.split()[-1])
 
 
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
 def test_an_interrupt_at_any_moment_is_one_line(num_calls, share):
     """Imports take most of a second, and Ctrl-C is no defect of ours."""
     ran = interrupted_at(int(share * num_calls))

@@ -16,9 +16,10 @@ from paceline.policies import PolicyError, make_policy
 from paceline.policies.fixed import Chain
 from paceline.policies.oracles import OracleChain, OracleWindow
 from paceline.reports import summarise_run
-from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
+from paceline.sim import Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost.base import CostModel, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable

@@ -308,10 +308,12 @@ def to_request_table(requests: Sequence[RequestRow]) -> pa.Table:
 def from_request_table(table: pa.Table) -> list[RequestRow]:
     """The requests of a table of the right schema, not validated yet."""
     prompts = table.column("prompt").combine_chunks()
-    ends = np.cumsum(prompts.value_lengths().to_numpy())
-    tokens = prompts.flatten().to_numpy().astype(np.int64)
+    # Without `flatten` and `value_lengths`, which import all functions of pyarrow.compute.
+    offsets = prompts.offsets.to_numpy()
+    first, last = (offsets[0], offsets[-1]) if len(offsets) else (0, 0)
+    tokens = prompts.values.to_numpy()[first:last].astype(np.int64)
     known = table.drop_columns(["prompt"]).to_pydict()
-    prompt = np.split(tokens, ends[:-1])
+    prompt = np.split(tokens, offsets[1:-1] - first)
     return list(map(RequestRow, known["id"], known["tag"], prompt, known["max_new_tokens"], known["num_nodes"]))
 
 

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...base.errors import ArgumentError, check_least, check_within
+from ...base.options import opt
 
 # Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
 # whoever makes one sees to it that all are in range.
@@ -210,32 +211,38 @@ MOST_TOKENS = 10_000_000
 _MOST_TAG = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
+@dataclass(frozen=True, kw_only=True)
+class WorkloadChanges:
+    """Scaling and truncation that every job under load takes."""
+
+    time_scale: float | None = opt(None, "Multiply all times by this; not beside --rate.")
+    limit: int | None = opt(None, "Keep the first so many arrivals.")
+    max_prompt_tokens: int | None = opt(None, "Cut longer prompts to this.")
+    max_output_tokens: int | None = opt(None, "Cut longer outputs to this.")
+    zero_tokens: str = opt("refuse", "What becomes of requests without a token.", metavar="|".join(ZERO_TOKENS))
+    tag: str | None = opt(None, "Give this tag to all requests.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(WorkloadChanges):
     """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, horizon, most tokens.
 
     Attributes:
-        rate: mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of
-            sessions without times, that of the Poisson process that starts them. None: as they are.
         time_scale: factor of all times, waits within sessions too, > 0; not beside `rate`. None: 1.
         limit: most arrivals, >= 1; a session with all its turns is one. None: all.
-        horizon_s: requests that would arrive at this time or later are left out, > 0. None: none is.
         max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
         max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
         zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
             serve it with "one" token.
         tag: of all requests, in place of theirs; None: theirs.
+        rate: mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of
+            sessions without times, that of the Poisson process that starts them. None: as they are.
+        horizon_s: requests that would arrive at this time or later are left out, > 0. None: none is.
         seed: of what is drawn.
     """
 
     rate: float | None = None
-    time_scale: float | None = None
-    limit: int | None = None
     horizon_s: float | None = None
-    max_prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
-    zero_tokens: str = "refuse"
-    tag: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -5,10 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from paceline.studies.load import compare_under_load
-from paceline.studies.serving import simulate
 
-from ...command_line import done, paceline, refused
+from ..command_line import done, paceline, refused
 
 LOAD = "poisson:rate=400,requests=30"
 ALL = ("--workload", LOAD, "--cluster", "h100")
@@ -40,16 +38,6 @@ def test_what_is_printed_is_what_the_folder_holds(tmp_path):
     assert refused(*asked).endswith("exists already; a run is never overwritten")
 
 
-def test_json_is_what_the_function_says():
-    found = json.loads(done("simulate", *ALL, "--policy", "plain", "--json", "-"))
-    assert found == json.loads(json.dumps(simulate(LOAD, "plain", cluster="h100").to_json()))
-    rows = json.loads(
-        done("compare", *ALL, "--policy", "plain", "--policy", "draft:2/target", "--seeds", 2, "--json", "-")
-    )
-    direct = compare_under_load(None, ["plain", "draft:2/target"], workload=LOAD, cluster="h100", seeds=2)
-    assert rows == json.loads(json.dumps(direct.to_json()))
-
-
 def test_promises_by_class(tmp_path):
     asked = ("--cluster", "h100", "--slo", "chat:ttft=1,tpot=0.001", "--slo", "tpot=1")
     load = ("--workload", f"{LOAD},slo=chat")
@@ -60,12 +48,6 @@ def test_promises_by_class(tmp_path):
     assert "classes of requests" in done("compare", *load, *asked, "--policy", "plain", "--seeds", 2)
     told = refused("compare", *load, *asked, "--slo", "batch:e2e=1", "--policy", "plain")
     assert told.endswith("--slo must name a class of the requests (chat), got 'batch'")
-
-
-def test_details_are_the_tables_of_metrics():
-    asked = ("compare", *ALL, "--policy", "plain", "--seeds", 2)
-    assert "latencies, ms" in done(*asked, "--detail")
-    assert "latencies, ms" not in done(*asked)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +72,6 @@ def test_what_will_not_do_is_one_line(args, said):
     assert refused(*args).startswith(said)
 
 
-def test_what_if_is_said_in_the_title():
-    what_if = ("--cost", "h100", "--scale", "draft=2", "--shift-acceptance", "draft=+0.1", "--decide-seconds", "0.001")
-    said = "WHAT IF: acceptance of draft +0.1; cost h100, draft x2, 0.001 s a decision; all requests of tag math"
-    asked = (*ALL, "--policy", "draft:4/target", *what_if, "--tag", "math")
-    assert f"cluster h100; {said}; " in done("simulate", *asked).replace("\n", " ")
-    assert f"trace pico; {said}" in done("compare", *asked, "--seeds", 2).replace("\n", " ")
-
-
 def test_what_was_asked_of_one_run_alone_is_said_of_it(tmp_path):
     for name, asked in {"slow": ("--scale", "target=2", "--limit", "20"), "own": ()}.items():
         done("simulate", *ALL, "--policy", "plain", *asked, "--out", tmp_path / name)
@@ -105,13 +79,6 @@ def test_what_was_asked_of_one_run_alone_is_said_of_it(tmp_path):
     assert f"{tmp_path / 'slow'}: target x2" in printed
     assert f"{tmp_path / 'slow'}: limited to the first 20 arrivals" in printed
     assert f"{tmp_path / 'own'}: target x2" not in printed
-
-
-def test_members_must_be_placed(tmp_path):
-    path = tmp_path / "half.toml"
-    path.write_text('[[replicas]]\n[replicas.members.target]\ndevice = "h100"\n')
-    said = refused("simulate", "--workload", LOAD, "--cluster", path, "--policy", "plain")
-    assert "replicas[0].device must be given, or one for draft, which is not placed" in said.replace(": must", " must")
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

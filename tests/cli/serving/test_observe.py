@@ -11,8 +11,8 @@ from signal import SIGINT
 import pytest
 from paceline.runs.observed import read_observed
 
-from ....observing.fake_server import Ways, served
-from ...command_line import done, paceline, refused
+from ...observing.fake_server import Ways, served
+from ..command_line import done, paceline, refused
 
 PROMPTS = [{"id": f"p{number}", "prompt": "one two three" + " more" * number} for number in range(3)]
 LOAD = ("--workload", "constant:rate=200,requests=4,prompt=9,output=5", "--tag", "")

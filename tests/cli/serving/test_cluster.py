@@ -1,11 +1,9 @@
 """`paceline cluster`: the same figures in the table, in JSON and from Python; bad input is one line."""
 
-import json
-
 import pytest
 from paceline.studies.load import cluster
 
-from ...command_line import done, paceline
+from ..command_line import paceline
 
 MINE = """
 [router]
@@ -28,25 +26,6 @@ def mine(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
     return path
-
-
-def test_the_table_says_what_json_says(mine):
-    found = json.loads(done("cluster", mine, "--json", "-"))
-    assert found == cluster(mine).to_json()
-    assert (found["name"], found["router"], found["stale_s"], found["horizon_s"]) == ("mine", "two-choices", 0.5, None)
-    (chat,) = found["replicas"]
-    assert (chat["name"], chat["count"], chat["max_num_seqs"], chat["token_budget"]) == ("chat", 3, 256, 2048)
-    (memory,) = chat["memory"]
-    members = {member["member"]: member for member in memory["members"]}
-    assert (members["draft"]["num_blocks"], members["draft"]["given"], members["draft"]["drop_units"]) == (50, True, 2)
-    held = sum(member["weights_bytes"] + member["kv_bytes"] for member in memory["members"])
-    assert memory["usable_bytes"] == held + memory["reserve_bytes"] + memory["spare_bytes"]
-    table = done("cluster", mine)
-    assert "Cluster mine: 3 replicas" in table
-    assert "router two-choices, signals every 0.5 s; no horizon" in table
-    assert f"{members['target']['num_blocks']:,}" in table
-    assert "KV of draft, given" in table
-    assert "yes, drops 2 blocks" in table
 
 
 def test_rows_are_members(mine):

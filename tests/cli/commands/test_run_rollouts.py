@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ...command_line import done, paceline, refused
+from ..command_line import done, paceline, refused
 
 pytestmark = pytest.mark.usefixtures("pool_loaded_once")
 

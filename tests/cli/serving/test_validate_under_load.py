@@ -2,7 +2,7 @@
 
 import pytest
 
-from ...command_line import refused
+from ..command_line import refused
 
 SOUND = ("validate", "--trace", "a.trace", "--prompts", "p.jsonl")
 SERVED = (*SOUND, "--workload", "poisson:requests=2", "--cluster", "h100")
