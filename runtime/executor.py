@@ -203,12 +203,6 @@ class Executor:
         self._marked.append((len(states), len(ids), start, placed, mark(device)))
         return logits, own[keep]
 
-    def note_forwards(self, forwards: Sequence[Forward]) -> None:
-        """These ran, timed by whoever ran them."""
-        self.phases.forward_s += sum(seconds for *_, seconds in forwards)
-        self.forwards_run()
-        self._forwards_run += forwards
-
     def begin(self) -> None:
         """An operation begins: no forward of it has run."""
         self._marked.clear()

@@ -237,12 +237,8 @@ class _AnyToken:
     def kv_shape(self) -> KVShape:
         return self._forward.kv_shape
 
-    # Decisions are told forward by forward.
-    whole_draft = None
-    whole_verify = None
-
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
-        return self._forward.slot_cache(limit_bytes=limit_bytes)
+    def slot_cache(self) -> SlotCache:
+        return self._forward.slot_cache()
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)

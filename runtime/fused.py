@@ -31,6 +31,7 @@ Letters: T new tokens of all requests, N of them kept, V rows of the target's ta
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +44,12 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from .caches import KVShape, MemberKV, Placement, SlotCache
+from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
+from .compiled import CompiledForward
 from .forward import ModuleForward, layer_windows, within_window
 from .pools.parts import SubsetHead
 from .prefix_caches import SharedAttention
-from .products import Multiplier, ProductChooser, let_go, trim
+from .products import Multiplier, ProductChooser
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -319,8 +321,6 @@ class FusedForward:
     """
 
     name = "fused"
-    whole_draft = None
-    whole_verify = None
 
     # A tensor made in inference mode could not become a parameter's data.
     @torch.inference_mode(mode=False)
@@ -364,7 +364,7 @@ class FusedForward:
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
@@ -498,11 +498,7 @@ class PaddedForward:
         rows: how one is the other.
     """
 
-    # Captured functions are captured of this one.
-    whole_draft = None
-    whole_verify = None
-
-    def __init__(self, inner: FusedForward | ModuleForward, rows: TokenRows) -> None:
+    def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
         self._inner = inner
         self._rows = rows
 
@@ -516,9 +512,9 @@ class PaddedForward:
         """What the cache must hold of one token."""
         return self._inner.kv_shape
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
-        return self._inner.slot_cache(limit_bytes=limit_bytes)
+        return self._inner.slot_cache()
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
@@ -538,12 +534,14 @@ class PaddedForward:
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
+        assert not isinstance(self._inner, CompiledForward)  # nobody reads its states
         logits, states = self._inner.on_inputs(inputs, placement, cache, keep)
         return self._rows.logits(logits), states
 
 
-def over_rows(
-    forward: FusedForward | ModuleForward, rows: TokenRows | None
-) -> FusedForward | ModuleForward | PaddedForward:
+Inner = TypeVar("Inner", bound=FusedForward | ModuleForward | CompiledForward)
+
+
+def over_rows(forward: Inner, rows: TokenRows | None) -> Inner | PaddedForward:
     """A forward over the pool's vocabulary; the same where that is the member's own."""
     return forward if rows is None else PaddedForward(forward, rows)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.session import Session
+from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
-from .captured import Row, verdicts_captured
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, without_room
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
@@ -28,6 +28,26 @@ class _Fed(NamedTuple):
     state: RequestState
     tokens: list[int]
     num_kept: int
+
+
+class Row(NamedTuple):
+    """One request's part in a verification under way.
+
+    Attributes:
+        session: read only.
+        step: the verification.
+        state: of the request.
+        feed: tokens its forward reads.
+        first: index of the first pending token that is judged.
+        views: `[K]` of the judged tokens.
+    """
+
+    session: Session
+    step: Verify
+    state: RequestState
+    feed: list[int]
+    first: int
+    views: list[PendingView]
 
 
 class ContextReader(Protocol):
@@ -102,13 +122,12 @@ class VerifyProcessor:
         asked = [row.state for row in rows]
         order = self._manager.cache(level).in_order([state.request_id for state in asked])
         rows = [rows[index] for index in order]
-        captured = None if read else verdicts_captured(self._executor, level, rows)
-        logits, verdicts = captured or (self._logits(level, rows, read), None)
+        logits = self._logits(level, rows, read)
         if self._executor.sharing.on:
             broken = _broken(rows, logits)
             self._executor.sharing.absorb(level, asked, broken)
         start_s = self._executor.clock.now_s()
-        results = self._judge(level, rows, logits, verdicts)
+        results = self._judge(level, rows, logits)
         self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
         return results
 
@@ -151,10 +170,8 @@ class VerifyProcessor:
         keep = kept_last(self._executor.device(level), feeds, [one.num_kept for one in fed])
         return self._executor.feed(level, states, feeds, keep)
 
-    def _judge(
-        self, level: int, rows: Sequence[Row], logits: Tensor, verdicts: Sequence[Verdict | None] | None
-    ) -> dict[str, Judged | Failed | Deferred]:
-        """Results by request from `[N, V]` distributions, and from `[B]` verdicts if the device gave them."""
+    def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
+        """Results by request from `[N, V]` distributions."""
         own = None if self._executor.sampler.rewrites else level
         judgements: list[Judgement] = []
         distances = OpDistances(logits, judgements)
@@ -168,8 +185,7 @@ class VerifyProcessor:
             judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
-        if verdicts is None:
-            verdicts = self._executor.sampler.verdicts(logits, judgings)
+        verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
         for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
             request_id = row.state.request_id

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar
 
-import torch
-
 from ..base.errors import ArgumentError
 from ..decoding.overlap_op import OverlapItem
 from ..decoding.pool_prefixes import PoolPrefixes
@@ -59,7 +57,7 @@ class TorchWorld:
         pool, sampling, memory: as given.
         clock: measures, with all work of the models' devices done.
         manager: caches and requests.
-        forward_names: by member, how it runs (`fused`, `modules` or `graphs`).
+        forward_names: by member, how it runs (`fused`, `modules` or `compiled`).
     """
 
     def __init__(
@@ -81,8 +79,8 @@ class TorchWorld:
         self.pool, self.sampling = pool, sampling
         self._make_chance, self._debug, self._num_opened = make_chance, debug, 0
         self.memory = memory or Memory()
-        if forward == "graphs" and self.memory.cache != "slots":
-            raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
+        if forward == "compiled" and self.memory.cache != "slots":
+            raise ArgumentError(f"`cache` must be slots with `forward` compiled, got {self.memory.cache!r}")
         self._forwards = _forwards(pool, forward, share_weights, watch or _unwatched)
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
@@ -90,7 +88,7 @@ class TorchWorld:
         prefixes = self._prefixes()
         self.manager = StateManager(
             names,
-            partial(_make_cache, self.memory, self._forwards, self._limits),
+            partial(_make_cache, self.memory, self._forwards),
             limits=self._limits,
             shared=pool.ranks is not None,
             prefixes=prefixes,
@@ -130,8 +128,8 @@ class TorchWorld:
         return drafts, VerifyProcessor(members, self._executor, rollback, readers=readers)
 
     def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
-        graphs, whole = "graphs" in self.forward_names.values(), self.pool.ranks is None
-        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), graphs=graphs)
+        compiled, whole = "compiled" in self.forward_names.values(), self.pool.ranks is None
+        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), compiled=compiled)
         return Lanes(self.pool.members, self._executor, foreign, self.clock, Pace(overlap, why_not))
 
     @property
@@ -264,11 +262,8 @@ class TorchWorld:
         return drafters
 
 
-def _make_cache(
-    memory: Memory, forwards: Mapping[int, ModelForward], limits: Mapping[torch.device, int], level: int
-) -> MemberKV:
-    forward = forwards[level]
-    return memory.make_cache(forward, limits.get(forward.kv_shape.device))
+def _make_cache(memory: Memory, forwards: Mapping[int, ModelForward], level: int) -> MemberKV:
+    return memory.make_cache(forwards[level])
 
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:

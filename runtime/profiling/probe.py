@@ -203,7 +203,6 @@ class _WatchedForward:
 
     def __init__(self, forward: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
         self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
-        self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
         self._forward = forward
         self._clock = clock
         self._ran = ran
