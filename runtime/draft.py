@@ -40,7 +40,8 @@ def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[W
         level: of the member.
         writings: in the order of the cache's rows.
     """
-    go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
+    if writings:
+        go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
 
 
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
@@ -59,10 +60,8 @@ def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Wr
         if len(going) < len(running):
             running = [running[index] for index in going]
             written = written[going]
-        for writing in running:
-            writing.state.fed[level].append(writing.tokens[-1])
-        states = [writing.state for writing in running]
-        logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
+        states, newest = [writing.state for writing in running], [writing.tokens[-1:] for writing in running]
+        logits = executor.feed(level, states, newest, slice(None), ids=written)
 
 
 def choose(

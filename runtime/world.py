@@ -171,9 +171,9 @@ class TorchWorld:
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
-        return DraftResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._draft.run(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
@@ -187,18 +187,20 @@ class TorchWorld:
         Raises:
             MemoryError: a chunk has no room.
         """
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._verify.run(level, sound, chunks))
-        return VerifyResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._verify.run(level, sound, chunks) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def check_ahead(self) -> None:
         """Members may always work ahead here; whether in threads or in turns is the pace's."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let several members work for the same requests; those whose logits or caches are broken fail alone."""
-        start_s = self._begin(levels[0], items)
-        rows = self._on_sound(items, lambda sound: self._ahead.run(levels, sound))
-        return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
+        start_s, sound, failed = self._begin(levels[0], items)
+        rows = self._ahead.run(levels, sound) if sound or not failed else []
+        return OverlapResults(
+            _with_failed(items, rows, failed), self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share
+        )
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError under rejection sampling: branches would have to be drawn without replacement."""
@@ -207,46 +209,39 @@ class TorchWorld:
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._trees.drafter.run(level, sound))
-        return DraftResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.drafter.run(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._trees.verifier.run(level, sound))
-        return VerifyResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.verifier.run(level, sound) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
-    def _begin(self, level: int, items: Sequence[tuple[Session, Step]]) -> float:
-        """The time at which an operation starts, seconds."""
+    def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
+        """The time at which an operation starts, seconds; what of it runs; and whose caches are not what they should.
+
+        These are compared with the sessions only where the world is debugged.
+        """
         if self.pool.ranks is not None:
             self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))
         start_s = self.clock.now_s()
         self._executor.begin()
+        failed: dict[str, Failed] = {}
         for session, _ in items:
             self.manager.states[session.request_id].forget_all_but(session.places)
-        return start_s
+            if self._debug:
+                try:
+                    self.manager.check(session, foreign=self._foreign)
+                except CacheDesyncError as error:
+                    failed[session.request_id] = Failed(error)
+        return start_s, [item for item in items if item[0].request_id not in failed], failed
 
     def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
         """Of the operation that ran: its forwards, its seconds, the memory that is free, and what was shared."""
         counts = self._executor.sharing.take_counts(level)
         return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
-
-    def _on_sound(
-        self, items: Sequence[Item], run: Callable[[Sequence[Item]], list[Row | Failed | Deferred]]
-    ) -> list[Row | Failed | Deferred]:
-        """Run what passes the check of caches, all of it unless they are debugged."""
-        if not self._debug:
-            return run(items)
-        failed: dict[str, Failed] = {}
-        for session, _ in items:
-            try:
-                self.manager.check(session, foreign=self._foreign)
-            except CacheDesyncError as error:
-                failed[session.request_id] = Failed(error)
-        sound = [item for item in items if item[0].request_id not in failed]
-        rows = iter(run(sound) if sound or not items else [])
-        return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}
@@ -260,6 +255,14 @@ class TorchWorld:
                     context_tokens=self.pool.context_tokens,
                 )
         return drafters
+
+
+def _with_failed(
+    items: Sequence[Item], rows: Sequence[Row | Failed | Deferred], failed: Mapping[str, Failed]
+) -> list[Row | Failed | Deferred]:
+    """The rows of what ran, and in their places those that failed before."""
+    ran = iter(rows)
+    return [failed.get(session.request_id) or next(ran) for session, _ in items]
 
 
 def _make_cache(memory: Memory, forwards: Mapping[int, ModelForward], level: int) -> MemberKV:
