@@ -1,25 +1,17 @@
 """A transformers model, run through its own forward, over a `MemberKV`.
 
-Which tokens each layer of a model looks at: all, or the last few where the layer has a sliding window.
+`ModelForward` is what those who run a member see of it. Which tokens a layer looks at is said by masks alone: caches
+keep every token, so that they can be rolled back, and a sliding window is a narrower mask. The slots that a token looks
+at stand in the order of their positions, in caches with holes and in token trees as well, so a window is counted along
+the row.
 
-Caches here keep every token, so that they can be rolled back; a window is a narrower mask. Nothing but the mask says
-how far apart two tokens are: the slots a token looks at stand in the order of their positions, in caches with holes
-and in token trees as well, so the tokens from one slot on to the newest are counted along the row.
+Configs do not say whether a model takes masks and caches as it is given them: it may make masks of its own, count
+positions itself, look ahead, or keep more of the past than keys and values. `check_masks` tries it: two texts that
+share their beginning are fed as one token tree, then texts of two requests over a cache from which tokens are dropped
+again, and both must give the logits of the texts one by one, but for rounding (`TOLERANCES`).
 
-Letters: B requests, Q new tokens, S slots, L layers.
-
-What a forward of one pool member looks like to those who run it.
-
-Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, D head
-width, N kept tokens, V vocabulary.
-
-How far apart rounding alone puts the logits of two ways to compute the same.
-
-Whether a model takes masks and caches as it is given them, tried on a few tokens: configs do not say it.
-
-A model may make masks of its own from what it is given, count positions itself, look ahead, or keep more of the past
-than keys and values. Two texts that share their beginning are fed as one token tree, then texts of two requests over a
-cache from which some tokens are dropped again; both must give the logits that the texts give one by one.
+Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, L layers, H key and value heads, D
+head width, N kept tokens, V vocabulary.
 """
 
 import inspect

@@ -1,31 +1,18 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-Which models the fused forward can stand in for.
-
-A decoder's weights laid out for few calls: projections of one input side by side, stored as `[in, out]`.
-
-Letters: I inputs, O outputs of one projection or of several side by side, T tokens.
-
-What the fused forward takes from a model of the Llama family: weights of every layer, norms and rotations.
-
-The other models' modules have the attributes of Llama's, whose names stand in the annotations.
-
-Letters: C positions of the context, H key and value heads, G query heads of each, D head width.
-
 The modules of a stock model cost the same Python per layer however small the model is, and so most where the arithmetic
-is least. Tokens stay packed; only queries are padded, for the attention.
+is least. Here projections of one input stand side by side as `[in, out]`, and tokens stay packed; only queries are
+padded, for the attention. `fused_supports` says which models this can stand in for; the other families' modules have
+the attributes of Llama's, whose names stand in the annotations.
 
-Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, G query
-heads of each, D head width.
+`TokenRows` makes one vocabulary, the target's, of members whose tables of tokens are padded differently (Qwen2.5:
+151,936 rows up to 3B, 152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it
+is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer, with logits as
+wide.
 
-Members whose tables of tokens are padded differently: one vocabulary, the target's, for all of a pool.
-
-Models of one family share a tokenizer and round their tables up to different sizes (Qwen2.5: 151,936 rows up to 3B,
-152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it is, so that texts are
-those of its `generate()`. Every other member writes only tokens of the tokenizer, and has logits as wide as the
-target's.
-
-Letters: T new tokens of all requests, N of them kept, V rows of the target's table.
+Letters: I inputs, O outputs of one projection or of several, T new tokens of all requests, B requests, Q the most of
+one, S slots, C positions of the context, H key and value heads, G query heads of each, D head width, N kept tokens, V
+rows of the target's table.
 """
 
 import math

@@ -1,8 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together.
 
-Which device each member of a pool is on: devices of this machine, and others than those the pool file names.
-
-A pool of models that a program holds already, instead of a pool file.
+`LoadedMembers` knows how each runs (`forward`). Its members are described here, placed on devices of this machine
+(`on_devices`), or taken from models that a program holds already (`live_pool`).
 """
 
 import re
