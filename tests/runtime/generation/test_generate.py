@@ -43,7 +43,7 @@ def models() -> Models:
 
 
 class TestGreedy:
-    @pytest.mark.parametrize(("policy", "kv_cache"), zip(POLICIES, cycle(["slots", "mask"]), strict=False))
+    @pytest.mark.parametrize(("policy", "kv_cache"), [*zip(POLICIES, cycle(["slots", "mask"]), strict=False)])
     def test_a_padded_batch_reads_as_generates(self, models, policy, kv_cache):
         given = {"policy": policy, "kv_cache": kv_cache}
         stock, ours = models.both(batch(), ours=given, max_new_tokens=20, pad_token_id=PAD)

@@ -98,7 +98,7 @@ def target():
     return random_llama(11)
 
 
-@pytest.mark.parametrize(("way", "kv_cache"), zip(WAYS, cycle(["slots", "mask", "mask"]), strict=False))
+@pytest.mark.parametrize(("way", "kv_cache"), [*zip(WAYS, cycle(["slots", "mask", "mask"]), strict=False)])
 def test_a_padded_batch_reads_as_generates(target, way, kv_cache):
     stock = target.generate(**batch(), max_new_tokens=20, pad_token_id=PAD)
     ours = alone(target, batch(), max_new_tokens=20, pad_token_id=PAD, kv_cache=kv_cache, **WAYS[way])

@@ -121,7 +121,7 @@ def test_the_target_writes_rows_without_a_token(wanted):
 
 
 @pytest.mark.parametrize(
-    ("policy", "forward"), zip(POLICIES + TREES, cycle(["modules", "fused", "fused"]), strict=False)
+    ("policy", "forward"), [*zip(POLICIES + TREES, cycle(["modules", "fused", "fused"]), strict=False)]
 )
 def test_texts_are_those_of_generate(pool, wanted, policy, forward):
     assert ran(pool, policy, forward=forward) == wanted
