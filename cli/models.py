@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -194,21 +194,34 @@ if TYPE_CHECKING:
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
+ForwardName = Literal[
+    "auto",
+    "fused",
+    "modules",
+    "fused:plain",
+    "fused:plain-rows",
+    "fused:onednn",
+    "fused:onednn-rows",
+    "fused:onednn-packed",
+    "compiled",
+]
+
+
+def _forward(name: str) -> str:
+    known = get_args(ForwardName)
+    if name not in known:
+        hint = "; compiled is in its place" if name == "graphs" else ""
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}{hint}.")
+    return name
+
+
 ForwardOption = Annotated[
-    Literal[
-        "auto",
-        "fused",
-        "modules",
-        "fused:plain",
-        "fused:plain-rows",
-        "fused:onednn",
-        "fused:onednn-rows",
-        "fused:onednn-packed",
-        "graphs",
-    ],
+    ForwardName,
     typer.Option(
+        parser=_forward,
+        metavar=f"<{'|'.join(get_args(ForwardName))}>",
         help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
-        "one product; graphs are CUDA graphs."
+        "one product; compiled are the modules by torch.compile.",
     ),
 ]
 QualityOption = Annotated[

@@ -72,14 +72,14 @@ def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
         raise ArgumentError(f"`overlap` is for policies that work ahead, such as pearl, got {asked!r} for {names}")
 
 
-def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -> str:
+def why_no_threads(sampling: str, *, whole: bool, limited: bool, compiled: bool) -> str:
     """Why members cannot work in threads, empty if they can.
 
     Args:
         sampling: mode of the run.
         whole: whether all models are in this process.
         limited: whether the memory of their caches is.
-        graphs: whether a member replays captured graphs.
+        compiled: whether a member's forward is.
     """
     if sampling == "rejection":
         return "rejection sampling draws from one stream of chance per request, in order"
@@ -87,7 +87,7 @@ def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -
         return "several processes have to run the same forwards in the same order"
     if limited:
         return "members that share limited memory take it from one another"
-    return "captured graphs replay one at a time" if graphs else ""
+    return "compiled forwards run one at a time" if compiled else ""
 
 
 class Pace:

@@ -1,43 +1,26 @@
-"""What both kinds of cache share: memory for rows of slots, one row per request.
+"""Keys and values of the requests that run: rows of slots, one row a request, in two kinds of cache.
 
-How much memory a device has in all.
-
-Where the tokens of one ragged forward go in a member's cache, and which slots each of them may look at.
+`SlotCache`: a slot is a position, and rolling back is one integer. `MaskCache`: append-only with a validity mask
+(SpecRouter, arXiv:2505.07680); all rows take new slots at the same columns, so rolled-back tokens and rows that sat a
+forward out leave holes, which are masked. Where more than a stated share of the columns is dead (in use beyond the
+longest text), live slots are moved together. A `Placement` says where the tokens of one ragged forward go and what each
+looks at; `on_trees` makes it one of token trees, whose nodes lie one after another behind the context.
 
 Indices are worked out by numpy, which takes half as long as torch over so few of them, and moved to the device once.
-Letters: B requests, T new tokens of all of them (request after request), Q the most of one request, S slots looked at.
-
-Memory of zeros for keys and values.
-
-Letters: L layers, R rows, S slots of a row, H key and value heads, D head width, T new tokens.
-
-The append-only cache with a logical validity mask (SpecRouter, arXiv:2505.07680): rolling back clears bits.
-
-All rows take new slots at the same columns, as stock caches do, so requests of a batch that feed fewer tokens leave
-holes; so do tokens that were rolled back, and rows that sat a forward out. Holes are masked. When more than a stated
-share of the columns is dead, live slots are moved together (physical truncation).
-
-As many columns are dead as truncating would win: those in use beyond the tokens of the longest text. What shorter texts
-leave unused beside it is not counted, since moving slots does not help there.
-
-The cache whose slots are positions: rolling a request back is one integer.
-
-Slot s of a row holds position s of its text, so a token looks at the slots up to its own. Shapes depend on the batch
-and on the capacity only, not on what was rolled back.
-
-Where the nodes of a tree stand in a cache, and what each looks at: the text, its ancestors, itself.
-
-Slots say nothing of a node's place in its text: nodes lie one after another behind the context, and positions are
-explicit. Letters as above; N new nodes of a request, M nodes of its tree in the cache, the new ones last.
+Letters: L layers, R rows, S slots looked at, H key and value heads, D head width, B requests, T new tokens of all of
+them (request after request), Q the most of one, N new nodes of a tree, M its nodes in the cache, the new ones last.
 """
 
+import ctypes
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from math import prod
 from operator import add
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,6 +34,39 @@ def total_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+_MAPS = Path("/proc/self/maps")
+# `MADV_PAGEOUT` of Linux: the system may take pages away. It changes no value: they are read anew when asked for.
+_PAGE_OUT, _PAGE_BYTES = 21, 4096
+
+
+def let_go(values: Tensor) -> None:
+    """Tell the system that values without gaps are not needed in memory; does nothing where they are in no file."""
+    first = values.data_ptr()
+    if values.device.type != "cpu" or not _in_a_file(first):
+        return
+    start, end = -(-first // _PAGE_BYTES) * _PAGE_BYTES, (first + values.nbytes) // _PAGE_BYTES * _PAGE_BYTES
+    if start < end:  # a hint, so what comes of it is not asked
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGE_OUT)
+
+
+def _in_a_file(address: int) -> bool:
+    """Whether an address is one of a mapped file; False where the system does not say."""
+    if not _MAPS.exists():
+        return False
+    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+        span, *_, path = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return path.startswith("/")
+    return False
+
+
+def trim() -> None:
+    """Let the C library give back what was freed, where it can."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 Places = slice | Tensor  # one run, or indices
@@ -96,7 +112,7 @@ class Placement(NamedTuple):
         pad: `[B, Q]` index into T of every token, requests padded with their own last token; None if all counts
             are equal.
         unpad: `[T]` index of every token in B x Q; None as `pad`.
-        tree: whether slots say nothing of positions and the mask is all there is; such a forward is not captured.
+        tree: whether slots say nothing of positions and the mask is all there is; such a forward is not compiled.
         prefix: what is read out of a prefix cache; None for nothing.
     """
 
@@ -608,10 +624,6 @@ class SlotCache(MemberKV):
     def live_slots_of(self, request_id: str) -> list[int]:
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
-
-    def advance(self, request_id: str, num_tokens: int) -> None:
-        """So many more tokens of a request are held: whoever says so has written them to the slots that follow."""
-        self._lengths[self.rows[request_id]] += num_tokens
 
     def _squeeze(self) -> int:
         return max((self._lengths[row] for row in self.rows.values()), default=0)

@@ -1,8 +1,7 @@
 """Where decoding times its operations, in one place, so that no measurement forgets to wait for the device.
 
-Seconds from a price list instead of the clock, so that a policy that weighs seconds sees what a replay shows it.
-
-Measures what a policy's own thinking costs.
+Beside the clock: seconds from a price list in its place, so that a policy that weighs seconds sees what a replay shows
+it, and a policy whose own thinking is measured.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,17 +1,9 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`.
 
-Refuses a batch whose caches cannot be held at all, before anything runs.
-
-Drives the loop offline: a list of requests, so many at a time, on the clock of this machine or by a price list.
-
-What a run on this machine is made of: a world, and all that drives it.
-
-The quality of a lossy policy's texts on real models, measured when they are written.
-
-The target continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says
-what it would have written at every place and how probable the text is to it.
-
-Letters: T tokens of an answer, V vocabulary.
+`Run` is a world with all that drives it; its `Driver` admits requests and runs the loop's operations, on the clock of
+this machine or by a price list. `text_qualities` measures a lossy policy's texts when they are written: the target
+continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says what it would
+have written at every place and how probable the text is to it. Letters: T tokens of an answer, V vocabulary.
 """
 
 from collections import deque
@@ -440,6 +432,7 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
+    interrupted_at = None
     # Its caches go before the target alone is timed, which needs memory of its own.
     with TorchWorld(
         pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
@@ -449,10 +442,20 @@ def decode(
         growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
         num_paths = 1 if rollouts is None else rollouts.num_paths
         check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-        interrupted_at = _drive(run.driver, sessions, batch, growth)
+        with Progress("decoding", len(sessions) if growth is None else growth.num_paths, unit="requests") as progress:
+            try:
+                for num_ended in run.driver.run(sessions, batch, growth):
+                    if num_ended:
+                        progress.advance(num_ended)
+            except KeyboardInterrupt as interrupt:
+                run.driver.give_up(INTERRUPTED)
+                interrupted_at = raised_at(interrupt, installed=False) or ""
+    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
+    # How prompts were put, which weights were fetched, and what of the target's generation config is left off.
+    meta |= {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
+    meta |= {"left_off": dict(pool.left_off)} if pool.left_off else {}
     interrupted = interrupted_at is not None
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
-    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch) | _asked_of(pool)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
     meta |= {"interrupted_at": interrupted_at} if interrupted_at else {}
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
@@ -465,31 +468,11 @@ def decode(
     return tuple(output for output in outputs if output is not None), log
 
 
-def _asked_of(pool: ModelPool) -> dict[str, object]:
-    """How prompts were put, which weights were fetched, and what of the target's generation config is left off."""
-    off = {"left_off": dict(pool.left_off)} if pool.left_off else {}
-    return {"chat": pool.chat is not None, "fetched": dict(pool.fetched), **off}
-
-
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:
     """What `decode` gave; raises KeyboardInterrupt if it was interrupted, for those to whom half a run is of no use."""
     if ran[1].meta["interrupted"]:
         raise KeyboardInterrupt
     return ran
-
-
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None) -> str | None:
-    """Answer all; returns None, or if it was interrupted where in a user's code, "" if in none."""
-    total = len(sessions) if growth is None else growth.num_paths
-    with Progress("decoding", total, unit="requests") as progress:
-        try:
-            for num_ended in driver.run(sessions, batch, growth):
-                if num_ended:
-                    progress.advance(num_ended)
-        except KeyboardInterrupt as interrupt:
-            driver.give_up(INTERRUPTED)
-            return raised_at(interrupt, installed=False) or ""
-    return None
 
 
 def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:

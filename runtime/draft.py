@@ -23,7 +23,6 @@ from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem
 from ..traces.meta import Sampling
-from .captured import write_captured
 from .distances import NonFiniteLogitsError, without_room
 from .executor import Executor, RollbackProcessor, Writing
 from .pools.members import LoadedMember
@@ -41,9 +40,8 @@ def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[W
         level: of the member.
         writings: in the order of the cache's rows.
     """
-    running = write_captured(executor, sampler, level, writings)
-    if running:
-        go_on(executor, sampler, level, running, first_logits(executor, level, running))
+    if writings:
+        go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
 
 
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
@@ -62,10 +60,8 @@ def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Wr
         if len(going) < len(running):
             running = [running[index] for index in going]
             written = written[going]
-        for writing in running:
-            writing.state.fed[level].append(writing.tokens[-1])
-        states = [writing.state for writing in running]
-        logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
+        states, newest = [writing.state for writing in running], [writing.tokens[-1:] for writing in running]
+        logits = executor.feed(level, states, newest, slice(None), ids=written)
 
 
 def choose(

@@ -1,12 +1,8 @@
 """Runs one member on a ragged batch: places its tokens, times the forward, hands back logits.
 
-Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
-
-Takes back what caches hold beyond a request's text; rolling back moves no data.
-
-One request's part in a draft: what is fed, what was written, and whether it goes on.
-
-Letters: V vocabulary.
+Beside it what a draft writes (`Writing`), and what takes back of caches what goes beyond a request's text
+(`RollbackProcessor`), which moves no data. Letters: B requests, T tokens fed in all, N contexts whose logits are asked
+for, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,6 +101,7 @@ class Executor:
         keep: slice | Tensor,
         *,
         trees: Sequence[TreeRow] | None = None,
+        ids: Tensor | None = None,
     ) -> Tensor:
         """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
 
@@ -114,37 +111,17 @@ class Executor:
             fed: to each.
             keep: the tokens whose logits are wanted.
             trees: of each request, how its tokens hang together; None where they are runs.
+            ids: `[T]` the tokens where they are on the device already.
 
         Returns:
             `[N, V]` logits after the kept of the T tokens.
         """
-        # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
-        flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
-        ids = torch.from_numpy(np.array(flat)).to(self.device(level))
-        for state, tokens in zip(states, fed, strict=True):
-            self.note_fed(level, state, tokens)
-        return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep, trees=trees)
-
-    def note_fed(self, level: int, state: RequestState, tokens: Sequence[int]) -> None:
-        """A member's cache holds so many more tokens of a request."""
-        held = state.fed.get(level)
-        if held is None:
-            state.fed[level] = list(tokens)
-        else:
-            held += tokens
-
-    def feed_ids(
-        self,
-        level: int,
-        states: Sequence[RequestState],
-        counts: Sequence[int],
-        ids: Tensor,
-        keep: slice | Tensor,
-        *,
-        trees: Sequence[TreeRow] | None = None,
-    ) -> Tensor:
-        """As `feed`, for tokens `[T]` that are on the device already and noted in `state.fed`."""
         cache, device = self.manager.cache(level), self.device(level)
+        if ids is None:
+            # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
+            flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
+            ids = torch.from_numpy(np.array(flat)).to(device)
+        counts = _noted(level, states, fed)
         start = mark(device)
         placement = cache.place([state.request_id for state in states], counts)
         if trees is not None:
@@ -194,20 +171,13 @@ class Executor:
         assert self._reader is not None
         cache, device = self.manager.cache(level), self.device(level)
         ids = torch.tensor([token for tokens in fed for token in tokens], device=device)
-        for state, tokens in zip(states, fed, strict=True):
-            self.note_fed(level, state, tokens)
+        counts = _noted(level, states, fed)
         start = mark(device)
-        placement = cache.place([state.request_id for state in states], [len(tokens) for tokens in fed])
+        placement = cache.place([state.request_id for state in states], counts)
         placed = mark(device)
         logits, own = self._reader[1].after(ids, before, placement, cache, keep)
         self._marked.append((len(states), len(ids), start, placed, mark(device)))
         return logits, own[keep]
-
-    def note_forwards(self, forwards: Sequence[Forward]) -> None:
-        """These ran, timed by whoever ran them."""
-        self.phases.forward_s += sum(seconds for *_, seconds in forwards)
-        self.forwards_run()
-        self._forwards_run += forwards
 
     def begin(self) -> None:
         """An operation begins: no forward of it has run."""
@@ -222,6 +192,17 @@ class Executor:
             self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
         self._marked.clear()
         return self._forwards_run
+
+
+def _noted(level: int, states: Sequence[RequestState], fed: Sequence[list[int]]) -> list[int]:
+    """Note that a member's cache holds these tokens of each request, too; returns how many they are."""
+    for state, tokens in zip(states, fed, strict=True):
+        held = state.fed.get(level)
+        if held is None:
+            state.fed[level] = list(tokens)
+        else:
+            held += tokens
+    return [len(tokens) for tokens in fed]
 
 
 def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:

@@ -83,9 +83,6 @@ class FeatureForward:
         ValueError: as of `ModuleForward`.
     """
 
-    whole_draft = None
-    whole_verify = None
-
     def __init__(
         self, model: PreTrainedModel, body: FusedForward | ModuleForward | PaddedForward | None = None
     ) -> None:
@@ -103,9 +100,9 @@ class FeatureForward:
         """What the cache must hold of one token."""
         return self._body.kv_shape
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
-        return self._body.slot_cache(limit_bytes=limit_bytes)
+        return self._body.slot_cache()
 
     @torch.inference_mode()
     def after(

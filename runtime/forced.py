@@ -1,21 +1,10 @@
-"""A pool whose models are made from configs, with random weights: nothing is read but shapes.
+"""Forced runs: models made from configs, with random weights, take the seconds; a recording of others decides.
 
-Does a sampler's work on real logits, and then says what it was told to.
-
-Letters as in `executor.sampler`.
-
-Configs of models by the names of their shapes: those that people serve, and some for processors (sizes.toml).
-
-A recording as one of a forced pool: its models are called and sized as the pool's, level by level.
-
-A world whose forwards are those of real models, while what comes of an operation is another world's say.
-
-The models do all that decoding asks of them: forwards over as many tokens and contexts, cache writes, rollbacks, the
-choice of tokens from logits, distances where a policy looks. Then the *decisions* replace what they said.
-
-A forced world whose operations are watched, for profiles.
-
-Run a policy on a forced pool: the models take the seconds, a recording of others the decisions.
+Nothing of a `ForcedPool` is read but shapes: configs, or names of shapes that people serve and of some for processors
+(sizes.toml). The models do all that decoding asks of them: forwards over as many tokens and contexts, cache writes,
+rollbacks, the choice of tokens from logits, distances where a policy looks. Then the *decisions*, another world's,
+replace what they said: a `ForcedSampler` does a sampler's work and says what it was told, and `forced_recording` is a
+recording whose models are called and sized as the pool's, level by level. Letters as in `sampler`.
 """
 
 import tomllib
@@ -237,12 +226,8 @@ class _AnyToken:
     def kv_shape(self) -> KVShape:
         return self._forward.kv_shape
 
-    # Decisions are told forward by forward.
-    whole_draft = None
-    whole_verify = None
-
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
-        return self._forward.slot_cache(limit_bytes=limit_bytes)
+    def slot_cache(self) -> SlotCache:
+        return self._forward.slot_cache()
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)

@@ -1,36 +1,24 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-Which models the fused forward can stand in for.
-
-A decoder's weights laid out for few calls: projections of one input side by side, stored as `[in, out]`.
-
-Letters: I inputs, O outputs of one projection or of several side by side, T tokens.
-
-What the fused forward takes from a model of the Llama family: weights of every layer, norms and rotations.
-
-The other models' modules have the attributes of Llama's, whose names stand in the annotations.
-
-Letters: C positions of the context, H key and value heads, G query heads of each, D head width.
-
 The modules of a stock model cost the same Python per layer however small the model is, and so most where the arithmetic
-is least. Tokens stay packed; only queries are padded, for the attention.
+is least. Here projections of one input stand side by side as `[in, out]`, and tokens stay packed; only queries are
+padded, for the attention. `fused_supports` says which models this can stand in for; the other families' modules have
+the attributes of Llama's, whose names stand in the annotations.
 
-Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, G query
-heads of each, D head width.
+`TokenRows` makes one vocabulary, the target's, of members whose tables of tokens are padded differently (Qwen2.5:
+151,936 rows up to 3B, 152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it
+is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer, with logits as
+wide.
 
-Members whose tables of tokens are padded differently: one vocabulary, the target's, for all of a pool.
-
-Models of one family share a tokenizer and round their tables up to different sizes (Qwen2.5: 151,936 rows up to 3B,
-152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it is, so that texts are
-those of its `generate()`. Every other member writes only tokens of the tokenizer, and has logits as wide as the
-target's.
-
-Letters: T new tokens of all requests, N of them kept, V rows of the target's table.
+Letters: I inputs, O outputs of one projection or of several, T new tokens of all requests, B requests, Q the most of
+one, S slots, C positions of the context, H key and value heads, G query heads of each, D head width, N kept tokens, V
+rows of the target's table.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +31,12 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from .caches import KVShape, MemberKV, Placement, SlotCache
+from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
+from .compiled import CompiledForward
 from .forward import ModuleForward, layer_windows, within_window
 from .pools.parts import SubsetHead
 from .prefix_caches import SharedAttention
-from .products import Multiplier, ProductChooser, let_go, trim
+from .products import Multiplier, ProductChooser
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -319,8 +308,6 @@ class FusedForward:
     """
 
     name = "fused"
-    whole_draft = None
-    whole_verify = None
 
     # A tensor made in inference mode could not become a parameter's data.
     @torch.inference_mode(mode=False)
@@ -364,7 +351,7 @@ class FusedForward:
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
@@ -498,11 +485,7 @@ class PaddedForward:
         rows: how one is the other.
     """
 
-    # Captured functions are captured of this one.
-    whole_draft = None
-    whole_verify = None
-
-    def __init__(self, inner: FusedForward | ModuleForward, rows: TokenRows) -> None:
+    def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
         self._inner = inner
         self._rows = rows
 
@@ -516,9 +499,9 @@ class PaddedForward:
         """What the cache must hold of one token."""
         return self._inner.kv_shape
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
-        return self._inner.slot_cache(limit_bytes=limit_bytes)
+        return self._inner.slot_cache()
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
@@ -538,12 +521,14 @@ class PaddedForward:
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
+        assert not isinstance(self._inner, CompiledForward)  # nobody reads its states
         logits, states = self._inner.on_inputs(inputs, placement, cache, keep)
         return self._rows.logits(logits), states
 
 
-def over_rows(
-    forward: FusedForward | ModuleForward, rows: TokenRows | None
-) -> FusedForward | ModuleForward | PaddedForward:
+Inner = TypeVar("Inner", bound=FusedForward | ModuleForward | CompiledForward)
+
+
+def over_rows(forward: Inner, rows: TokenRows | None) -> Inner | PaddedForward:
     """A forward over the pool's vocabulary; the same where that is the member's own."""
     return forward if rows is None else PaddedForward(forward, rows)

@@ -1,16 +1,9 @@
-"""What of a `generate()` call is honoured, and a ValueError for everything else that would change its result.
+"""Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
 
-Decode sessions with models that a program holds already, under whatever it gives for a policy.
-
-Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()` would apply.
-
-What a `generate()` call asks for beside models: prompt lookup, submodels of its own model, and the default chain.
-
-One call of transformers' `generate()`: what it asks for, read and checked, and its answer by a pool of models.
-
-Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
-
-By what it is noticed that a model was changed since it was prepared.
+A call is read and checked (`read_call`): what of it is honoured, and a ValueError for everything else that would change
+the result. Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()`
+would apply. Then sessions are decoded with models that a program holds already (`decode_live`). `marks_of` says by what
+it is noticed that a model was changed since it was prepared.
 """
 
 import inspect

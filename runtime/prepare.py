@@ -1,9 +1,4 @@
-"""Assistants of a pool, and a model prepared once for many calls of `generate()`.
-
-The drafters of a pool beside a model that a program holds already, for `generate()`.
-
-Models that are checked and laid out once for many calls of `generate()`.
-"""
+"""Models made ready once for many calls of `generate()`, and the drafters of a pool beside a model of one's own."""
 
 import inspect
 import math

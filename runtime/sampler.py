@@ -64,11 +64,9 @@ class Sampler(ABC):
     Attributes:
         rewrites: whether a kept token follows the distribution of its latest verifier. Else it is a certain token that
             a larger member may have endorsed already.
-        on_device: whether it chooses as `graphs.device_sampling` does, so that steps may be captured whole.
     """
 
     rewrites: ClassVar[bool] = False
-    on_device: ClassVar[bool] = False
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -101,8 +99,6 @@ class SameToken(Sampler):
     Greedy: the argmax. Coupled: the argmax of logits and noise that all members share (Daliri et al.,
     arXiv:2408.07978), a draw from softmax(logits).
     """
-
-    on_device: ClassVar[bool] = True
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The argmax, of logits and noise if coupled."""

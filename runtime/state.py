@@ -105,11 +105,6 @@ def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
     return [Signal(exp(log_prob), nats, lead) for log_prob, nats, lead in zip(said, entropy, gap, strict=True)]
 
 
-def rounded_signal(log_prob: float, nats: float, gap: float) -> Signal:
-    """What a distribution says of one token, from unrounded numbers."""
-    return Signal(exp(LOG_PROBS.nearest(log_prob)), ENTROPIES.nearest(nats), UNITS.nearest(gap))
-
-
 class RequestState:
     """What was fed to each member, and what was said of the pending tokens. Mutated by the executor only.
 
@@ -533,16 +528,16 @@ def check_shareable(
         limits: bytes of all caches, by device.
 
     Raises:
-        ArgumentError: CUDA graphs, several processes, a drafter from hidden states or with a tokenizer of its own, or a
-            limit, or a device without one, that leaves no room beside the blocks.
+        ArgumentError: a compiled forward, several processes, a drafter from hidden states or with a tokenizer of its
+            own, or a limit, or a device without one, that leaves no room beside the blocks.
     """
     if pool.ranks is not None:
         raise ArgumentError(f"`prefix_cache` goes with one process, got {pool.ranks.num_ranks}")
     needed: dict[torch.device, int] = {}
     for level, forward in forwards.items():
         member = pool.members[level]
-        if forward.name == "graphs":
-            raise ArgumentError(f"`forward` must not be graphs with `prefix_cache`, got graphs for {member.name}")
+        if forward.name == "compiled":
+            raise ArgumentError(f"`forward` must not be compiled with `prefix_cache`, got compiled for {member.name}")
         if member.from_features:
             rule = "reads hidden states, which a prefix cache does not hold"
             raise ArgumentError(f"`prefix_cache` does not go with {member.name}, which {rule}")

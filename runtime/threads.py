@@ -70,13 +70,13 @@ class Memory:
                 raise ArgumentError(f"`limit_bytes` must name devices of the pool ({', '.join(named)}), got {name!r}")
         return {named[name]: limit for name, limit in self.limit_bytes.items()}
 
-    def make_cache(self, forward: ModelForward, limit_bytes: int | None) -> MemberKV:
-        """An empty cache for a member that runs so; the limit is that of its device."""
+    def make_cache(self, forward: ModelForward) -> MemberKV:
+        """An empty cache for a member that runs so."""
         if self.prefixes is not None:
             return self._make_prefixed(forward, self.prefixes)
         if self.cache == "mask":
             return MaskCache(forward.kv_shape, dead_share=self.dead_share)
-        return forward.slot_cache(limit_bytes=limit_bytes)
+        return forward.slot_cache()
 
     def _make_prefixed(self, forward: ModelForward, size: PrefixCacheSize) -> MemberKV:
         made = (

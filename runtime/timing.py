@@ -2,11 +2,8 @@
 
 A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as batched
 verification has them. Every row stands after up to 128 tokens of context in a slot cache. What is timed is what the
-runtime runs: placing the tokens, and the forward. Medians of repeats, as measured: nothing is smoothed.
-
-How fast the target alone would be: the measure of whether speculation paid.
-
-Seconds of forwards by new tokens, as recordings hold them, from a profile instead of a measurement of their own.
+runtime runs: placing the tokens, and the forward. Medians of repeats, as measured: nothing is smoothed. A profile can
+stand in for such a measurement, and `plain_step_s` is the target alone, by which a run says whether speculation paid.
 """
 
 import os

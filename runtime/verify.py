@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.session import Session
+from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
-from .captured import Row, verdicts_captured
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, without_room
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
@@ -22,12 +22,24 @@ from .state import PendingView, RequestState
 Chunk = tuple[Session, int]
 
 
-class _Fed(NamedTuple):
-    """What a request is fed in a forward, and how many of its last contexts are looked at."""
+class Row(NamedTuple):
+    """One request's part in a verification under way.
 
+    Attributes:
+        session: read only.
+        step: the verification.
+        state: of the request.
+        feed: tokens its forward reads.
+        first: index of the first pending token that is judged.
+        views: `[K]` of the judged tokens.
+    """
+
+    session: Session
+    step: Verify
     state: RequestState
-    tokens: list[int]
-    num_kept: int
+    feed: list[int]
+    first: int
+    views: list[PendingView]
 
 
 class ContextReader(Protocol):
@@ -68,49 +80,32 @@ class VerifyProcessor:
 
         Chunks are fed in the same forward; raises MemoryError where one has no room.
         """
+        sharing, clock = self._executor.sharing, self._executor.clock
         results: dict[str, Judged | Failed | Deferred] = {}
-        for wave in [items] if chunks else self._executor.sharing.waves(level, items):
-            results |= self._run_wave(level, wave, chunks, frozenset(results))
+        for wave in [items] if chunks else sharing.waves(level, items):
+            found = sharing.find(level, [session for session, _ in wave])
+            asked, read = self._rows(level, wave), self._reads(level, chunks)
+            fed = [(row.state, len(row.feed)) for row in asked] + [(state, len(tokens)) for state, tokens in read]
+            refused = sharing.begin(level, found, fed, kept=frozenset(results))
+            for state, tokens in read:
+                if state.request_id in refused:
+                    raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
+            results |= {request_id: without_room(error) for request_id, error in refused.items()}
+            ready = [row for row in asked if row.state.request_id not in refused]
+            if not ready and not read:
+                continue
+            states = [row.state for row in ready]
+            order = self._manager.cache(level).in_order([state.request_id for state in states])
+            rows = [ready[index] for index in order]
+            logits = self._logits(level, rows, read)
+            if not rows:
+                continue
+            if sharing.on:
+                sharing.absorb(level, states, _broken(rows, logits))
+            start_s = clock.now_s()
+            results |= self._judge(level, rows, logits)
+            self._executor.phases.sampling_s += clock.now_s() - start_s
         return [results[session.request_id] for session, _ in items]
-
-    def _run_wave(
-        self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk], kept: frozenset[str]
-    ) -> dict[str, Judged | Failed | Deferred]:
-        """What one forward gives; requests of `kept` ran before it in the same operation."""
-        sharing = self._executor.sharing
-        found = sharing.find(level, [session for session, _ in items])
-        rows, read = self._rows(level, items), self._reads(level, chunks)
-        fed = [(row.state, len(row.feed)) for row in rows] + [(state, len(tokens)) for state, tokens in read]
-        refused = sharing.begin(level, found, fed, kept=kept)
-        for state, tokens in read:
-            if state.request_id in refused:
-                raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
-        ready = [row for row in rows if row.state.request_id not in refused]
-        results: dict[str, Judged | Failed | Deferred] = {
-            request_id: without_room(error) for request_id, error in refused.items()
-        }
-        if ready:
-            results |= self._verdicts(level, ready, read)
-        elif read:
-            self._feed(level, [_Fed(state, tokens, 0) for state, tokens in read])
-        return results
-
-    def _verdicts(
-        self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]
-    ) -> dict[str, Judged | Failed | Deferred]:
-        """Run the forward, and judge."""
-        asked = [row.state for row in rows]
-        order = self._manager.cache(level).in_order([state.request_id for state in asked])
-        rows = [rows[index] for index in order]
-        captured = None if read else verdicts_captured(self._executor, level, rows)
-        logits, verdicts = captured or (self._logits(level, rows, read), None)
-        if self._executor.sharing.on:
-            broken = _broken(rows, logits)
-            self._executor.sharing.absorb(level, asked, broken)
-        start_s = self._executor.clock.now_s()
-        results = self._judge(level, rows, logits, verdicts)
-        self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
-        return results
 
     def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
         feeds = self._rollback.before(items, level, verify=True)
@@ -135,26 +130,21 @@ class VerifyProcessor:
 
     def _logits(self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]) -> Tensor:
         """`[N, V]` distributions at all contexts of `rows`, which are in the order of the cache's."""
-        fed = [_Fed(row.state, row.feed, len(row.views) + 1) for row in rows]
+        sampler = self._executor.sampler
+        fed = [(row.state, row.feed, len(row.views) + 1) for row in rows]
         reader = self._readers.get(level)
         if reader is not None and not read:
-            logits = reader.contexts([one.state for one in fed], [one.tokens for one in fed], [one[2] for one in fed])
-            return self._executor.sampler.distributions(logits)
-        fed += [_Fed(state, tokens, 0) for state, tokens in read]
-        return self._executor.sampler.distributions(self._feed(level, fed))
-
-    def _feed(self, level: int, fed: Sequence[_Fed]) -> Tensor:
-        """`[N, V]` logits after the last tokens of each request that are kept, in the order of the cache's rows."""
-        order = self._manager.cache(level).in_order([one.state.request_id for one in fed])
+            states, texts, counts = zip(*fed, strict=True)
+            return sampler.distributions(reader.contexts(states, texts, counts))
+        fed += [(state, tokens, 0) for state, tokens in read]
+        order = self._manager.cache(level).in_order([state.request_id for state, _, _ in fed])
         fed = [fed[index] for index in order]
-        states, feeds = [one.state for one in fed], [one.tokens for one in fed]
-        keep = kept_last(self._executor.device(level), feeds, [one.num_kept for one in fed])
-        return self._executor.feed(level, states, feeds, keep)
+        feeds = [tokens for _, tokens, _ in fed]
+        keep = kept_last(self._executor.device(level), feeds, [num_kept for _, _, num_kept in fed])
+        return sampler.distributions(self._executor.feed(level, [state for state, _, _ in fed], feeds, keep))
 
-    def _judge(
-        self, level: int, rows: Sequence[Row], logits: Tensor, verdicts: Sequence[Verdict | None] | None
-    ) -> dict[str, Judged | Failed | Deferred]:
-        """Results by request from `[N, V]` distributions, and from `[B]` verdicts if the device gave them."""
+    def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
+        """Results by request from `[N, V]` distributions."""
         own = None if self._executor.sampler.rewrites else level
         judgements: list[Judgement] = []
         distances = OpDistances(logits, judgements)
@@ -168,8 +158,7 @@ class VerifyProcessor:
             judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
-        if verdicts is None:
-            verdicts = self._executor.sampler.verdicts(logits, judgings)
+        verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
         for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
             request_id = row.state.request_id

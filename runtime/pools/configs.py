@@ -1,28 +1,16 @@
 """The config of a pool's member, read and checked before its weights: what the pool then loads is supported.
 
-Values of a config.json that could not be a model's: wrong types, zeros, numbers without bound.
+Four questions: whether values could be a model's at all (only fields that decoders share are looked at; an absent one
+takes the default of its type); whether recorder and runtime can do the model, which is fed chosen tokens of many
+contexts at once, each with its own mask, over keys and values of which some are dropped again; which tokens end a text,
+where those of `generate()` do; and which options of transformers' GenerationConfig are honoured, change nothing or are
+refused. What a pool writes must be what `generate()` of its target writes, so options that change scores are refused by
+name unless the pool file says that they are to be ignored. Last come the rules between members, which loading and a
+check share.
 
-Only fields that decoders share are looked at; a field that is absent takes the default of its model type.
-
-Which tokens end a text: those that `generate()` of transformers stops at, and nowhere else decided.
-
-`generate()` reads `eos_token_id` of the model's generation config alone. That is the content of generation_config.json
-where the model has one, whether or not it names an end; the model's config.json counts only where there is no such
-file (transformers 5.23, `GenerationMixin.adjust_generation_fn` and `_prepare_generation_config`).
-
-The models that recorder and runtime can do, and why not the others: asked before any weights are loaded.
-
-Both feed a model chosen tokens of many contexts at once, each with its own mask, over keys and values of every token
-so far, of which some are dropped again. A model has to take such a mask, and must keep nothing else of the past.
-
-Which options of transformers' GenerationConfig are honoured, change nothing, or are refused: one list for all.
-
-What a pool writes must be what `generate()` of its target writes. Published instruct models name options in
-generation_config.json that change the scores of tokens, such as a repetition penalty: those are refused by name, unless
-the pool file says that they are to be ignored. Options of sampling act only where `generate()` samples, and a run takes
-them from whoever asks for it.
-
-The rules between the members of a pool: loading keeps them, and a check asks them before any weights are read.
+`generate()` reads `eos_token_id` of the model's generation config alone: the content of generation_config.json where
+the model has one, whether or not it names an end; config.json counts only where there is no such file (transformers
+5.23, `GenerationMixin.adjust_generation_fn` and `_prepare_generation_config`).
 """
 
 import inspect

@@ -1,8 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together.
 
-Which device each member of a pool is on: devices of this machine, and others than those the pool file names.
-
-A pool of models that a program holds already, instead of a pool file.
+`LoadedMembers` knows how each runs (`forward`). Its members are described here, placed on devices of this machine
+(`on_devices`), or taken from models that a program holds already (`live_pool`).
 """
 
 import re
@@ -224,8 +223,8 @@ class LoadedMembers:
         reader = None if at is None else self.members[at].name
         if member.model is None:
             raise ValueError(f"{member.name} has no model to run")
-        if reader is not None and kind == "graphs":
-            rule = f"must not be graphs where {reader} reads the target's states, which captured forwards do not give"
+        if reader is not None and kind == "compiled":
+            rule = f"must not be compiled where {reader} reads the target's states, which compiled forwards do not give"
             raise ArgumentError(f"`forward` {rule}")
         made = choose_forward(
             member.model,
@@ -233,12 +232,11 @@ class LoadedMembers:
             share_weights=share_weights,
             context_tokens=self.context_tokens,
             products=self._product_chooser(only_product(kind)),
-            may_capture=reader is None or not (member is self.target or member.from_features),
             rows=self.rows(level),
         )
         if not member.from_features:
             return made
-        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # graphs are left out
+        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # compiled ones are left out
         return FeatureForward(member.model, made)
 
     def rows(self, level: int) -> TokenRows | None:

@@ -1,33 +1,13 @@
-"""What a submodel was given back for the layers that it leaves out: a product of two small matrices beside weights.
+"""Parts of models that pools are made of, from their files: submodels, small heads, tokenizers, chat templates.
 
-The file that names the tokens a drafter can say: a JSON list of ids.
-
-A model that reads and says tokens by the embeddings of another one, as EAGLE's drafters do by their target's.
-
-An output head over some tokens of a vocabulary: a small drafter's head may cost more than all its layers.
-
-So draft FR-Spec (Zhao et al. 2025, arXiv:2502.14856) and EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Whoever reads the
-logits sees the whole vocabulary, in which other tokens have a probability of exactly 0.
-
-Letters: N contexts, H width of the residual stream, K tokens of the head, V vocabulary.
-
-The form in which a model that was trained for dialogue wants a question: its tokenizer's chat template.
-
-Keeps transformers from saying in its own way what is said in one line here.
-
-A tokenizer from a file or from the hub.
-
-Whether a submodel is its model without some layers: configs tell layers apart by number in ways of their own.
-
-What a layer is may hang on its number: rotary positions or none, a window, a scale by depth, experts. Where a config
-says so by anything but a list with an entry for each layer, a layer that gets another number becomes another one.
-
-A model made of some layers of another one, sharing its parameters.
-
-The form is that of LoRA (Hu et al. 2021, arXiv:2106.09685): of a linear weight W of a kept layer, W + B A. They are
-added up once, when the pool is loaded, so that every forward runs as for any model.
-
-Letters: R rank, I and O inputs and outputs of a linear weight, H hidden size.
+A submodel is made of some layers of another model and shares its parameters. It may have a product of two small
+matrices beside kept weights, W + B A in the form of LoRA (Hu et al. 2021, arXiv:2106.09685), added up once when the
+pool is loaded. Configs tell layers apart by number in ways of their own: where one says so by anything but a list with
+an entry for each layer, a layer that gets another number becomes another one, and the model has no submodels. A drafter
+may read and say tokens by the embeddings of another model, as EAGLE's do by their target's, or have a head over some
+tokens alone (FR-Spec, Zhao et al. 2025, arXiv:2502.14856; EAGLE-3, Li et al. 2025, arXiv:2503.01840), whose logits give
+all others a probability of exactly 0. Letters: N contexts, H width of the residual stream, K tokens of the head, V
+vocabulary, R rank, I and O inputs and outputs of a linear weight.
 """
 
 import copy

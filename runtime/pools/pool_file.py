@@ -1,7 +1,4 @@
-"""The pool file: which models a chain may be built from, as TOML.
-
-What a pool file says of prompt lookup.
-"""
+"""The pool file: which models a chain may be built from, as TOML, and what it says of prompt lookup."""
 
 import hashlib
 import re

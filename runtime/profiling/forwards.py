@@ -1,26 +1,10 @@
 """Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell falls on all alike.
 
-Forwards of a chosen shape, to be timed over and over.
-
-Letters: R rows.
-
-The least a forward can take on a device: the seconds in which its memory hands over what the forward must read.
-
-A step of a large model on a GPU waits for memory and hardly for arithmetic. So its seconds over this floor say how much
-is lost to all else: launches, small products, a cache that is read twice.
-
-How much longer a forward takes when its weights were not read just before.
-
-Other processors share the outer caches, so it is time that counts as well as what this program reads meanwhile: the
-other members run until the time is over, the slowest that still fits first.
-
-A few forwards of a profile measured again, settled and after times away, to see whether its seconds still hold.
-
-A smooth model of a member's forwards, for shapes that nobody measured.
-
-What rows of unequal length, or apart from each other, cost a forward: measured, and fitted to a few terms.
-
-Letters: M measured forwards.
+Beside the grid: what rows of unequal length or apart from each other cost; how much longer a forward takes when its
+weights were not read just before (other members run meanwhile, as other processors share the outer caches); a smooth
+model for shapes that nobody measured; a few forwards measured again, to see whether a profile still holds; and on a GPU
+the least that a forward can take, in which memory hands over what it must read: what is above that floor is lost to
+launches, small products or a cache read twice. Letters: R rows, M measured forwards.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

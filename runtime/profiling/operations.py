@@ -1,7 +1,4 @@
-"""What operations cost beside their forwards, and what policies take to decide.
-
-Everything that is measured of a pool's members by themselves.
-"""
+"""What operations cost beside their forwards, what policies take to decide, and all that is measured of members."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

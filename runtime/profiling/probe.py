@@ -1,14 +1,8 @@
 """Decodes for real and notes every operation: what its forwards took, and what all else until its end did.
 
-What a profile has measured so far, kept as it comes, so that one that was interrupted goes on where it was.
-
-A file of JSON lines that only grows: first what is measured and under what, then a line for each group of shapes.
-
-Letters: R requests of an operation.
-
-What operations cost beside their forwards, from operations that were watched.
-
-How much longer forwards took in decoding than what was measured of them on their own foresees.
+From that come what operations cost beside their forwards, and how much longer forwards took in decoding than what was
+measured of them alone foresees. What was measured so far is kept in a journal, a file of JSON lines that only grows, so
+that an interrupted profile goes on where it was. Letters: R requests of an operation.
 """
 
 import json
@@ -203,7 +197,6 @@ class _WatchedForward:
 
     def __init__(self, forward: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
         self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
-        self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
         self._forward = forward
         self._clock = clock
         self._ran = ran

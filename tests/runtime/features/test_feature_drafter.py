@@ -179,7 +179,7 @@ def test_who_may_read_states(tmp_path, more, complaint):
         ({"memory": Memory(prefixes=PrefixCacheSize(num_blocks=8, block_tokens=4))}, "does not go with feature"),
         ({"start": "draft"}, "must be prefill beside feature"),
         ({"rollouts": "2@4"}, "`rollouts` do not go with feature"),
-        ({"forward": "graphs"}, "must not be graphs where feature reads"),
+        ({"forward": "compiled"}, "must not be compiled where feature reads"),
     ],
 )
 def test_what_cannot_be_right_is_refused_by_name(pool, options, complaint):

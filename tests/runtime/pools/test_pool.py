@@ -1,6 +1,7 @@
 """The pool loads what its file says, and every fault in it is one clear line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -214,9 +215,7 @@ def test_submodel_without_skipped_layers_is_the_model(loaded):
     ],
 )
 def test_a_fault_in_the_file_is_named(folder, toml, complaint):
-    assert load_error(folder, toml).args
-    with pytest.raises(PoolFileError, match=complaint):
-        ModelPool.load(folder)
+    assert re.search(complaint, str(load_error(folder, toml)))
 
 
 def test_a_missing_pool_file_is_named(tmp_path):
