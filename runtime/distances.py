@@ -151,6 +151,12 @@ class NonFiniteLogitsError(ValueError):
         )
 
 
+def broken(contexts: Sequence[str], logits: Tensor) -> set[str]:
+    """The requests whose logits `[N, V]` are not finite; `contexts` says of each of the N whose it is."""
+    sound = logits.amax(dim=-1).isfinite().tolist()
+    return {request_id for request_id, is_sound in zip(contexts, sound, strict=True) if not is_sound}
+
+
 def without_room(error: KVMemoryError | None) -> Failed | Deferred:
     """What becomes of a request that `StateManager.reserve` refused: it fails with the error, or waits without one."""
     return Deferred("KV memory is short") if error is None else Failed(error)
