@@ -1,14 +1,9 @@
-"""How far apart whoever endorses a token and its verifier are, worked out when somebody looks.
+"""What is told of tokens that a verifier judges: how far apart whoever endorses them is from it, and what a rule sees.
 
-Few policies do, and on a small model it costs as much as choosing the tokens. Letters: K judged tokens of one request,
-M distributions, V vocabulary.
+Distances are worked out when somebody looks: few policies do, and on a small model it costs as much as choosing the
+tokens. Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds.
 
-Why one request of a batch fails or waits while the others go on.
-
-What a lossy rule is told of a token, and what the token follows after the rule's verdict.
-
-Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds. Letters: V
-vocabulary.
+Letters: K judged tokens of one request, M distributions, N contexts, V vocabulary.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,9 @@
-"""Carries out a Draft: a model writes token by token, a lookup copies, a foreign model writes text.
+"""Carries out a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
 
-The loop of a draft: one forward per token, for all requests that still write.
+A model's first forward reads what it lacks of the texts; from then on there is one for each token, for all requests
+that still write. Of a foreign text whole target tokens count.
 
 Letters: B requests, N of them still writing, V vocabulary.
-
-A drafter with a tokenizer of its own: it reads and writes text, of which whole target tokens count as drafted.
-
-Letters: B requests.
 """
 
 from collections.abc import Mapping, Sequence
