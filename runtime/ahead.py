@@ -1,8 +1,7 @@
 """Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
 
-Whether members that may work at the same time do so in threads, and what was measured of it.
-
-Threads share the processors, so on a small machine they may cost more than they save. What they answer is the same.
+Lanes work in threads or in turns, by what was measured: threads share the processors, so on a small machine they may
+cost more than they save. What they answer is the same.
 
 All parts read the text as it was before. What they leave in caches is cut back once all verdicts are in, to what the
 engine says stays of it (`decoding.overlap.settle`). Of a request that has to wait none counts. Where parts in threads

@@ -1,14 +1,9 @@
-"""How far apart whoever endorses a token and its verifier are, worked out when somebody looks.
+"""What is told of tokens that a verifier judges: how far apart whoever endorses them is from it, and what a rule sees.
 
-Few policies do, and on a small model it costs as much as choosing the tokens. Letters: K judged tokens of one request,
-M distributions, V vocabulary.
+Distances are worked out when somebody looks: few policies do, and on a small model it costs as much as choosing the
+tokens. Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds.
 
-Why one request of a batch fails or waits while the others go on.
-
-What a lossy rule is told of a token, and what the token follows after the rule's verdict.
-
-Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds. Letters: V
-vocabulary.
+Letters: K judged tokens of one request, M distributions, N contexts, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -149,6 +144,12 @@ class NonFiniteLogitsError(ValueError):
             f"model {member}, request {request_id}: the logits at output position {position} or after it hold NaN or "
             "infinity; try dtype float32"
         )
+
+
+def broken(contexts: Sequence[str], logits: Tensor) -> set[str]:
+    """The requests whose logits `[N, V]` are not finite; `contexts` says of each of the N whose it is."""
+    sound = logits.amax(dim=-1).isfinite().tolist()
+    return {request_id for request_id, is_sound in zip(contexts, sound, strict=True) if not is_sound}
 
 
 def without_room(error: KVMemoryError | None) -> Failed | Deferred:

@@ -1,19 +1,15 @@
-"""Carries out a Draft: a model writes token by token, a lookup copies, a foreign model writes text.
+"""Carries out a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
 
-The loop of a draft: one forward per token, for all requests that still write.
+A model's first forward reads what it lacks of the texts; from then on there is one for each token, for all requests
+that still write. Of a foreign text whole target tokens count.
 
 Letters: B requests, N of them still writing, V vocabulary.
-
-A drafter with a tokenizer of its own: it reads and writes text, of which whole target tokens count as drafted.
-
-Letters: B requests.
 """
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +19,8 @@ from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem
 from ..traces.meta import Sampling
-from .distances import NonFiniteLogitsError, without_room
-from .executor import Executor, RollbackProcessor, Writing
+from .distances import NonFiniteLogitsError, broken, without_room
+from .executor import Executor, RollbackProcessor, Writing, kept_last
 from .pools.members import LoadedMember
 from .sampler import SameToken, Sampler
 from .state import KVMemoryError, PendingView, StateManager, signals
@@ -47,8 +43,8 @@ def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[W
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
     """`[B, V]` after the texts of requests, which the member reads; otherwise as `write`."""
     states = [writing.state for writing in writings]
-    last = _last(executor.device(level), writings)
-    return executor.feed(level, states, [writing.feed for writing in writings], last)
+    feeds = [writing.feed for writing in writings]
+    return executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(feeds)))
 
 
 def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
@@ -80,14 +76,6 @@ def choose(
     going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
     executor.phases.sampling_s += executor.clock.now_s() - start_s
     return going, written
-
-
-def _last(device: torch.device, writings: Sequence[Writing]) -> slice | Tensor:
-    """Which of the packed tokens are the last of their requests."""
-    if len(writings) == 1:
-        return slice(-1, None)
-    ends = np.cumsum([len(writing.feed) for writing in writings])
-    return torch.from_numpy(ends - 1).to(device)
 
 
 def _take(
@@ -141,14 +129,11 @@ class ForeignDrafter:
         self._eos = eos
         self._context_tokens = context_tokens
 
-    def writings(self, items: Sequence[DraftItem]) -> list[Writing]:
-        """What each request's draft has to read: its text in the member's tokens, after what the cache holds of it.
+    def writing(self, item: DraftItem) -> Writing:
+        """What a request's draft has to read: its text in the member's tokens, after what the cache holds of it.
 
         `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
         """
-        return [self._writing(item) for item in items]
-
-    def _writing(self, item: DraftItem) -> Writing:
         session, step = item
         state = self._manager.states[session.request_id]
         context = self._alignment.to_other(session.tail(0))
@@ -226,7 +211,7 @@ class DraftProcessor:
         foreign = self._foreign.get(level)
         if self._executor.sharing.on and foreign is None:
             return self._run_sharing(level, items)
-        writings = self._writings(level, items) if foreign is None else foreign.writings(items)
+        writings = self._writings(level, items) if foreign is None else [foreign.writing(item) for item in items]
         able = [writing for writing in writings if writing.most > 0]
         counts = [writing.state.at_once(level, len(writing.feed)) for writing in able]
         further = [len(writing.feed) - count + writing.most - 1 for writing, count in zip(able, counts, strict=True)]
@@ -263,9 +248,8 @@ class DraftProcessor:
             if ready:
                 logits = first_logits(self._executor, level, ready)
                 started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
-                sound = logits.amax(dim=-1).isfinite().tolist()
-                broken = [each.state.request_id for each, whole in zip(ready, sound, strict=True) if not whole]
-                self._executor.sharing.absorb(level, [each.state for each in asked], broken)
+                unsound = broken([each.state.request_id for each in ready], logits)
+                self._executor.sharing.absorb(level, [each.state for each in asked], unsound)
         refused |= self._reserve_rest(level, [writings[name] for name in started])
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:

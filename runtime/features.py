@@ -1,14 +1,6 @@
-"""Forwards of a drafter that reads hidden states, over a `MemberKV`.
+"""A drafter that reads hidden states (Li et al. 2024, arXiv:2401.15077): its layer, its forwards, the states it reads.
 
-The layer by which a drafter reads tokens together with hidden states (Li et al. 2024, arXiv:2401.15077, 4.1).
-
-Letter: W hidden size.
-
-Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
-
-The hidden states of one request that its drafter reads: the target's, and those of its own beyond them.
-
-Letter: W hidden size.
+`feature_reader` lets it read texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
 """
 
 from pathlib import Path

@@ -1,27 +1,17 @@
 """A member's cache with a prefix cache: beginnings of texts lie in blocks that requests share, the rest in their rows.
 
-Attention over a common prefix and over what each row has of its own, put together by their log-sum-exps.
-
-A softmax over keys in two parts is that over each part, weighted by the parts' sums of exponentials (Hydragen, Juravsky
-et al. 2024, arXiv:2402.05099, section 3.1, and the cascade attention of FlashInfer): with l_1, l_2 the log-sum-exps of
-both parts, attention = sigmoid(l_1 - l_2) a_1 + (1 - sigmoid(l_1 - l_2)) a_2. The queries of all rows go over the
-common part as those of one row, in one product of matrices that reads its keys and values once.
-
-Letters: B rows, Q queries of a row, H key and value heads, C common slots, S slots of a row's own, D head width.
-
-Whether attention over a common prefix is computed once for all rows of a forward: where that is quicker, here.
-
-Which of both ways is quicker depends on the machine, the model's heads, rows, queries and lengths, so it is timed at
-the first forward of each kind, on the very tensors of that forward, and remembered.
-
-Letters as above; P slots that a forward reads out of a prefix cache, of which C are common.
-
 A text is cut in two. Its first tokens, the **base**, are read from the store of blocks, the others from the request's
 row, in which the slots are counted from the base on. A block that enters the store is moved out of its row, so that it
 is held once, whoever shares it. Rolling back below the base lowers the base: blocks hold committed text, and never
 change.
 
-Letters as in `MemberKV`; B requests of a forward, T new tokens, P the most tokens of one base, Q the most new tokens.
+Attention over a common prefix may be computed once for all rows (Hydragen, Juravsky et al. 2024, arXiv:2402.05099,
+section 3.1): with l_1, l_2 the log-sum-exps of both parts, attention = sigmoid(l_1 - l_2) a_1 + (1 - sigmoid(l_1 -
+l_2)) a_2. Whether that is quicker depends on machine, heads, rows and lengths, so it is timed at the first forward of
+each kind, on its very tensors, and remembered.
+
+Letters: B rows, Q queries of a row, H key and value heads, C common slots, S slots of a row's own, D head width, T new
+tokens, P slots that a forward reads out of a prefix cache.
 """
 
 from abc import abstractmethod

@@ -1,8 +1,6 @@
-"""What the processes of one run tell each other, besides what models do: seconds, and that they do the same.
+"""The processes of one run that torchrun started: how they meet, what they tell each other, and what they split.
 
-Which of several processes says why a run ends: the first that fails; the others only notice that it is gone.
-
-Members that are split over the processes of torchrun (tensor parallel): what must hold, and how they are loaded.
+They tell each other seconds, that they do the same, and who failed first; the others only notice that it is gone.
 """
 
 import os

@@ -1,9 +1,4 @@
-"""Whether a text gives the answer that is expected of it.
-
-A rule that is broken, apart from what breaks it: whoever catches the error may know better where that stands.
-
-Oracles have no place among real models.
-"""
+"""What the runtime refuses or calls right: answers, models that break a rule, and oracles among real models."""
 
 import re
 from decimal import Decimal

@@ -1,30 +1,17 @@
-"""Speculative rejection sampling: a verifier's verdict on drafted tokens that leaves its own distribution in place.
+"""Chance: coupled noise, rejection sampling, and the distributions both draw from.
 
-The chance in rejection sampling: one stream of uniform numbers per request, or what a test puts in its place.
+Coupled: one Gumbel vector per request and position, the same bits on every machine and device. A position is the number
+of emitted tokens before the one drawn; token = argmax(logits / temperature + noise) is a draw from softmax(logits /
+temperature). All models of a pool share the noise of a position, so the text a target samples does not depend on who
+drafted for it (Daliri et al. 2024, arXiv:2408.07978).
 
-Letters: V vocabulary.
+Rejection: a token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused
+one is replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192,
+Alg. 1). What comes out follows target_probs, in a chain level by level: after a verdict, the kept tokens and the
+verifier's own follow the verifier's distribution, which is the draft_probs of the next level's verdict. Who judges a
+token may be chosen by what stands before it, not by the token itself or a later one.
 
-Coupled sampling noise: one Gumbel vector per request and position, the same bits on every machine and device.
-
-token = argmax(logits / temperature + noise) is a draw from softmax(logits / temperature) (Gumbel-max). All models of a
-pool share the noise of a position, so the text a target samples does not depend on who drafted for it
-(Daliri et al. 2024, arXiv:2408.07978).
-
-A position is the number of emitted tokens before the one drawn. Letters: Q positions, V vocabulary.
-
-A token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused one is
-replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192, Alg. 1).
-What comes out follows target_probs. In a chain this holds level by level: after a verdict, the kept tokens and the
-verifier's own token follow the verifier's distribution, and that is the draft_probs of the next level's verdict.
-
-The verdict must not depend on the tokens in any other way: who judges a token may be chosen by what stands before it,
-not by the token itself or a later one.
-
-Letters: K drafted tokens, V vocabulary. All probabilities are float64.
-
-Temperature, top-k and top-p, in that order and with the edges of transformers' logits warpers.
-
-Letters: V vocabulary.
+Letters: K drafted tokens, Q positions, V vocabulary. Probabilities are float64.
 """
 
 import hashlib

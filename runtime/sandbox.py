@@ -1,15 +1,9 @@
-"""Code that a model wrote, run apart from everything else, and the tests that it has to pass.
+"""Code that a model wrote, run apart from everything else under limits, and the tests that it has to pass.
 
-What keeps code that a model wrote apart from the machine: bubblewrap, with a filter of system calls.
-
-In the sandbox there is Python's standard library and `/usr`, both read-only, and one empty folder in memory that may be
-written. There is no network, no process but its own, no `/proc`, no environment, no privilege.
-
-Tests of a function that a prompt asks for, and the program that puts an answer to them.
-
-Tests of code that a model wrote, run under limits; the verdict is that of a process which never held the code.
-
-Two processes take part, `code_process` says how. What is promised, and what is not, is in docs/code-tests.md.
+Two processes take part, `code_process` says how; the verdict is that of the one which never held the code. What keeps
+them apart from the machine is bubblewrap with a filter of system calls: inside there are Python's standard library and
+`/usr`, both read-only, and one empty folder in memory that may be written; no network, no process but its own, no
+`/proc`, no environment, no privilege. What is promised, and what is not, is in docs/code-tests.md.
 """
 
 import ast

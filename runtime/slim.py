@@ -1,32 +1,11 @@
-"""Slim verifiers written into the text of a pool file, which keeps its comments, its order and its spelling.
+"""Slim verifiers, the target without some of its layers: how they are searched, measured and written into a pool file.
 
-The one door to optuna: points of a box that promise a low value, learned from the values of those before.
+For each share of layers the mask of least distance from the target is sought, teacher-forced on the target's own text:
+every mask if they are few, else random ones and then Bayesian optimisation (the order of the VIA-SD paper,
+arXiv:2606.12243, which does not publish its settings). A mask is the ascending tuple of layers left out, and a point
+of a box of keys; none is tried twice. What is found stands beside what a verification by it costs.
 
-Tree-structured Parzen estimators (Bergstra et al. 2011, NeurIPS 24): one density of each coordinate is fitted to the
-best points and one to all others, and of a few draws from the first the one of the largest ratio comes next.
-
-The text on which models are held against the target: its own, written after prompts.
-
-Letters: T tokens of one text, N of all texts, V vocabulary.
-
-How far a model is from the target, teacher-forced on the target's text.
-
-Which layers a submodel leaves out.
-
-A mask is the ascending tuple of them. Letters: n layers of the target, k of them skipped.
-
-What a search for slim verifiers found: distance against seconds.
-
-Search for the mask of least distance: every one if they are few, else random ones and then Bayesian optimisation.
-
-The order of the VIA-SD paper (arXiv:2606.12243), which does not publish its settings. Ours: a mask is a point of a box
-(`masks.mask_of`), no mask is tried twice, and the value is the mean total variation distance.
-
-Which members read the same weights: a slim member is some of the target's own layers.
-
-Seconds of a verification by submodels of the target, beside the target's own.
-
-From shares of layers to slim verifiers: the search of each share, and what a verification by each one costs.
+Letters: n layers of the target, k of them skipped, T tokens of one text, N of all texts, V vocabulary.
 """
 
 import json
@@ -359,11 +338,7 @@ def mark_dominated(rows: Sequence[SlimFound]) -> tuple[SlimFound, ...]:
 
 
 def _dominates(one: SlimFound, other: SlimFound) -> bool:
-    pairs = (
-        (one.seconds, other.seconds),
-        (one.tvd, other.tvd),
-        (one.disagreement, other.disagreement),
-    )
+    pairs = ((one.seconds, other.seconds), (one.tvd, other.tvd), (one.disagreement, other.disagreement))
     return all(mine <= theirs for mine, theirs in pairs) and any(mine < theirs for mine, theirs in pairs)
 
 
@@ -432,56 +407,40 @@ def search_masks(
             SlimTrial(skip_layers=mask, distance=evaluate(mask), how="exhaustive")
             for mask in combinations(range(num_layers), skipped)
         )
-    return _Sampled(evaluate, num_layers, skipped, budget).run()
+    rng = np.random.default_rng([budget.seed, num_layers, skipped])
+    tried: dict[Mask, SlimTrial] = {}
+    points: dict[Mask, list[float]] = {}
+
+    def unseen_at_random() -> tuple[list[float], Mask]:
+        while True:
+            keys = rng.random(num_layers).tolist()
+            mask = mask_of(keys, skipped)
+            if mask not in tried:
+                return keys, mask
+
+    def value_of(keys: list[float], mask: Mask, how: How) -> float:
+        points[mask], tried[mask] = keys, SlimTrial(skip_layers=mask, distance=evaluate(mask), how=how)
+        return tried[mask].distance.tvd
+
+    while len(tried) < budget.random_trials:
+        value_of(*unseen_at_random(), "random")
+    if len(tried) < budget.trials:
+        proposals = BayesianProposals(num_layers, seed=int(rng.integers(2**31)))
+        for mask, trial in tried.items():
+            proposals.learn(points[mask], trial.distance.tvd)
+        while len(tried) < budget.trials:
+            keys = proposals.propose()
+            mask = mask_of(keys, skipped)
+            if mask in tried:
+                proposals.learn(keys, tried[mask].distance.tvd)
+                keys, mask = nearest_unseen(keys, mask, tried) or unseen_at_random()
+            proposals.learn(keys, value_of(keys, mask, "bayesian"))
+    return tuple(tried.values())
 
 
 def best_trial(trials: tuple[SlimTrial, ...]) -> SlimTrial:
     """Of least total variation distance, then of least disagreement, then the first layers."""
     return min(trials, key=lambda trial: (trial.distance.tvd, trial.distance.disagreement, trial.skip_layers))
-
-
-class _Sampled:
-    """A search among more masks than can be tried."""
-
-    def __init__(self, evaluate: Callable[[Mask], Distance], num_layers: int, skipped: int, budget: Budget) -> None:
-        self._evaluate = evaluate
-        self._num_layers = num_layers
-        self._skipped = skipped
-        self._budget = budget
-        self._rng = np.random.default_rng([budget.seed, num_layers, skipped])
-        self._tried: dict[Mask, tuple[list[float], SlimTrial]] = {}
-
-    def run(self) -> tuple[SlimTrial, ...]:
-        """All trials, in order."""
-        while len(self._tried) < self._budget.random_trials:
-            self._try(*self._unseen_at_random(), how="random")
-        if self._budget.is_bayesian(comb(self._num_layers, self._skipped)):
-            self._run_bayesian()
-        return tuple(trial for _, trial in self._tried.values())
-
-    def _run_bayesian(self) -> None:
-        proposals = BayesianProposals(self._num_layers, seed=int(self._rng.integers(2**31)))
-        for keys, trial in self._tried.values():
-            proposals.learn(keys, trial.distance.tvd)
-        while len(self._tried) < self._budget.trials:
-            keys = proposals.propose()
-            mask = mask_of(keys, self._skipped)
-            if mask in self._tried:
-                proposals.learn(keys, self._tried[mask][1].distance.tvd)
-                keys, mask = nearest_unseen(keys, mask, self._tried) or self._unseen_at_random()
-            proposals.learn(keys, self._try(keys, mask, how="bayesian").distance.tvd)
-
-    def _unseen_at_random(self) -> tuple[list[float], Mask]:
-        while True:
-            keys = self._rng.random(self._num_layers).tolist()
-            mask = mask_of(keys, self._skipped)
-            if mask not in self._tried:
-                return keys, mask
-
-    def _try(self, keys: list[float], mask: Mask, *, how: How) -> SlimTrial:
-        trial = SlimTrial(skip_layers=mask, distance=self._evaluate(mask), how=how)
-        self._tried[mask] = keys, trial
-        return trial
 
 
 # Comments right above a header are about what follows.
@@ -717,14 +676,10 @@ def find_slims(
         load_optuna()  # refused before any work where it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
     found, num_trials = _search(model, skipped, calibration, budget)
-    known = [
-        (
-            name,
-            SlimTrial(skip_layers=mask, distance=measure_distance(make_submodel(model, mask), calibration), how="pool"),
-        )
-        for name, mask in (baselines or {}).items()
-    ]
-    candidates = [*found, *known]
+    candidates = [*found]
+    for name, mask in (baselines or {}).items():
+        distance = measure_distance(make_submodel(model, mask), calibration)
+        candidates.append((name, SlimTrial(skip_layers=mask, distance=distance, how="pool")))
     seconds = verify_seconds(pool, [trial.skip_layers for _, trial in candidates])
     rows = mark_dominated([_timed(name, trial, seconds, model) for name, trial in candidates])
     return Frontier(

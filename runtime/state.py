@@ -1,20 +1,11 @@
-"""One KV cache per pool member for all running requests, and the memory of their devices.
+"""What the runtime holds of running requests: a KV cache per pool member, and what models said of pending tokens.
 
-Why a single request fails while the others go on, and why members have to work in turns.
+Where memory of a device is short, first every cache there is truncated to what is live, then the youngest request that
+holds any of it gives up all it has, elsewhere too. It recomputes when its turn comes again; no request is lost. Prefix
+caches do to the caches what `decoding.prefixes` decides; without them an operation is one wave.
 
-What the runtime holds for one running request, and what models said of one pending token.
-
-Numbers leave here on the grids of `traces.tries.stored_resolution`, as a recording stores them, so that a policy sees
-the same in both worlds. Letters: N tokens, V vocabulary.
-
-When that of a device is short: first every cache there is truncated to what is live, then the youngest request that
-holds any of it gives up all it has, elsewhere too. It recomputes when its turn comes again; no request is lost.
-
-The runtime's side of prefix caches: what `decoding.prefixes` decides, done to the caches of a state manager.
-
-Without prefix caches all of it does nothing, and an operation is one wave.
-
-Which pools a prefix cache is right for; the others are refused by name.
+Numbers leave here on the grids of recordings, so that a policy sees the same in both worlds. Letters: N tokens, V
+vocabulary.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Files of published tasks, read as prompts: their questions, and what a right answer ends with.
-
-Whether answers are right, and how those failed that tests were run on.
-"""
+"""Published tasks: their files read as prompts, and how many answers to them are right."""
 
 import csv
 import gzip

@@ -1,8 +1,6 @@
-"""How many threads a run takes, and what memory it holds.
+"""What a run may take of the machine: memory for keys and values, and torch's threads.
 
-How a run keeps keys and values, as whoever starts it asks for it.
-
-How many threads torch uses: always stated, since more than there are free cores is far slower than one.
+Threads are always stated, since more than there are free cores are far slower than one.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,27 +1,18 @@
-"""Drafts by a model with another tokenizer, carried over as text.
-
-Pieces of a token sequence, decoded so that they read as they do within the whole.
+"""Text of tokens: as it is written, up to a stop string, and carried between two tokenizers.
 
 A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
 piece is decoded after a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
 follows can change it.
 
-The other model reads the context's text in its own tokens and drafts tokens of its own; the target's tokenizer spells
-what it drafted, and the target judges that as it judges any draft. So the text never depends on the alignment: a draft
-that is spelled as the target would not spell it is refused, no more.
-
-A span of text counts as drafted only if it ends where a token of both tokenizers ends and reads the same in both.
-
-Where an answer ends before its budget and its end-of-sequence token: stop strings.
-
-The text of an answer, token by token.
-
-The tokenizers package has a `DecodeStream`, but it fails where a later byte token makes the text of earlier ones
-unreadable, and drops what it still holds at the end.
+A drafter with another tokenizer reads the context's text in its own tokens; the target's tokenizer spells what it
+drafts, and the target judges that as any draft. So the text never depends on the alignment: a draft that is spelled as
+the target would not spell it is refused, no more. A span counts as drafted only if it ends where a token of both
+tokenizers ends and reads the same in both.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tokenizers import Tokenizer
 
@@ -44,7 +35,7 @@ class Pieces:
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
-        return str(self._tokenizer.decode(ids))
+        return _decode(self._tokenizer, ids)
 
     def is_settled(self, ids: Sequence[int], text: str) -> bool:
         """Whether no token after `ids`, whose text is `text`, can change that text.
@@ -281,10 +272,14 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
     Raises:
         ArgumentError: a stop string that is empty or holds U+FFFD.
     """
-    _check_stop_strings(stop_strings)
+    for stop in stop_strings:
+        if not stop:
+            raise ArgumentError(f"stop strings must not be empty, got {list(stop_strings)!r}")
+        if REPLACEMENT in stop:
+            raise ArgumentError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
     if not stop_strings:
         return None
-    return _StopSearch(Pieces(tokenizer), tuple(stop_strings)).first_end
+    return partial(_first_end, Pieces(tokenizer), tuple(stop_strings))
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
@@ -298,70 +293,42 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
     return text[: min(starts)] if starts else text
 
 
-def _check_stop_strings(stop_strings: Sequence[str]) -> None:
-    for stop in stop_strings:
-        if not stop:
-            raise ArgumentError(f"stop strings must not be empty, got {list(stop_strings)!r}")
-        if REPLACEMENT in stop:
-            raise ArgumentError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
-
-
-class _StopSearch:
-    """Finds the first token that completes a stop string."""
-
-    __slots__ = ("_longest", "_pieces", "_stops")
-
-    def __init__(self, pieces: Pieces, stops: tuple[str, ...]) -> None:
-        self._pieces = pieces
-        self._stops = stops
-        self._longest = max(len(stop) for stop in stops)
-
-    def first_end(self, emitted: list[int], num_before: int) -> int | None:
-        """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
-        start, skipped = self._tail(emitted, num_before)
-        text = self._pieces.text(emitted[start:])[skipped:]
-        # Only half a character can hide from the whole text what a shorter one shows.
-        if REPLACEMENT not in text and not self._holds_stop(text):
-            return None
-        for end in range(num_before + 1, len(emitted) + 1):
-            if self._holds_stop(self._pieces.text(emitted[start:end])[skipped:]):
-                return end
+def _first_end(pieces: Pieces, stops: tuple[str, ...], emitted: list[int], num_before: int) -> int | None:
+    """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
+    start, skipped = _tail(pieces, emitted, num_before, max(map(len, stops)))
+    text = pieces.text(emitted[start:])[skipped:]
+    # Only half a character can hide from the whole text what a shorter one shows.
+    if REPLACEMENT not in text and not any(stop in text for stop in stops):
         return None
+    for end in range(num_before + 1, len(emitted) + 1):
+        text = pieces.text(emitted[start:end])[skipped:]
+        if any(stop in text for stop in stops):
+            return end
+    return None
 
-    def _holds_stop(self, text: str) -> bool:
-        return any(stop in text for stop in self._stops)
 
-    def _tail(self, emitted: list[int], num_before: int) -> tuple[int, int]:
-        """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
+def _tail(pieces: Pieces, emitted: list[int], num_before: int, longest: int) -> tuple[int, int]:
+    """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
 
-        It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
-        """
-        length = 4 + self._longest // 2
-        while length < num_before:
-            start = num_before - length
-            skipped = self._lead(emitted, start, num_before)
-            if skipped is not None and self._num_settled(emitted, start, num_before) - skipped >= self._longest - 1:
-                return start, skipped
-            length *= 2
-        return 0, 0
+    It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
+    """
+    length = 4 + longest // 2
+    while length < num_before:
+        start = num_before - length
+        skipped = _settled(pieces, emitted, start, range(start + 1, num_before))
+        if skipped and _settled(pieces, emitted, start, range(num_before, start, -1)) - skipped >= longest - 1:
+            return start, skipped
+        length *= 2
+    return 0, 0
 
-    def _lead(self, emitted: list[int], start: int, stop: int) -> int | None:
-        """Characters of the shortest settled text from `start`; None if there is none before `stop`."""
-        for end in range(start + 1, stop):
-            lead = emitted[start:end]
-            text = self._pieces.text(lead)
-            if self._pieces.is_settled(lead, text):
-                return len(text)
-        return None
 
-    def _num_settled(self, emitted: list[int], start: int, stop: int) -> int:
-        """Characters of the longest settled text from `start` that ends at or before `stop`."""
-        for end in range(stop, start, -1):
-            piece = emitted[start:end]
-            text = self._pieces.text(piece)
-            if self._pieces.is_settled(piece, text):
-                return len(text)
-        return 0
+def _settled(pieces: Pieces, emitted: list[int], start: int, ends: range) -> int:
+    """Characters of the first settled text from `start` to one of the ends; 0 if there is none."""
+    for end in ends:
+        text = pieces.text(emitted[start:end])
+        if pieces.is_settled(emitted[start:end], text):
+            return len(text)
+    return 0
 
 
 class TextStream:
@@ -385,18 +352,8 @@ class TextStream:
         text = self._pieces.text(self._ids)
         if not self._pieces.is_settled(self._ids, text):
             return ""
-        return self._take(text)
-
-    def rest(self) -> str:
-        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
-        text = self._pieces.text(self._ids)
         fresh = text[len(self._read) :]
-        self._read, self._num_read = text, len(self._ids)
-        return fresh
-
-    def _take(self, text: str) -> str:
-        """What of `text`, the settled text of the tokens held, is new; keeps only a lead for what follows."""
-        fresh = text[len(self._read) :]
+        # A lead for what follows is all that is kept.
         lead = self._ids[self._num_read :]
         lead_text = self._pieces.text(lead)
         if lead_text:
@@ -404,4 +361,11 @@ class TextStream:
         else:
             self._read = text
         self._num_read = len(self._ids)
+        return fresh
+
+    def rest(self) -> str:
+        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
+        text = self._pieces.text(self._ids)
+        fresh = text[len(self._read) :]
+        self._read, self._num_read = text, len(self._ids)
         return fresh

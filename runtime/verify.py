@@ -12,7 +12,7 @@ from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
-from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, without_room
+from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
 from .sampler import Judging, Verdict
@@ -80,31 +80,32 @@ class VerifyProcessor:
 
         Chunks are fed in the same forward; raises MemoryError where one has no room.
         """
-        sharing, clock = self._executor.sharing, self._executor.clock
+        executor, sharing = self._executor, self._executor.sharing
         results: dict[str, Judged | Failed | Deferred] = {}
         for wave in [items] if chunks else sharing.waves(level, items):
             found = sharing.find(level, [session for session, _ in wave])
-            asked, read = self._rows(level, wave), self._reads(level, chunks)
-            fed = [(row.state, len(row.feed)) for row in asked] + [(state, len(tokens)) for state, tokens in read]
-            refused = sharing.begin(level, found, fed, kept=frozenset(results))
+            rows, read = self._rows(level, wave), self._reads(level, chunks)
+            counts = [(row.state, len(row.feed)) for row in rows] + [(state, len(tokens)) for state, tokens in read]
+            refused = sharing.begin(level, found, counts, kept=frozenset(results))
             for state, tokens in read:
                 if state.request_id in refused:
                     raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
             results |= {request_id: without_room(error) for request_id, error in refused.items()}
-            ready = [row for row in asked if row.state.request_id not in refused]
-            if not ready and not read:
+            asked = [row for row in rows if row.state.request_id not in refused]
+            fed = [(row.state, row.feed, len(row.views) + 1) for row in asked]
+            fed += [(state, tokens, 0) for state, tokens in read]
+            if not fed:
                 continue
-            states = [row.state for row in ready]
-            order = self._manager.cache(level).in_order([state.request_id for state in states])
-            rows = [ready[index] for index in order]
-            logits = self._logits(level, rows, read)
-            if not rows:
-                continue
-            if sharing.on:
-                sharing.absorb(level, states, _broken(rows, logits))
-            start_s = clock.now_s()
-            results |= self._judge(level, rows, logits)
-            self._executor.phases.sampling_s += clock.now_s() - start_s
+            order = self._manager.cache(level).in_order([state.request_id for state, *_ in fed])
+            states, feeds, kept = zip(*[fed[index] for index in order], strict=True)
+            rows = [asked[index] for index in order if index < len(asked)]
+            if level in self._readers and not read:
+                logits = self._readers[level].contexts(states, feeds, kept)
+            else:
+                keep = kept_last(executor.device(level), feeds, kept)
+                logits = executor.feed(level, states, feeds, keep)
+            if asked:
+                results |= self._judge(level, rows, asked, logits)
         return [results[session.request_id] for session, _ in items]
 
     def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
@@ -128,24 +129,24 @@ class VerifyProcessor:
             read.append((state, session.tail(held)[:num_tokens]))
         return read
 
-    def _logits(self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]) -> Tensor:
-        """`[N, V]` distributions at all contexts of `rows`, which are in the order of the cache's."""
-        sampler = self._executor.sampler
-        fed = [(row.state, row.feed, len(row.views) + 1) for row in rows]
-        reader = self._readers.get(level)
-        if reader is not None and not read:
-            states, texts, counts = zip(*fed, strict=True)
-            return sampler.distributions(reader.contexts(states, texts, counts))
-        fed += [(state, tokens, 0) for state, tokens in read]
-        order = self._manager.cache(level).in_order([state.request_id for state, _, _ in fed])
-        fed = [fed[index] for index in order]
-        feeds = [tokens for _, tokens, _ in fed]
-        keep = kept_last(self._executor.device(level), feeds, [num_kept for _, _, num_kept in fed])
-        return sampler.distributions(self._executor.feed(level, [state for state, _, _ in fed], feeds, keep))
+    def _judge(
+        self,
+        level: int,
+        rows: Sequence[Row],
+        asked: Sequence[Row],
+        logits: Tensor,
+    ) -> dict[str, Judged | Failed | Deferred]:
+        """Results by request from `[N, V]` logits.
 
-    def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
-        """Results by request from `[N, V]` distributions."""
-        own = None if self._executor.sampler.rewrites else level
+        `asked` are the rows in the order of the operation, in which prefix caches take in what was computed.
+        """
+        sampler, clock = self._executor.sampler, self._executor.clock
+        logits = sampler.distributions(logits)
+        if self._executor.sharing.on:
+            contexts = [row.state.request_id for row in rows for _ in range(len(row.views) + 1)]
+            self._executor.sharing.absorb(level, [row.state for row in asked], broken(contexts, logits))
+        start_s = clock.now_s()
+        own = None if sampler.rewrites else level
         judgements: list[Judgement] = []
         distances = OpDistances(logits, judgements)
         judgings: list[Judging] = []
@@ -158,7 +159,7 @@ class VerifyProcessor:
             judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
-        verdicts = self._executor.sampler.verdicts(logits, judgings)
+        verdicts = sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
         for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
             request_id = row.state.request_id
@@ -167,6 +168,7 @@ class VerifyProcessor:
                 results[request_id] = Failed(NonFiniteLogitsError(name, request_id, judging.position))
             else:
                 results[request_id] = self._judged(level, row, judging, verdict, logits)
+        self._executor.phases.sampling_s += clock.now_s() - start_s
         return results
 
     def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
@@ -186,15 +188,3 @@ class VerifyProcessor:
         self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted, by_target=by_target)
         tvd = judging.distances.first(accepted + 1)
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
-
-
-def _broken(rows: Sequence[Row], logits: Tensor) -> list[str]:
-    """The requests whose `[N, V]` logits are not finite."""
-    sound = logits.amax(dim=-1).isfinite().tolist()
-    broken, start = [], 0
-    for row in rows:
-        end = start + len(row.views) + 1
-        if not all(sound[start:end]):
-            broken.append(row.state.request_id)
-        start = end
-    return broken

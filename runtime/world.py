@@ -26,7 +26,7 @@ from .sampler import Sampler, make_sampler
 from .sampling import Chance, SeededChance, noise_of
 from .state import CacheDesyncError, PrefixSharing, RequestState, StateManager, check_shareable
 from .threads import Memory
-from .trees import TreeProcessors
+from .trees import TreeProcessor
 from .verify import Chunk, VerifyProcessor
 
 Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
@@ -100,7 +100,7 @@ class TorchWorld:
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)
         self._draft, self._verify = self._processors(rollback, foreign)
-        self._trees = TreeProcessors.over(self._executor, rollback, names)
+        self._trees = TreeProcessor(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
 
     def __enter__(self) -> Self:
@@ -208,13 +208,13 @@ class TorchWorld:
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
         start_s, sound, failed = self._begin(level, items)
-        rows = self._trees.drafter.run(level, sound) if sound or not failed else []
+        rows = self._trees.draft(level, sound) if sound or not failed else []
         return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
         start_s, sound, failed = self._begin(level, items)
-        rows = self._trees.verifier.run(level, sound) if sound or not failed else []
+        rows = self._trees.verify(level, sound) if sound or not failed else []
         return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
