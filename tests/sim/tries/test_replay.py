@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Draft, PolicyError, Verify, make_policy
 from paceline.reports import summarise_run
-from paceline.sim import Scenario, TrieTables, simulate
-from paceline.sim import context_tables as request_tables
+from paceline.sim import Scenario, TrieTables, context_tables, simulate
 from paceline.sim.contexts import Fallback
 from paceline.sim.recorded import UnrecordedContextError, recorded_pool
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.contexts import store as stored_requests
+from paceline.traces.contexts import store
 
 from ...strategies import synthetic_traces, traces
 from ...unit_cost import UnitCost
@@ -370,9 +369,9 @@ FEW, MANY = 50, 400
 @pytest.fixture
 def small_limits(monkeypatch):
     """What is kept besides is for thousands of contexts: here for those of a few requests."""
-    monkeypatch.setattr(stored_requests, "BATCH_NODES", 500)
-    monkeypatch.setattr(stored_requests, "MOST_KEPT_NODES", 1_000)
-    monkeypatch.setattr(request_tables, "MOST_KEPT_NODES", 1_000)
+    monkeypatch.setattr(store, "BATCH_NODES", 500)
+    monkeypatch.setattr(store, "MOST_KEPT_NODES", 1_000)
+    monkeypatch.setattr(context_tables, "MOST_KEPT_NODES", 1_000)
 
 
 def stored(folder, requests):
