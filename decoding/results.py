@@ -199,7 +199,7 @@ class OpRecord(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """A step of one request that finished; tokens are counted as in `contract.Outcome`.
+    """A step of one request that finished; tokens are counted as in `steps.Outcome`.
 
     Attributes:
         request_id: whose step it is.

@@ -63,7 +63,7 @@ class RequestTables:
             member, which has no distribution.
         branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
             branches are not recorded.
-        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
+        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.contexts.trie.Trie`.
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
         further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
         further_tvd: `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.

@@ -281,7 +281,7 @@ class DrafterFit:
 
     @cached_property
     def persistence(self) -> float:
-        """How slowly the difficulty of positions changes, see `beside`, 0 to 0.99; takes some milliseconds once."""
+        """How slowly the difficulty of positions changes, see `difficulty`, 0 to 0.99; takes some milliseconds once."""
         if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
             return self.difficulty.persistence
         hazards = self.depths.hazards(0.0)
@@ -392,7 +392,7 @@ class _Luck:
     """One drafter's draws in one request, and its rates there.
 
     Attributes:
-        beta: the request's offset, see `estimate`.
+        beta: the request's offset, see the module.
         hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
         rounds: draws that decide a round, alike for neighbouring positions.
         tokens: draws that decide a token, each apart.

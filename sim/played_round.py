@@ -54,7 +54,7 @@ class FixedOp(NamedTuple):
         drafted: tokens that came of it.
         pending: tokens before it.
         first: index of the first pending token that a verification judges; of a draft `pending`.
-        accepted, own: tokens of a verification, as in `contract.Outcome`.
+        accepted, own: tokens of a verification, as in `steps.Outcome`.
         modelled: decisions that were modelled rather than replayed.
     """
 

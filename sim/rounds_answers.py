@@ -276,7 +276,7 @@ class RequestRounds:
             self.num_tokens = self.request.length(drafter)
 
     def ending(self, emitted: list[int], num_before: int) -> int | None:
-        """See `decoding.request_tokens.Ending`.
+        """See `decoding.request_text.Ending`.
 
         The loop's prefill writes a token before anybody knows which method the answer is of.
         """

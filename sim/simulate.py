@@ -177,7 +177,7 @@ class Scenario:
         strict: refuse what is not recorded instead of modelling it.
         decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
         start: how requests begin; None for the recording's default.
-        placement: which members run at the same time where a policy lets them (`decoding.contract.Overlap`).
+        placement: which members run at the same time where a policy lets them (`decoding.steps.Overlap`).
         prefixes: of each member's prefix cache; None for none.
 
     Raises:
@@ -240,7 +240,7 @@ def simulate(
         policy: built for the pool of the recording; one object for all requests.
         name: of the policy, for errors and the log.
         outputs: takes the committed tokens of every request by its id; None drops them.
-        stepwise: ask the policy for every step, even where rounds could be walked (`fixed.why_looped`).
+        stepwise: ask the policy for every step, even where rounds could be walked (`closed_loops.why_looped`).
 
     Raises:
         PolicyError: the policy broke the contract.

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.decoding.loop import Loop
@@ -33,17 +33,14 @@ OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "dur
 class Site:
     """A device and its loop, with the ledger in reach."""
 
-    def __init__(self, policy, *, decide_s=0.0):
-        self.env = simpy.Environment()
-        self.pool = recorded_pool(TRACE)
-        self.ledger = RunLedger()
-        self.world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
-        decider = make_policy(policy, self.pool)
-        self.loop = Loop(
-            pool=self.pool, policy=decider, name=policy, world=self.world, ledger=self.ledger, decide_s=decide_s
-        )
-        self.finished = []
-        self.device = device_process(self.env, self.loop, self.world, on_finished=self.note)
+    def __init__(self, policy, *admitted, decide_s=0.0):
+        self.env, self.pool, self.ledger = simpy.Environment(), recorded_pool(TRACE), RunLedger()
+        world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
+        told = {"name": policy, "world": world, "ledger": self.ledger, "decide_s": decide_s}
+        self.loop = Loop(pool=self.pool, policy=make_policy(policy, self.pool), **told)
+        self.world, self.finished = world, []
+        for index in admitted:
+            self.admit(index)
 
     def note(self, now_s):
         self.finished += [(now_s, session.request_id) for session in self.loop.finished]
@@ -51,18 +48,17 @@ class Site:
 
     def admit(self, index):
         record, now_s = TRACE.requests[index], self.env.now
-        self.ledger.note_admitted(
-            record.request_id, tag=record.tag, num_prompt=len(record.prompt), arrived_at_s=now_s, now_s=now_s
-        )
-        session = Session(
-            pool=self.pool,
-            request_id=record.request_id,
-            tag=record.tag,
-            prompt=record.prompt,
-            budget=record.max_new_tokens,
-            eos=frozenset(),
-        )
-        self.loop.admit(session)
+        about = {"request_id": record.request_id, "tag": record.tag}
+        self.ledger.note_admitted(**about, num_prompt=len(record.prompt), arrived_at_s=now_s, now_s=now_s)
+        budget = record.max_new_tokens
+        self.loop.admit(Session(pool=self.pool, **about, prompt=record.prompt, budget=budget, eos=frozenset()))
+
+    def go(self, *beside, on_finished=None):
+        """The log, once the device and what runs beside it have ended."""
+        for process in (*beside, device_process(self.env, self.loop, self.world, on_finished=on_finished or self.note)):
+            self.env.process(process)
+        self.env.run()
+        return self.log()
 
     def log(self):
         return self.ledger.finish({"members": list(self.pool.names)}, reanchored={}, divergent={})
@@ -73,21 +69,15 @@ class Site:
     policy=st.sampled_from(["plain", "draft:4/target", "adaptive"]),
     decide_s=st.sampled_from([0.0, 0.125]),
 )
-def test_who_looks_in_between_sees_time_in_order(gaps, policy, decide_s):
-    site = Site(policy, decide_s=decide_s)
-    for index in range(4):
-        site.admit(index)
-    looks = []
+def test_who_looks_in_between_sees_time_in_order_and_changes_nothing(gaps, policy, decide_s):
+    site, looks = Site(policy, 0, 1, 2, 3, decide_s=decide_s), []
 
     def ticker():
         for gap in gaps:
             yield site.env.timeout(gap)
             looks.append((site.env.now, len(table(site.log(), "ops", "level")), site.loop.load.num_running))
 
-    site.env.process(ticker())
-    site.env.process(site.device)
-    site.env.run()
-    log = site.log()
+    log = site.go(ticker())
     ends = (log.ops["start_s"] + log.ops["duration_s"]).tolist()
     finished = log.requests["finished_at_s"].tolist()
     assert [now for now, _, _ in looks] == sorted(now for now, _, _ in looks)
@@ -97,40 +87,19 @@ def test_who_looks_in_between_sees_time_in_order(gaps, policy, decide_s):
         assert sum(end > now for end in finished) <= num_running <= sum(end >= now for end in finished)
     assert site.env.now == max(ends[-1], looks[-1][0])
     assert sorted(site.finished) == sorted(zip(finished, log.requests["request_id"].tolist(), strict=True))
-
-
-@settings(max_examples=20)
-@given(gaps=st.lists(st.floats(0.001, 9.0), min_size=1, max_size=30))
-def test_looking_changes_nothing(gaps):
-    def ticker(env):
-        for gap in gaps:
-            yield env.timeout(gap)
-
-    logs = []
-    for watched in (False, True):
-        site = Site("draft:3/target")
-        site.admit(0)
-        site.admit(1)
-        if watched:
-            site.env.process(ticker(site.env))
-        site.env.process(site.device)
-        site.env.run()
-        logs.append(table(site.log(), "ops", *OP))
-    assert logs[0] == logs[1]
+    unseen = Site(policy, 0, 1, 2, 3, decide_s=decide_s)
+    assert table(unseen.go(), "ops", *OP) == table(log, "ops", *OP)
+    assert unseen.env.now == ends[-1], "the clock ends with the last operation"
 
 
 def test_a_request_that_arrives_in_between_joins_at_its_time():
-    site = Site("plain")
-    site.admit(0)
+    site = Site("plain", 0)
 
     def arrival():
         yield site.env.timeout(7.3)
         site.admit(1)
 
-    site.env.process(arrival())
-    site.env.process(site.device)
-    site.env.run()
-    log = site.log()
+    log = site.go(arrival())
     first_op = next(op for op, request in table(log, "steps", "op", "request") if request == 1)
     start_s = log.ops["start_s"].tolist()
     assert start_s[first_op - 1] < 7.3 <= start_s[first_op]
@@ -139,24 +108,19 @@ def test_a_request_that_arrives_in_between_joins_at_its_time():
 
 
 def test_a_simulation_is_a_device_that_admits_at_every_finish():
-    site = Site("draft:4/target")
-    waiting = iter(range(2, 4))
+    site, waiting = Site("draft:4/target", 0, 1), [2, 3]
 
     def on_finished(now_s):
-        for _ in range(len(site.loop.finished)):
+        while site.loop.finished:
             site.loop.finished.pop()
-            index = next(waiting, None)
-            if index is not None:
-                site.admit(index)
+            if waiting:
+                site.admit(waiting.pop(0))
 
-    site.device = device_process(site.env, site.loop, site.world, on_finished=on_finished)
-    site.admit(0)
-    site.admit(1)
-    site.env.process(site.device)
-    site.env.run()
     log, _ = replay(TRACE, make_policy("draft:4/target", site.pool), batch=2, strict=True)
-    assert table(site.log(), "ops", *OP) == table(log, "ops", *OP)
+    assert table(site.go(on_finished=on_finished), "ops", *OP) == table(log, "ops", *OP)
 
+
+# -- the prefill: what it costs, when the first token is there, and what is drafted after it
 
 STEP = ("kind", "level", "drafted", "judged", "own", "emitted", "prefill")
 TWO = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=("draft", "target"), acceptance=(0.8,)))

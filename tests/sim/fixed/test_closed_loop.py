@@ -12,8 +12,7 @@ from paceline.policies import Draft, Verify
 from paceline.policies.about import About
 from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim import closed_loops as batch_rows
-from paceline.sim import closed_loops as op_rows
+from paceline.sim import closed_loops
 from paceline.sim.closed_loops import why_looped
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
@@ -21,6 +20,7 @@ from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 
+from ...pairs import pairs
 from ..tries.small_traces import easy_cost, request_of, trace_of
 from .recorded import contexts, logs, texts
 
@@ -103,13 +103,13 @@ def test_walked_requests_leave_the_log_of_the_loop(data):
     assert cost.asked == asked
 
 
-@pytest.mark.parametrize("cost", ["cpu", "h100", "rtx4090"])
-@pytest.mark.parametrize("policy", ["plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target"])
-@pytest.mark.parametrize("batch", [1, 4])
+CHAINS = ("plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target")
+
+
+@pytest.mark.parametrize(("cost", "policy", "batch"), pairs(["cpu", "h100", "rtx4090"], CHAINS, [1, 4]))
 def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, batch, monkeypatch):
-    monkeypatch.setattr(op_rows, "MOST_WAITING", 7)
-    monkeypatch.setattr(batch_rows, "MOST_WAITING", 7)
-    monkeypatch.setattr(op_rows, "MOST_PRICED", 12)
+    monkeypatch.setattr(closed_loops, "MOST_WAITING", 7)
+    monkeypatch.setattr(closed_loops, "MOST_PRICED", 12)
     scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace), batch=batch)
     one, other = (came_of(scenario, make_policy(policy, SMALL.pool), stepwise=stepwise) for stepwise in (False, True))
     same(one, other)

@@ -8,7 +8,7 @@ from paceline.policies import Commit, Draft, Ratio
 from paceline.policies.about import About
 from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim import rounds_once as module
+from paceline.sim import rounds_once
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
@@ -114,7 +114,7 @@ def test_equal_rounds_are_one_object_and_asked_for_once():
 
 def test_rounds_of_two_policies_stand_beside_each_other(monkeypatch):
     """Replicas of one run share what the recording answers: what one has closed, the other may have open."""
-    monkeypatch.setattr(module, "MOST_OPEN", 1)
+    monkeypatch.setattr(rounds_once, "MOST_OPEN", 1)
     pool, answers = small().pool, small().answers(seed=0, strict=False)
     one, other = (
         FixedRounds(policy=Chain(pool, text), name=text, pool=pool, answers=answers)
@@ -128,7 +128,7 @@ def test_rounds_of_two_policies_stand_beside_each_other(monkeypatch):
 
 
 def test_tables_of_few_requests_are_held(monkeypatch):
-    monkeypatch.setattr(module, "MOST_OPEN", 1)
+    monkeypatch.setattr(rounds_once, "MOST_OPEN", 1)
     answers = small().answers(seed=0, strict=False)
     fixed = FixedRounds(policy=Chain(small().pool, "draft:1/target"), name="it", pool=small().pool, answers=answers)
     first = fixed.round("a", "r0", 0, 4)
