@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..decoding.trees import Branches
 from ..traces.contexts.meta import TrieMeta
 from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.trie import TrieRequest, children_of
+from ..traces.contexts.trie import TrieRequest
 
 MOST_KEPT_NODES = 1 << 18  # of tables that no running request holds: some 40 MB with three models
 
@@ -108,7 +108,7 @@ class RequestTables:
         self.further_child: list[list[int]] = []
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
-            self.further_child = integers.to_list(children_of(trie, trie.features.next_token))
+            self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
 
     def __getattr__(self, name: str) -> object:
         """Asked for a list that is not there yet."""
