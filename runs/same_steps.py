@@ -50,7 +50,7 @@ AROUND = 12  # tokens that a difference shows on either side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class WorldSide:
     """What one world did where the two differ."""
 
     did: str  # the step, in words
@@ -68,8 +68,8 @@ class Difference:
     step: int  # index among the steps of the request, from 0
     num_committed: int  # tokens both worlds had committed to the answer before it
     committed: tuple[int, ...]  # the last of those, at most `AROUND` ids
-    replayed: Side  # the simulator's part
-    ran: Side  # the runtime's part
+    replayed: WorldSide  # the simulator's part
+    ran: WorldSide  # the runtime's part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,13 +256,13 @@ def _answer(steps: Sequence[_Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Side:
+def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> WorldSide:
     steps, failed = run.steps[request_id], run.failed[request_id]
     if index < len(steps):
         did = _told(steps[index], members)
     else:
         did = f"nothing more: the request failed ({failed})" if failed else "nothing more: the request had ended"
-    return Side(did=did, tokens=tuple(_answer(steps[index:])[:AROUND]))
+    return WorldSide(did=did, tokens=tuple(_answer(steps[index:])[:AROUND]))
 
 
 def _told(step: _Step, members: Sequence[str]) -> str:

@@ -111,7 +111,7 @@ class RequestTables:
         self.further_child: list[list[int]] = []
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
-            self.further_child = integers.to_list(children_of(trie, trie.features.next_token))
+            self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
 
     def __getattr__(self, name: str) -> object:
         """Asked for a list that is not there yet."""

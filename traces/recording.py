@@ -77,7 +77,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(Generic[Meta, Group]):
+class RecordingSummary(Generic[Meta, Group]):
     """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
 
     meta: Meta  # what the recording says of itself
@@ -147,6 +147,6 @@ class Recording(Protocol):
         """
         ...
 
-    def summary(self, path: Path | None = None) -> Summary[Any, Any]:
+    def summary(self, path: Path | None = None) -> RecordingSummary[Any, Any]:
         """Count and average it; `path` is where it was read from, if it was."""
         ...

@@ -365,7 +365,7 @@ class Trunk(NamedTuple):
     eos: frozenset[int]  # end-of-sequence tokens
 
 
-class Known(NamedTuple):
+class KnownNodes(NamedTuple):
     """The nodes so far: `[N]` parents, tokens and depths, and each child by its parent and token."""
 
     parent: list[int]
@@ -374,7 +374,7 @@ class Known(NamedTuple):
     children: dict[Child, int]
 
     @classmethod
-    def of(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> "Known":
+    def of(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> "KnownNodes":
         """Of the columns of a trie, part by part."""
         parent, token, depth = (
             np.concatenate([part[name] for part in parts]).tolist() for name in ("parent", "token", "depth")
@@ -399,7 +399,7 @@ class TreeBranches:
     """
 
     def __init__(
-        self, trunk: Trunk, known: Known, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
+        self, trunk: Trunk, known: KnownNodes, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
     ) -> None:
         num_rows = len(trunk.contexts[0].scores)
         self._trunk, self._known, self._forwards = trunk, known, forwards

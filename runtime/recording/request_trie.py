@@ -26,7 +26,7 @@ from .branches import (
     Context,
     FeatureTree,
     FurtherViews,
-    Known,
+    KnownNodes,
     Mask,
     Numbers,
     TreeBranches,
@@ -166,7 +166,7 @@ class RequestRecorder:
 
     def _grow_trees(self, contexts: list[Context]) -> None:
         """Keep what token trees hold beyond the closure."""
-        known = Known.of(self._columns)
+        known = KnownNodes.of(self._columns)
         options, prompt = self._options, len(self._prompt)
         trunk = Trunk(contexts, prompt - 1, options.max_new_tokens, frozenset(options.eos_token_ids))
         branches = TreeBranches(trunk, known, self._forwards, self._evaluate_behind, self._keep)

@@ -20,6 +20,8 @@ from paceline.traces.shapes import (
 )
 from paceline.traces.shapes_given import given_decoders, given_shapes
 
+from .test_shapes_given import LLAMA, QWEN_MOE, written
+
 # Parameters as the safetensors index or the model card counts them.
 PUBLISHED = """
 llama-2-7b 6_738_415_616, llama-2-13b 13_015_864_320, llama-2-70b 68_976_648_192
@@ -287,19 +289,15 @@ def test_a_submodel_keeps_its_share_of_the_layers():
     assert set(found) == {"slim", "thin"}
 
 
-def test_a_config_says_what_a_layer_weighs(tmp_path):
-    config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 22, "num_attention_heads": 32}
-    config["architectures"] = ["LlamaForCausalLM"]
-    sizes = {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
-    (tmp_path / "config.json").write_text(json.dumps(config | sizes))
-    whole = presets()["llama-3.1-8b"]
-    slim = derived(f"target={tmp_path}")["slim"].shape
+def test_a_config_says_what_a_layer_weighs_and_a_mixture_has_experts_in_the_layers_that_are_kept(tmp_path):
+    written(tmp_path, LLAMA | {"num_hidden_layers": 22})
+    whole, slim = presets()["llama-3.1-8b"], derived(f"target={tmp_path}")["slim"].shape
     assert (slim.layers, slim.parameters) == (12, whole.parameters - 20 * whole.layer_parameters)
-
-
-def test_a_mixture_has_experts_in_the_layers_that_are_kept():
     slim = derived("mixtral-8x7b")["slim"].shape
     assert (slim.layers, slim.experts.layers) == (17, 17)
+    written(tmp_path, QWEN_MOE | {"mlp_only_layers": [0]})
+    with pytest.raises(ArgumentError, match=r"some layers of target have experts and others none$"):
+        derived(f"target={tmp_path}")
 
 
 def test_nothing_follows_where_the_model_stays_or_the_submodel_is_given(tmp_path):
@@ -321,16 +319,6 @@ def test_what_cannot_be_derived_is_refused(tmp_path, recorded, why):
     told = f"^`models` must give slim a shape too, a submodel of target, which gets another: {why}$"
     with pytest.raises(ArgumentError, match=told):
         derived(file_of(tmp_path, shape("target", 22)), recorded=recorded)
-
-
-def test_layers_some_of_which_have_experts(tmp_path):
-    config = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
-    config["architectures"] = ["Qwen3MoeForCausalLM"]
-    sizes = {"intermediate_size": 96, "vocab_size": 512, "torch_dtype": "bfloat16", "mlp_only_layers": [0]}
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    (tmp_path / "config.json").write_text(json.dumps(config | sizes | experts))
-    with pytest.raises(ArgumentError, match=r"some layers of target have experts and others none$"):
-        derived(f"target={tmp_path}")
 
 
 @pytest.mark.parametrize("texts", [["slim=llama-3.2-1b"], ["llama-3.2-1b", "slim=llama-3.1-8b"]])

@@ -64,18 +64,19 @@ def test_only_tokens_on_the_trunk_change_and_a_new_refusal_is_a_token_that_nobod
     refused = 0
     for before, after in zip(TRIES.requests, shifted.requests, strict=True):
         assert replace(before, trie=None) == replace(after, trie=None)
-        for name, old in arrays_of(before.trie).items():
+        old, new = before.trie, after.trie
+        for name, array in arrays_of(old).items():
             if name != "next_token":
-                np.testing.assert_array_equal(old, getattr(after.trie, name))
-        changed = before.trie.next_token != after.trie.next_token
+                np.testing.assert_array_equal(array, getattr(new, name))
+        changed, children = old.next_token != new.next_token, new.children()
         assert changed[:2].any()
         assert not changed[-1].any()
-        assert not changed[:, ~before.trie.on_trunk | (np.arange(before.num_nodes) == before.trie.trunk[-1])].any()
+        assert not changed[:, ~old.on_trunk | (np.arange(old.num_nodes) == old.trunk[-1])].any()
         for model, node in np.argwhere(changed[:1]):
-            token = after.trie.next_token[model, node]
-            assert token not in (0, *before.trie.next_token[:, node])  # nor the end of a text
-            assert np.count_nonzero(after.trie.next_token[:, node] == token) == 1
-            assert after.trie.children()[model, node] == -1
+            token = new.next_token[model, node]
+            assert token not in (0, *old.next_token[:, node])  # nor the end of a text
+            assert np.count_nonzero(new.next_token[:, node] == token) == 1
+            assert children[model, node] == -1
             refused += 1
     assert refused > 100
 

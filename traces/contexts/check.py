@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS, TRIE_FILES, Rule, check_rules, size_of
 from ..meta import MOST
-from ..recording import Summary
+from ..recording import RecordingSummary
 from .columns import FURTHER, GRIDS, NodeCodes, RequestRow, further_layout
 from .meta import TrieMeta
 from .trie import NO_TOKEN, Floats, TrieRequest
@@ -43,7 +43,7 @@ class TrieGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrieSummary(Summary[TrieMeta, TrieGroup]):
+class TrieSummary(RecordingSummary[TrieMeta, TrieGroup]):
     """A recording at a glance."""
 
     nodes_per_trunk_token: float | None  # contexts recorded per trunk token; None without trunk tokens

@@ -39,7 +39,7 @@ MAX_CODE = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class CodeGrid:
     """One quantity's grid: value = sign x code x step, code an integer in [0, 65535]."""
 
     step: float  # distance of neighbouring values
@@ -78,11 +78,11 @@ class Grid:
         return min(max(code, 0), self.high) * (self.sign * self.step) + 0.0
 
 
-LOG_PROBS = Grid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
-ENTROPIES = Grid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
-UNITS = Grid(step=1.0 / 32768.0, sign=1, high=32768)
+LOG_PROBS = CodeGrid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
+ENTROPIES = CodeGrid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
+UNITS = CodeGrid(step=1.0 / 32768.0, sign=1, high=32768)
 # Of the arrays that hold numbers, by name; the others hold tokens, counts and truths.
-GRIDS: dict[str, Grid] = {
+GRIDS: dict[str, CodeGrid] = {
     "next_log_prob": LOG_PROBS,
     "top_log_prob": LOG_PROBS,
     "gap": UNITS,
@@ -104,7 +104,7 @@ def rounded(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 NodeCodes = Mapping[str, NDArray[Any]]
 
 
-class Column(NamedTuple):
+class NodeColumn(NamedTuple):
     """A column of `nodes.parquet`."""
 
     name: str  # in the file
@@ -119,27 +119,27 @@ _FLAT_TYPES = {"request": pa.int32(), "parent": pa.int32(), "depth": pa.int32(),
 _SAID = tuple(name for name in names_of(NodeFacts) if name != "tvd")
 
 
-def layout(meta: TrieMeta) -> Iterator[Column]:
+def layout(meta: TrieMeta) -> Iterator[NodeColumn]:
     """The columns of a recording, in file order; what others tell (under greedy sampling) is not among them."""
     greedy, names = meta.sampling.mode == "greedy", meta.model_names
     token_type = pa.uint16() if meta.vocab_size <= _SMALL_VOCABULARY else pa.int32()
     for name, kind in _FLAT_TYPES.items():
-        yield Column(name, name, None, kind)
-    yield Column("token", "token", None, token_type)
+        yield NodeColumn(name, name, None, kind)
+    yield NodeColumn("token", "token", None, token_type)
     for row, model in enumerate(names):
         for name in _SAID:
             if not (greedy and name == "top_log_prob"):
-                yield Column(f"{model}.{name}", name, row, token_type if name == "next_token" else _CODE)
+                yield NodeColumn(f"{model}.{name}", name, row, token_type if name == "next_token" else _CODE)
     for row, (low, high) in enumerate(meta.pairs):
-        yield Column(f"tvd.{names[low]}.{names[high]}", "tvd", row, _CODE)
+        yield NodeColumn(f"tvd.{names[low]}.{names[high]}", "tvd", row, _CODE)
     for row, place in enumerate(meta.tree_drafters):
         for name in names_of(TreeRanks):
             if not (greedy and name in GRIDS):
-                yield Column(f"{names[place]}.{name}", name, row, _CODE if name in GRIDS else pa.int16())
+                yield NodeColumn(f"{names[place]}.{name}", name, row, _CODE if name in GRIDS else pa.int16())
     yield from further_layout(meta)
 
 
-def further_layout(meta: TrieMeta) -> Iterator[Column]:
+def further_layout(meta: TrieMeta) -> Iterator[NodeColumn]:
     """The columns of `FeatureViews`; none without such a drafter."""
     if meta.features is None:
         return
@@ -147,9 +147,11 @@ def further_layout(meta: TrieMeta) -> Iterator[Column]:
     for row in range(meta.features.depths - 1):
         speaker = f"{meta.features.model}@{row + 2}"
         for name in _SAID:
-            yield Column(f"{speaker}.{name}", f"{FURTHER}{name}", row, pa.int32() if name == "next_token" else _CODE)
+            yield NodeColumn(
+                f"{speaker}.{name}", f"{FURTHER}{name}", row, pa.int32() if name == "next_token" else _CODE
+            )
         for place, other in enumerate(others):
-            yield Column(f"tvd.{speaker}.{other}", f"{FURTHER}tvd", row * len(others) + place, _CODE)
+            yield NodeColumn(f"tvd.{speaker}.{other}", f"{FURTHER}tvd", row * len(others) + place, _CODE)
 
 
 class RequestRow(NamedTuple):

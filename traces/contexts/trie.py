@@ -56,6 +56,10 @@ class FeatureViews(NodeFacts):
     in any case, there is no such view: the token is -1, and all else 0, as `own_log_prob` is where the parent has none.
     """
 
+    def children(self, parent: Ints, token: Ints) -> Ints:
+        """`[E, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said."""
+        return children_of(self.next_token, parent, token)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRanks:
@@ -112,14 +116,14 @@ class Trie(NodeFacts):
 
     def children(self) -> Ints:
         """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
-        return children_of(self, self.next_token)
+        return children_of(self.next_token, self.parent, self.token)
 
 
-def children_of(trie: Trie, next_token: Ints) -> Ints:
-    """`[W, N]` the child that each of W next tokens `[W, N]` leads to, -1 where none is recorded or nothing is said."""
+def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
+    """`[W, N]` the child that each of W next tokens `[W, N]` leads to in a trie, -1 where there is none."""
     found = np.full(next_token.shape, -1, dtype=np.int32)
-    nodes = np.arange(1, trie.num_nodes, dtype=np.int32)
-    above, leading = trie.parent[1:], trie.token[1:]
+    nodes = np.arange(1, len(parent), dtype=np.int32)
+    above, leading = parent[1:], token[1:]
     # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
     for child, written in zip(found, next_token, strict=True):
         follows = written[above] == leading

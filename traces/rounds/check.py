@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import META, REQUESTS, ROUNDS, ROUNDS_FILES, Rule, check_rules, size_of
 from ..meta import MOST
-from ..recording import Summary, by_tag
+from ..recording import RecordingSummary, by_tag
 from .columns import RoundsColumns, spans
 from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
@@ -56,7 +56,7 @@ class RoundsGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsSummary(Summary[RoundsMeta, RoundsGroup]):
+class RoundsSummary(RecordingSummary[RoundsMeta, RoundsGroup]):
     """An imported recording at a glance."""
 
     num_texts: int  # requests whose output tokens are known

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS, Grid
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS, CodeGrid
 
 GRIDS = st.sampled_from([LOG_PROBS, ENTROPIES, UNITS])
 
 
 @st.composite
-def values(draw: st.DrawFn, grid: Grid) -> float:
+def values(draw: st.DrawFn, grid: CodeGrid) -> float:
     """Anything, and numbers on, between and just beyond the codes, as float32 or float64."""
     code = draw(st.integers(-3, grid.high + 3) | st.integers(-2, 2).map(lambda past: grid.high + past))
     near = (code + draw(st.sampled_from([-0.5, -0.25, 0.0, 0.25, 0.5]))) * grid.step * grid.sign
