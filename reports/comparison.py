@@ -1,21 +1,8 @@
-"""The last line of a comparison, in words: which policy is best, whether that is certain, and why another loses.
+"""What a comparison of policies found, as tables, in words, in a notebook and as rows.
 
-Every clause is computed from the rows. Seconds per token part by member: where most is added to those of the best
-policy, by the target or below it, is the reason that another loses, and what these seconds bought is told beside it.
-
-Measured seconds taken to another device: between which figures the answer lies, policy by policy.
-
-The quality of texts, and how much was refused, in words and as a table; shown only where a policy is lossy.
-
-A comparison as tables for the terminal: the first screen, few columns and the fastest policy first.
-
-`compare --detail` adds what the first table leaves out, by policy and by member.
-
-Chains by window and batch: the same comparison at several batches, as a grid of speed-ups.
-
-A comparison by tag, and regrets, as tables for the terminal.
-
-What a comparison of policies found, ready to be printed, shown in a notebook, or taken on as rows.
+The first screen has few columns and the fastest policy first; `compare --detail` adds what it leaves out, by policy and
+by member. Below it stand windows by batch, tags, regrets, quality where a policy is lossy, and the last line: which
+policy is best, whether that is certain, and where another one loses its seconds per token, by the target or below it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,13 +1,7 @@
-"""Tables that stay readable at any width: nothing is cut off, and no number is broken.
+"""Tables that stay readable at any width, as text and as HTML, and results that print themselves (`Printed`).
 
-Lines of a cell: broken between words, after the parts of a name, and never inside a number.
-
-Where the columns do not fit, headings are broken first, then texts; where even that is too wide, the table is printed
-in parts, each with its first column. Letters: R rows, C columns.
-
-A table as HTML, for notebooks.
-
-What prints itself as tables and lines of words: in a terminal, in a notebook, and row by row for other programs.
+Nothing is cut off and no number is broken. Where the columns do not fit, headings are broken first, then texts; where
+even that is too wide, the table is printed in parts, each with its first column. Letters: R rows, C columns.
 """
 
 import os

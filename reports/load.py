@@ -1,26 +1,7 @@
-"""Policies under load side by side, a row for each rate and policy, ready to be printed.
+"""Serving runs as tables and words: one policy (`ServingReport`), several at each rate, both worlds beside each other.
 
-Runs of the same setting at several seeds as one row: the mean of each figure and its 95% interval.
-
-Which policy is best at each rate of arrivals, where that changes, and what chance leaves open; in words.
-
-Serving runs as tables for the terminal: what was served, how long it took, what each member did.
-
-How far simulated latencies under load are from those that real models took, cell by cell.
-
-A cell is a policy at a rate of arrivals.
-
-Simulated latencies under load beside measured ones, as tables.
-
-What was asked of a run besides workload, cluster and policy, in words.
-
-A reader must not take a what-if for a fact.
-
-What a workload holds, as tables for the terminal.
-
-Classes of service levels as a table: what came of their requests, and how long it took.
-
-Serving runs side by side, ready to be printed, shown in a notebook, or taken on as rows.
+A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. From these follows
+which policy is best at each rate, with what chance leaves open. The tables of a workload are here as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,11 +1,7 @@
-"""Simulated figures of a run beside observed ones: errors, and whether each lies within a bound.
+"""The figures of an observed run (docs/observing.md defines each), its tables, and simulated figures beside them.
 
-The figures of an observed run; docs/observing.md defines each.
-
-Over finished requests, but for gaps of chunks, which are of all. Those that nobody told the tokens of are in no figure
-that needs them.
-
-An observed run as tables and lines; `unknown` stands where a server did not tell.
+Figures are over finished requests, but for gaps of chunks, which are of all. Requests whose tokens nobody told are in
+none that needs tokens; `unknown` stands where a server did not tell.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,4 @@
-"""Agreements as a table for the terminal, and a difference in words.
-
-What an imported recording holds, as tables for the terminal.
-
-One run as a table for the terminal.
-
-What a recording holds, as tables for the terminal.
-"""
+"""One run, agreements, and what a recording holds (tries or imported rounds), as tables for the terminal."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,8 +1,6 @@
 """How far simulated seconds are from measured ones, cell by cell, and whether following the simulator costs anything.
 
 A cell is a policy, a number of requests at a time and a tag.
-
-How far simulated seconds are from measured ones, as tables: cells, and the best policies.
 """
 
 from collections.abc import Sequence

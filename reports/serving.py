@@ -1,26 +1,6 @@
-"""The figures of one serving run; docs/serving-metrics.md defines each.
+"""The figures of one serving run: of all its requests, of each class, member and replica, of host memory and the link.
 
-Exact quantiles of gaps between outputs, from runs of gaps and without one value per gap.
-
-Letters: N runs, K ranks.
-
-The figures of each pool member in a serving run, all replicas together.
-
-What host memory did for the prefix caches of a run.
-
-What crossed the link between replicas that prefill and those that decode.
-
-What a request is promised, and which requests got it.
-
-Latencies of the finished requests of a run.
-
-What the requests of a run are promised, by class, and which of them got it.
-
-Letter: R requests.
-
-The figures of each class of service levels in a serving run, all replicas together.
-
-Letter: R requests.
+docs/serving-metrics.md defines each. Letters: N runs of gaps, K ranks, R requests.
 """
 
 from collections import Counter
@@ -38,6 +18,7 @@ from ..traces.workloads.arrival import MOST_PS, PS_PER_S
 from .summary import PERCENTILES, Spread
 
 Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
@@ -303,7 +284,7 @@ class ServiceLevels:
         """Seconds by name, of what is promised."""
         return {name: seconds for name, seconds in asdict(self).items() if seconds is not None}
 
-    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+    def met(self, log: ServingLog) -> Mask:
         """`[R]` whether each request finished and met all of them; a time that equals its bound meets it."""
         columns, met = log.requests, log.finished
         for name, seconds in self.promised.items():
@@ -324,7 +305,7 @@ ENDS = {
 }
 
 
-def latency_spread(log: ServingLog, name: str, among: NDArray[np.bool_]) -> Spread | None:
+def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
     """A latency over the finished requests among some; of TPOT, those with several tokens; None without one.
 
     Args:
@@ -369,7 +350,7 @@ class Promises:
         """Of the requests of a class; "" is that of those without one."""
         return self.classes.get(name, self.others)
 
-    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+    def met(self, log: ServingLog) -> Mask:
         """`[R]` whether each request finished and met all that its class is promised; not where that is nothing."""
         met = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
@@ -377,7 +358,7 @@ class Promises:
                 met |= of_class & self.of(name).met(log)
         return met
 
-    def made(self, log: ServingLog) -> NDArray[np.bool_]:
+    def made(self, log: ServingLog) -> Mask:
         """`[R]` whether each request is promised anything."""
         made = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
@@ -400,27 +381,25 @@ class Promises:
         return {"slo": self.others.promised, "slo_by_class": by_name}
 
 
-def by_class(log: ServingLog) -> dict[str, NDArray[np.bool_]]:
+def by_class(log: ServingLog) -> dict[str, Mask]:
     """`[R]` by class of service levels, in order of name, whether each request is of it; "" is that of none."""
     column = np.asarray(log.requests["slo"])
     return {name: column == name for name in sorted(set(column.tolist()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassMetrics:
-    """One class. None stands where nothing can be said.
+class Figures:
+    """Of some requests of a run. None stands where nothing can be said: no request qualifies, or no time went by.
 
     Attributes:
-        name: of the class; "" is that of the requests without one.
         requests: that arrived: finished, rejected and unfinished ones.
         output_tokens: of finished requests.
         slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived.
+        slo_share: of all that arrived and are promised anything.
         goodput_per_s: of those that met every promise.
         ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
     """
 
-    name: str
     requests: int
     finished: int
     rejected: int
@@ -435,38 +414,40 @@ class ClassMetrics:
     queue_s: Spread | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMetrics(Figures):
+    """One class; the `name` "" is that of the requests without one."""
+
+    name: str
+
+
 def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tuple[ClassMetrics, ...]:
     """The figures of each class, in order of name; none where no request has one."""
     classes = by_class(log)
     if not any(classes):
         return ()
-    met = promised.met(log)
-    found = []
-    for name, among in classes.items():
-        kept = int((met & among).sum()) if promised.of(name).promised else None
-        found.append(_of_class(log, name, among, kept, duration_s))
-    return tuple(found)
-
-
-def _of_class(
-    log: ServingLog, name: str, among: NDArray[np.bool_], kept: int | None, duration_s: float
-) -> ClassMetrics:
-    columns, finished = log.requests, log.finished & among
-    latencies: dict[str, Any] = {
-        f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")
-    }
-    return ClassMetrics(
-        name=name,
-        requests=int(among.sum()),
-        finished=int(finished.sum()),
-        rejected=int((among & (columns["rejected"] != "")).sum()),
-        unfinished=int((among & (columns["ended_at_ps"] == UNKNOWN)).sum()),
-        output_tokens=int(columns["output_tokens"][finished].sum()),
-        slo_met=kept,
-        slo_share=None if kept is None else ratio(kept, int(among.sum())),
-        goodput_per_s=None if kept is None else ratio(kept, duration_s),
-        **latencies,
+    met, made = promised.met(log), promised.made(log)
+    return tuple(
+        ClassMetrics(name=name, **_figures(log, among, met if promised.of(name).promised else None, made, duration_s))
+        for name, among in classes.items()
     )
+
+
+def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duration_s: float) -> dict[str, Any]:
+    """The fields of `Figures`, by `[R]` requests: those that count, met their promises, and were made any."""
+    columns, finished = log.requests, log.finished & among
+    kept = None if met is None else int((met & among).sum())
+    return {
+        "requests": int(among.sum()),
+        "finished": int(finished.sum()),
+        "rejected": int((among & (columns["rejected"] != "")).sum()),
+        "unfinished": int((among & (columns["ended_at_ps"] == UNKNOWN)).sum()),
+        "output_tokens": int(columns["output_tokens"][finished].sum()),
+        "slo_met": kept,
+        "slo_share": None if kept is None else ratio(kept, int((made & among).sum())),
+        "goodput_per_s": None if kept is None else ratio(kept, duration_s),
+        **{f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,21 +472,16 @@ class ReplicaMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingMetrics:
-    """One run. None stands where nothing can be said: no request qualifies, or no time went by.
+class ServingMetrics(Figures):
+    """One run: the figures of all its requests, and of what served them.
 
     Attributes:
-        requests: that arrived: finished, rejected and unfinished ones.
         rejected_for: rejected requests by reason.
-        prompt_tokens, output_tokens: of finished requests.
+        prompt_tokens: of finished requests.
         unfinished_tokens: that came out of requests which did not finish.
+        duration_s: from the first arrival to the end of the run.
         output_tokens_per_s: of finished requests, as vLLM and AIPerf count.
         emitted_tokens_per_s: of all, also those that did not finish.
-        duration_s: from the first arrival to the end of the run.
-        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived and are promised anything.
-        goodput_per_s: of those that met every promise.
-        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
         itl_s: over gaps between outputs.
         in_system_s: mean over all requests that were not rejected, from arrival to end, or to that of the run.
         preemptions: all of them.
@@ -520,26 +496,14 @@ class ServingMetrics:
         host: memory of hosts, of all replicas; None where none has any.
     """
 
-    requests: int
-    finished: int
-    rejected: int
-    unfinished: int
     rejected_for: dict[str, int]
     prompt_tokens: int
-    output_tokens: int
     unfinished_tokens: int
     duration_s: float
     requests_per_s: float | None
     output_tokens_per_s: float | None
     emitted_tokens_per_s: float | None
-    slo_met: int | None
-    slo_share: float | None
-    goodput_per_s: float | None
-    ttft_s: Spread | None
-    tpot_s: Spread | None
     itl_s: Spread | None
-    e2e_s: Spread | None
-    queue_s: Spread | None
     in_system_s: float | None
     preemptions: int
     preempted_requests: int
@@ -568,31 +532,22 @@ class ServingMetrics:
 def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
     """The figures of a run."""
     columns, finished = log.requests, log.finished
-    rejected = columns["rejected"][columns["rejected"] != ""].tolist()
     duration_ps = log.meta.ended_at_ps - int(columns["arrived_at_ps"].min(initial=log.meta.ended_at_ps))
     duration_s = duration_ps / PS_PER_S
-    output_tokens = int(columns["output_tokens"][finished].sum())
+    met = promised.met(log) if promised.any else None
+    figures = _figures(log, np.ones_like(finished), met, promised.made(log), duration_s)
     unfinished_tokens = int(columns["emitted_tokens"][~finished].sum())
     replicas = _replicas(log, duration_ps)
     return ServingMetrics(
-        requests=len(finished),
-        finished=int(finished.sum()),
-        rejected=len(rejected),
-        unfinished=int((columns["ended_at_ps"] == UNKNOWN).sum()),
-        rejected_for=dict(Counter(rejected)),
+        **figures,
+        rejected_for=dict(Counter(columns["rejected"][columns["rejected"] != ""].tolist())),
         prompt_tokens=int(columns["prompt_tokens"][finished].sum()),
-        output_tokens=output_tokens,
         unfinished_tokens=unfinished_tokens,
         duration_s=duration_s,
-        requests_per_s=ratio(int(finished.sum()), duration_s),
-        output_tokens_per_s=ratio(output_tokens, duration_s),
-        emitted_tokens_per_s=ratio(output_tokens + unfinished_tokens, duration_s),
-        **_promises(log, promised, duration_s),
-        ttft_s=latency_spread(log, "ttft", finished),
-        tpot_s=latency_spread(log, "tpot", finished),
+        requests_per_s=ratio(figures["finished"], duration_s),
+        output_tokens_per_s=ratio(figures["output_tokens"], duration_s),
+        emitted_tokens_per_s=ratio(figures["output_tokens"] + unfinished_tokens, duration_s),
         itl_s=_gap_spread(log),
-        e2e_s=latency_spread(log, "e2e", finished),
-        queue_s=latency_spread(log, "queue", finished),
         in_system_s=_in_system_s(log),
         preemptions=len(log.preemptions["request"]),
         preempted_requests=len(np.unique(log.preemptions["request"])),
@@ -603,13 +558,6 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         transfers=transfer_metrics(log, duration_ps),
         host=host_metrics(log),
     )
-
-
-def _promises(log: ServingLog, promised: Promises, duration_s: float) -> dict[str, Any]:
-    if not promised.any:
-        return {"slo_met": None, "slo_share": None, "goodput_per_s": None}
-    count, made = int(promised.met(log).sum()), int(promised.made(log).sum())
-    return {"slo_met": count, "slo_share": ratio(count, made), "goodput_per_s": ratio(count, duration_s)}
 
 
 def _in_system_s(log: ServingLog) -> float | None:

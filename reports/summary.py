@@ -1,12 +1,7 @@
-"""From a run log to the figures people compare; every one is defined in docs/glossary.md.
+"""From a run log to the figures people compare, over seeds and by tag; docs/glossary.md defines each.
 
-A mean over seeds and how far it may be off: the 95% confidence interval by Student's t.
-
-How good the texts of a run are beside the target's own; every figure is defined in docs/glossary.md.
-
-A run by tag (task or domain): seconds, tokens and speed-up of each tag's own requests.
-
-The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run.
+The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run. A
+mean over seeds has its 95% confidence interval by Student's t. The quality of texts is beside that of the target's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from ..decoding.trees import ROOT, Branches, DraftTree, Growth
 from ..runs.log import TextQuality, same_counts
 from ..traces.contexts.meta import TrieMeta
 from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.trie import TrieRequest, children_of
+from ..traces.contexts.trie import TrieRequest
 from .recorded import UnrecordedTreeError
 
 MOST_KEPT_NODES = 1 << 18  # of tables that no running request holds: some 40 MB with three models

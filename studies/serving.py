@@ -13,7 +13,7 @@ from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of
-from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.grid import Printed, flat_rows
 from ..reports.load import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..runs.recorder import RepeatedIdError, ServingRecorder
@@ -498,16 +498,19 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Simulated(Printed):
+class Simulated(ServingReport):
     """One served run; prints as `paceline metrics` prints its folder.
 
     Attributes:
         log: all that happened.
-        report: its figures.
     """
 
     log: ServingLog
-    report: ServingReport
+
+    @property
+    def report(self) -> ServingReport:
+        """The figures alone: this result, by the name that notebooks know it by."""
+        return self
 
     @property
     def interrupted(self) -> bool:
@@ -517,22 +520,6 @@ class Simulated(Printed):
     def write(self, path: str | Path) -> None:
         """Write the folder of the run, which `metrics` reads; raises ValueError if it exists."""
         write_serving(self.log, Path(path))
-
-    def tables(self) -> Sequence[Grid]:
-        """Those of the report."""
-        return self.report.tables()
-
-    def lines(self) -> Sequence[str]:
-        """Those of the report."""
-        return self.report.lines()
-
-    def to_json(self) -> dict[str, Any]:
-        """See `ServingReport`."""
-        return self.report.to_json()
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """See `ServingReport`."""
-        return self.report.to_dicts()
 
 
 @takes(SimulateOptions)
@@ -586,4 +573,4 @@ def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None)
     if out is not None:
         write_serving(log, Path(out))
     row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))
-    return Simulated(log=log, report=ServingReport(rows=(row,), promised=setting.promised))
+    return Simulated(log=log, rows=(row,), promised=setting.promised)
