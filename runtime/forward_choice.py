@@ -69,7 +69,7 @@ def choose_forward(
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
     if kind not in KINDS:
-        hint = ", in whose place is compiled" if str(kind) == "graphs" else ""
+        hint = "; compiled is in its place" if str(kind) == "graphs" else ""
         raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}{hint}")
     reason = fused_supports(model)
     if kind.startswith("fused") and reason is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.policies import ConfidenceBelow
 from paceline.policies.fixed import Chain
 from paceline.runtime import compiled as under_test
@@ -253,12 +254,19 @@ def never(graph, inputs):
             lambda pool: Offline(pool, "plain", forward="compiled", memory=Memory(cache="mask")),
             "`cache` must be slots with `forward` compiled, got 'mask'",
         ),
-        (lambda pool: Offline(pool, "plain", forward="graphs"), "got 'graphs', in whose place is compiled"),
+        (lambda pool: Offline(pool, "plain", forward="graphs"), "got 'graphs'; compiled is in its place"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny_pool, call, complaint):
     with pytest.raises(ValueError, match=complaint):
         call(tiny_pool)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_no_prefix_cache_goes_with_it(tiny_pool):
+    memory = Memory(prefixes=PrefixCacheSize(num_blocks=8, block_tokens=4))
+    with pytest.raises(ValueError, match="`forward` must not be compiled with `prefix_cache`, got compiled for draft"):
+        Offline(tiny_pool, "plain", forward="compiled", memory=memory)
 
 
 @pytest.mark.gpu
