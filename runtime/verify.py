@@ -4,7 +4,6 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from ..decoding.session import Session
 from ..decoding.world import VerifyItem
 from .captured import Row, verdicts_captured
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
+from .draft import TextReader
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
 from .sampler import Judging, Verdict
@@ -20,13 +20,6 @@ from .state import PendingView, RequestState
 
 # A request, and how many tokens of its text a member reads after those that it holds; nobody judges them.
 Chunk = tuple[Session, int]
-
-
-class ContextReader(Protocol):
-    """A member that reads texts in several forwards."""
-
-    def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
-        """`[N, V]` logits after the last tokens of each request, so many, in the order of the cache's rows."""
 
 
 class VerifyProcessor:
@@ -45,7 +38,7 @@ class VerifyProcessor:
         executor: Executor,
         rollback: RollbackProcessor,
         *,
-        readers: Mapping[int, ContextReader] | None = None,
+        readers: Mapping[int, TextReader] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor
