@@ -23,7 +23,7 @@ from .distances import NonFiniteLogitsError, broken, without_room
 from .executor import Executor, RollbackProcessor, Writing, kept_last
 from .pools.members import LoadedMember
 from .sampler import SameToken, Sampler
-from .state import KVMemoryError, PendingView, StateManager, signals
+from .state import KVMemoryError, PendingView, RequestState, StateManager, signals
 from .tokenizers import Alignment
 
 
@@ -167,11 +167,14 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
     return count
 
 
-class TextWriter(Protocol):
-    """A member that writes by forwards of its own kind."""
+class TextReader(Protocol):
+    """A member that reads texts in several forwards of its own kind."""
 
     def write(self, sampler: Sampler, writings: Sequence[Writing]) -> None:
         """Fill `tokens` of every writing, which are in the order of the cache's rows."""
+
+    def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
+        """`[N, V]` logits after the last tokens of each request, so many, in the order of the cache's rows."""
 
 
 class DraftProcessor:
@@ -192,7 +195,7 @@ class DraftProcessor:
         rollback: RollbackProcessor,
         *,
         foreign: Mapping[int, ForeignDrafter],
-        readers: Mapping[int, TextWriter] | None = None,
+        readers: Mapping[int, TextReader] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor

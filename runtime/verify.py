@@ -4,7 +4,7 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
+from .draft import TextReader
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
 from .sampler import Judging, Verdict
@@ -42,13 +43,6 @@ class Row(NamedTuple):
     views: list[PendingView]
 
 
-class ContextReader(Protocol):
-    """A member that reads texts in several forwards."""
-
-    def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
-        """`[N, V]` logits after the last tokens of each request, so many, in the order of the cache's rows."""
-
-
 class VerifyProcessor:
     """Mutates caches, request states and pending views, no session.
 
@@ -65,7 +59,7 @@ class VerifyProcessor:
         executor: Executor,
         rollback: RollbackProcessor,
         *,
-        readers: Mapping[int, ContextReader] | None = None,
+        readers: Mapping[int, TextReader] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor
