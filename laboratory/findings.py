@@ -20,17 +20,11 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a column says of its values.
-
-    Attributes:
-        name: shown.
-        unit: shown after the name; empty for none.
-        digits: after the point; None: text or whole numbers.
-    """
+    """What a column says of its values."""
 
     name: str
-    unit: str = ""
-    digits: int | None = None
+    unit: str = ""  # shown after the name; empty for none
+    digits: int | None = None  # after the point; None: text or whole numbers
 
     @property
     def words(self) -> str:
@@ -60,18 +54,13 @@ def table_cell(name: str, value: Value, unit: str = "", digits: int | None = Non
 class Rows:
     """A table.
 
-    Attributes:
-        title: one line.
-        columns: `[C]`.
-        rows: `[R][C]`; None is an empty cell.
-
     Raises:
         ValueError: a row of another length, a value of another type, or a float in a column without digits.
     """
 
-    title: str
-    columns: tuple[Head, ...]
-    rows: tuple[tuple[Value, ...], ...]
+    title: str  # one line
+    columns: tuple[Head, ...]  # `[C]`
+    rows: tuple[tuple[Value, ...], ...]  # `[R][C]`; None is an empty cell
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -85,11 +74,7 @@ class Rows:
                     raise ValueError(f"{where} must have digits, got {value}")
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """The values `[R]` of the column of this name, as a panel draws them.
-
-        Raises:
-            ValueError: not exactly one column has the name, or it holds something else.
-        """
+        """The values `[R]` of the column of this name; raises ValueError unless one column has it and holds numbers."""
         places = [place for place, head in enumerate(self.columns) if head.name == name]
         values = [row[places[0]] for row in self.rows] if len(places) == 1 else [None]
         numbers = tuple(float(value) for value in values if isinstance(value, int | float))
@@ -114,11 +99,7 @@ class Rows:
 
 
 def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
-    """The table of rows whose cells say what column they are in.
-
-    Raises:
-        ValueError: no row, rows of other columns than the first one's, or as `Rows`.
-    """
+    """The table of rows whose cells say what column they are in; raises ValueError for none, or for other columns."""
     each = [tuple(row) for row in rows]
     if not each:
         raise ValueError(f"table {title!r}: rows must be one or more, got none")
@@ -151,22 +132,17 @@ MOST_PANELS = 4
 class ExperimentSetting:
     """What every experiment is given.
 
-    Attributes:
-        pool: folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`.
-        trace: folder of the recording, by default the shipped one.
-        seed: of whatever is drawn.
-        threads: CPU threads of torch, >= 1.
-        limit: prompts and recorded requests at most, >= 1; None: the experiment's default.
-
     Raises:
         ValueError: threads or limit below 1.
     """
 
+    # folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`
     pool: Path = field(default_factory=lambda: shipped("pools", "pico"))
+    # folder of the recording, by default the shipped one
     trace: Path = field(default_factory=lambda: shipped("recordings", "pico.trace"))
-    seed: int = 0
-    threads: int = 1
-    limit: int | None = None
+    seed: int = 0  # of whatever is drawn
+    threads: int = 1  # CPU threads of torch, >= 1
+    limit: int | None = None  # prompts and recorded requests at most, >= 1; None: the experiment's default
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -179,20 +155,14 @@ class ExperimentSetting:
 class Finding:
     """What an experiment returns.
 
-    Attributes:
-        question: one sentence.
-        tables: at least one.
-        panels: of one figure, 1 to 4.
-        answer: one to four sentences, made from what was just measured.
-
     Raises:
         ValueError: no table, or no or too many panels.
     """
 
-    question: str
-    tables: tuple[Rows, ...]
-    panels: tuple[Panel, ...]
-    answer: str
+    question: str  # one sentence
+    tables: tuple[Rows, ...]  # at least one
+    panels: tuple[Panel, ...]  # of one figure, 1 to 4
+    answer: str  # one to four sentences, made from what was just measured
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -219,13 +189,7 @@ Seconds that were measured when the page was made drift with the machine; second
 
 
 def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
-    """The whole page.
-
-    Args:
-        findings: by experiment; the error of one that failed.
-        meta: of the recording.
-        figures: folder of `NAME.svg` as seen from the page.
-    """
+    """The whole page; an experiment that failed has its error, and `figures` is the folder as seen from the page."""
     parts = [INTRO, _machine(meta), _contents(findings)]
     parts += [
         _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)

@@ -1,32 +1,15 @@
-"""All that the leaderboard tells, computed once for the page, the figure and the JSON.
+"""The leaderboard, worked out once for the page (docs/leaderboard.md), the figure and the JSON.
 
-Where a policy loses: its worst cells, and the recordings, ladders and loads that it does worst in.
+Runs are looked up by policy and cell, each beside the best static chain's. A **ratio** of a cell is the mean over its
+seeds, each seed's runs among themselves; a mean over cells is arithmetic.
 
-Runs of the arena as the leaderboard looks them up: by policy and cell, each beside the best static chain's.
+**Regret** is how much longer policies take than oracles, which plan each answer from the recording. Planning takes half
+a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders, on recordings of
+every continuation, in the recorded order.
 
-A ratio of a cell is the mean over its seeds, each seed's runs among themselves. A mean over cells is arithmetic.
-
-Regret: how much longer policies take than oracles, which plan each answer from the recording.
-
-Planning takes half a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders,
-on recordings of every continuation, in the recorded order.
-
-Learning curves: how far a policy is from the best static chain after its first 100, 1,000 and 10,000 tokens.
-
-What SpecRouter is held to in every reporting cell, and where it misses.
-
-At least 0.97 of the best static chain in cells of 5,000 tokens and more, never more than 1% below the target alone,
-never more than 2% below any other general policy, and at least 0.93 of the best static chain after 1,000 tokens.
-
-What the leaderboard says of a policy in a line: of the cells of one side of the split.
-
-The figure of the leaderboard.
-
-Tables of the leaderboard.
-
-docs/leaderboard.md, written from what was just played.
-
-Writes the leaderboard: a page, and a figure and JSON beside it.
+SpecRouter is held to this in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
+more, never more than 1% below the target alone, never more than 2% below any other general policy, and at least 0.93 of
+the best static chain after 1,000 tokens.
 """
 
 import json
@@ -55,27 +38,16 @@ def worst_cells(ratios: Mapping[ArenaCell, float]) -> list[tuple[ArenaCell, floa
     return sorted(ratios.items(), key=lambda item: item[1])[:WORST]
 
 
-def worst_by_part(ratios: Mapping[ArenaCell, float]) -> dict[str, tuple[str, float]]:
-    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
-    found = {}
-    for part in PARTS:
-        means = by_part(ratios, part)
-        if len(means) > 1:
-            found[part] = min(means.items(), key=lambda item: item[1])
-    return found
-
-
-def by_part(ratios: Mapping[ArenaCell, float], part: str) -> dict[str, float]:
-    """Mean ratio by the names of a part of cells."""
-    groups: dict[str, list[float]] = {}
-    for cell, ratio in ratios.items():
-        groups.setdefault(getattr(cell, part), []).append(ratio)
-    return {name: mean(group) for name, group in groups.items()}
-
-
 def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
-    """The pattern in a line."""
-    named = [f"{part} {name} ({ratio:.2f})" for part, (name, ratio) in worst_by_part(ratios).items()]
+    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
+    named = []
+    for part in PARTS:
+        groups: dict[str, list[float]] = {}
+        for cell, ratio in ratios.items():
+            groups.setdefault(getattr(cell, part), []).append(ratio)
+        if len(groups) > 1:
+            least_mean, name = min((mean(group), name) for name, group in groups.items())
+            named.append(f"{part} {name} ({least_mean:.2f})")
     return ", ".join(named)
 
 
@@ -86,10 +58,7 @@ Ratios = Mapping[ArenaCell, float]
 
 
 class BoardRuns:
-    """Finished runs.
-
-    Args:
-        played: of any policies; those of `best-static` and `plain` are what others are compared with.
+    """Finished runs, those of `best-static` and `plain` among them, which others are compared with.
 
     Attributes:
         cells: that the best static chain was played in, in the order of the runs.
@@ -191,16 +160,7 @@ LEARNT = 1_000  # tokens after which a policy ought to know its cell
 
 
 def ratios_after(runs: BoardRuns, policy: str, tokens: int) -> Ratios:
-    """Seconds of the best static chain until so many tokens were out, over the policy's, by cell that has as many.
-
-    Args:
-        runs: of the arena.
-        policy: any.
-        tokens: one of `MARKS`.
-
-    Raises:
-        ValueError: tokens of which no seconds are kept.
-    """
+    """Seconds of the best static chain until its first `tokens`, of `MARKS`, were out, over the policy's, by cell."""
     mark = MARKS.index(tokens)
 
     def ratio(ours: Played, static: Played) -> float | None:
@@ -232,21 +192,13 @@ LEAST_MEAN = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellCheck:
-    """Of one cell.
-
-    Attributes:
-        cell: where.
-        chain: the best static one, at the recorded order of requests.
-        ratios: by check that applies to the cell; a check without a figure does not apply.
-        other: the fastest other general policy, "" without one.
-        beyond: ratio to the best static chain after the first 1,000 tokens; None where nothing says it.
-    """
+    """Of one cell."""
 
     cell: ArenaCell
-    chain: str
-    ratios: dict[str, float]
-    other: str
-    beyond: float | None
+    chain: str  # the best static one, at the recorded order of requests
+    ratios: dict[str, float]  # by check that applies to the cell; a check without a figure does not apply
+    other: str  # the fastest other general policy, "" without one
+    beyond: float | None  # ratio to the best static chain after the first 1,000 tokens; None where nothing says it
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -296,27 +248,17 @@ EVEN = 1e-9  # speeds that differ by less are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of one policy over some cells, each ratio above 0.
+    """Of one policy over some cells, each ratio above 0."""
 
-    Attributes:
-        policy: as it was named.
-        ratios: to the best static chain, by cell.
-        over_plain: to the target alone, by cell.
-        learnt: to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals.
-        replayed: share of decisions that recordings hold, by cell that is not under arrivals.
-        won: cells in which no lossless policy is faster.
-        left_out: cells that it has no run in.
-        lossy: whether it may write other text than the target.
-    """
-
-    policy: str
-    ratios: dict[ArenaCell, float]
-    over_plain: dict[ArenaCell, float]
+    policy: str  # as it was named
+    ratios: dict[ArenaCell, float]  # to the best static chain, by cell
+    over_plain: dict[ArenaCell, float]  # to the target alone, by cell
+    # to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals
     learnt: dict[ArenaCell, float]
-    replayed: dict[ArenaCell, float]
-    won: int
-    left_out: int
-    lossy: bool
+    replayed: dict[ArenaCell, float]  # share of decisions that recordings hold, by cell that is not under arrivals
+    won: int  # cells in which no lossless policy is faster
+    left_out: int  # cells that it has no run in
+    lossy: bool  # whether it may write other text than the target
 
     @property
     def mean(self) -> float | None:
@@ -378,23 +320,14 @@ SIDES = (Side.report, Side.tune)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaderboard:
-    """The arena in figures.
-
-    Attributes:
-        runs: all.
-        cells: by side of the split, those that were played.
-        scores: by side, by policy; those of the largest mean ratio on `side` first.
-        checks: of the reporting cells.
-        missing: why each recording that cannot be had is left out, by name.
-        gaps: what else is not there, a line each.
-    """
+    """The arena in figures."""
 
     runs: BoardRuns
-    cells: Mapping[Side, tuple[ArenaCell, ...]]
-    scores: Mapping[Side, Mapping[str, Score]]
-    checks: tuple[CellCheck, ...]
-    missing: Mapping[str, str]
-    gaps: tuple[str, ...]
+    cells: Mapping[Side, tuple[ArenaCell, ...]]  # by side of the split, those that were played
+    scores: Mapping[Side, Mapping[str, Score]]  # by side, by policy; those of the largest mean ratio on `side` first
+    checks: tuple[CellCheck, ...]  # of the reporting cells
+    missing: Mapping[str, str]  # why each recording that cannot be had is left out, by name
+    gaps: tuple[str, ...]  # what else is not there, a line each
 
     @property
     def side(self) -> Side:
@@ -485,17 +418,7 @@ class Leaderboard:
 def leaderboard(
     runs: BoardRuns, split: Split, missing: Mapping[str, str], *, gaps: tuple[str, ...] = ()
 ) -> Leaderboard:
-    """Work everything out.
-
-    Args:
-        runs: all.
-        split: has the recordings of their cells.
-        missing: see `Leaderboard`.
-        gaps: see `Leaderboard`.
-
-    Raises:
-        KeyError: a cell whose recording is on neither side of the split.
-    """
+    """Work everything out; raises KeyError for a cell whose recording is on neither side of the split."""
     cells = {side: tuple(cell for cell in runs.cells if split.side_of(cell.recording) is side) for side in SIDES}
     first = [score.policy for score in scores(runs, cells[Side.report] or cells[Side.tune])]
     by_side = {side: {score.policy: score for score in scores(runs, cells[side])} for side in SIDES}
@@ -747,12 +670,7 @@ more to choose from may be faster.
 
 
 def leaderboard_page(board: Leaderboard, figure: str) -> str:
-    """The whole page.
-
-    Args:
-        board: what it tells.
-        figure: as seen from the page.
-    """
+    """The whole page; `figure` is as seen from it."""
     return "\n".join(_parts(board, figure))
 
 
@@ -820,11 +738,7 @@ def check_page(page: Path) -> tuple[Path, ...]:
 
 
 def write_leaderboard(board: Leaderboard, page: Path) -> None:
-    """Write `NAME.md`, `figures/NAME.svg` and `figures/NAME.json`; each appears whole or not at all.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write `NAME.md`, `figures/NAME.svg` and `figures/NAME.json`; each appears whole or not at all."""
     figure = _figure(page)
     figure.parent.mkdir(exist_ok=True)
     write_figure(panels(board), figure)

@@ -45,15 +45,10 @@ BELOW = (PriceRole.draft, PriceRole.mid, PriceRole.slim)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """Prices by role.
-
-    Attributes:
-        what: it is, in words.
-        cost: of a recording's members.
-    """
+    """Prices by role."""
 
     what: str
-    cost: Callable[[Recording], CostModel]
+    cost: Callable[[Recording], CostModel]  # of a recording's members
 
 
 def ladders() -> Mapping[str, Ladder]:
@@ -83,11 +78,7 @@ def ladder(name: str) -> Ladder:
 
 
 def roles_of(members: Sequence[str]) -> dict[str, PriceRole]:
-    """What each member is priced as.
-
-    Args:
-        members: that have forwards, in level order, the target last.
-    """
+    """What each member that has forwards is priced as; `members` in level order, the target last."""
     roles = {members[-1]: PriceRole.target}
     called = {name: role for name in members[:-1] for role in BELOW if name == role or name.startswith(f"{role}-")}
     others = [name for name in members[:-1] if name not in called]

@@ -1,25 +1,16 @@
-"""A policy in the serving engine: every request of a recording comes once, to one replica.
+"""One policy in one cell at one seed: in batches, or in the serving engine, to which every request comes once.
 
-Other orders of a recording's requests.
-
-A recording as one process of the arena keeps it: tables and costs are made once, for all that is played on it.
-
-How long a policy thinks, on this host, while it is played.
-
-One policy in one cell at one seed.
+A process of the arena keeps a recording: its tables and costs are made once, for all that is played on it.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
-from time import perf_counter_ns
 
 import numpy as np
 from paceline.decoding.legal_steps import Policy
 from paceline.decoding.pool import Pool
-from paceline.decoding.seen import Observation
-from paceline.decoding.steps import Outcome, Step
 from paceline.policies.about import About, about_of, decides_by_pending, runs_target_alone
 from paceline.policies.fixed import Plain
 from paceline.policies.spec import PolicySpec
@@ -44,6 +35,7 @@ from paceline.traces.recording import Recording
 from paceline.traces.rounds.rounds import TARGET_ALONE
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
+from ..replays import TimedSteps
 from .cells import MOST_RUNNING, ArenaCell, Load, load
 from .ladders import ladder
 from .store import MARKS, Played
@@ -55,10 +47,6 @@ def reordered(recording: Recording, seed: int) -> Recording:
     """The same requests in another order; at seed 0 in the recorded one.
 
     Requests change places within a quarter of the recording: what changes in mid-run still does.
-
-    Args:
-        recording: of either form.
-        seed: >= 0.
     """
     if seed == 0:
         return recording
@@ -76,14 +64,7 @@ PLAIN = "plain"
 
 
 class RecordingStage:
-    """Everything that runs on a recording share. Final.
-
-    Args:
-        recording: as it was read.
-
-    Attributes:
-        recording: in its recorded order.
-    """
+    """A recording, and everything that runs on it share."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -134,18 +115,10 @@ BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
 
 
 class PoissonArrivals:
-    """The requests of a recording, in their order, at times that are drawn.
+    """The requests of a recording, in their order, at times that are drawn: a workload.
 
     The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
     it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
-
-    Args:
-        recording: whose requests they are.
-        tokens_per_s: of output that are asked for, in the mean.
-        seed: of the times, and of the engine.
-
-    Attributes:
-        about: see `Workload`.
     """
 
     def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
@@ -180,31 +153,17 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFigures:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        tokens: of output.
-        busy_s: seconds in which the device ran a member.
-        mean_e2e_s: from a request's arrival to its last token, in the mean.
-    """
-
-    tokens: int
-    busy_s: float
-    mean_e2e_s: float
+    tokens: int  # of output
+    busy_s: float  # seconds in which the device ran a member
+    mean_e2e_s: float  # from a request's arrival to its last token, in the mean
 
 
 def served(
     tables: ReplayTables, cost: CostModel, policy: Policy, name: str, *, tokens_per_s: float, seed: int
 ) -> ServedFigures:
-    """Serve all requests of a recording to the end.
-
-    Args:
-        tables: the recording.
-        cost: seconds.
-        policy: built for its pool, and new.
-        name: of the policy, for errors.
-        tokens_per_s: of output that arrivals ask for.
-        seed: of arrivals, and of what is modelled.
+    """Serve all requests of a recording to the end, `tokens_per_s` of output being asked for in the mean.
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -242,54 +201,11 @@ def _dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
     return Dispatcher(RoundRobin(RouterSetting(num_replicas=1, seed=0)), "round-robin", replicas, 0)
 
 
-class ThinkingTimed:
-    """Passes on to a policy and keeps how long it takes for each step, `decide` and `learn` together.
-
-    Args:
-        policy: any.
-
-    Attributes:
-        about: what the policy says of itself.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self.about: About | None = about_of(policy)
-        self._policy = policy
-        self._decided_ns: dict[str, int] = {}
-        self._steps_ns: list[int] = []
-
-    def decide(self, seen: Observation) -> Step:
-        """What the policy says."""
-        start_ns = perf_counter_ns()
-        step = self._policy.decide(seen)
-        self._decided_ns[seen.request_id] = perf_counter_ns() - start_ns
-        return step
-
-    def learn(self, outcome: Outcome) -> None:
-        """Tell the policy."""
-        start_ns = perf_counter_ns()
-        self._policy.learn(outcome)
-        taken_ns = perf_counter_ns() - start_ns
-        self._steps_ns.append(taken_ns + self._decided_ns.pop(outcome.request_id, 0))
-
-    @property
-    def think_us(self) -> float | None:
-        """Microseconds of a step in the median; None before the first."""
-        return median(self._steps_ns) / 1e3 if self._steps_ns else None
-
-
 WALKED, STEPPED, SERVED = "walked", "stepped", "served"
 
 
 def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) -> Played:
-    """Play a policy.
-
-    Args:
-        stage: the cell's recording.
-        cell: where.
-        policy: built anew.
-        seed: 0 for the recorded order of requests, each other number for another order; of what has to be modelled,
-            and of arrivals.
+    """Play a policy, built anew, in a cell; `seed` sets the order of requests, arrivals and what has to be modelled.
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -332,7 +248,7 @@ class _Run:
             lossy=lossy,
             same_share=same_share if lossy else None,
             divergences=divergences if lossy else None,
-            think_us=asked.think_us if asked else None,
+            think_us=_think_us(asked),
         )
 
     def arriving(self, policy: Policy, share: float) -> Played:
@@ -352,7 +268,7 @@ class _Run:
             exact_share=None,
             path=SERVED,
             lossy=_is_lossy(about_of(policy)),
-            think_us=asked.think_us if asked else None,
+            think_us=_think_us(asked),
         )
 
 
@@ -365,12 +281,17 @@ def seconds_at(log: RunLog) -> tuple[float | None, ...]:
     return tuple(float(ends_s[place]) if place < len(out) else None for place in places)
 
 
-def _timed(policy: Policy) -> ThinkingTimed | None:
+def _timed(policy: Policy) -> TimedSteps | None:
     """With a clock; None for an oracle, and for a policy that need not be asked step by step."""
     about = about_of(policy)
     if decides_by_pending(policy) or runs_target_alone(policy) or (about is not None and about.oracle):
         return None
-    return ThinkingTimed(policy)
+    return TimedSteps(policy, about)
+
+
+def _think_us(asked: TimedSteps | None) -> float | None:
+    """Of this host for a step, in the median; None where nobody asked."""
+    return 1e6 * median(asked.steps_s) if asked and asked.steps_s else None
 
 
 def _is_lossy(about: About | None) -> bool:

@@ -45,15 +45,10 @@ SAID = "Share of the target's greedy tokens that a member chooses too, on texts 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTexts:
-    """Texts that the target wrote greedily.
+    """Texts that the target wrote greedily."""
 
-    Attributes:
-        tokens: `[N, T]` prompt and text, padded on the right.
-        written: `[N, T - 1]` whether the token after each is one that the target wrote.
-    """
-
-    tokens: Tensor
-    written: Tensor
+    tokens: Tensor  # `[N, T]` prompt and text, padded on the right
+    written: Tensor  # `[N, T - 1]` whether the token after each is one that the target wrote
 
     @torch.no_grad()
     def agreement(self, model: PreTrainedModel) -> float:
@@ -79,34 +74,20 @@ Checked = Mapping[str, TargetTexts]  # by domain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """What the models of a pool learn from.
+    """What the models of a pool learn from."""
 
-    Attributes:
-        corpus: documents by domain.
-        tokenizer: learned from them.
-        recorded: held-out documents whose prompts are recorded, by domain.
-        checked: other held-out ones, whose prompts the target continues to measure agreement.
-        written_from: documents whose prompts it continues to teach.
-    """
-
-    corpus: Corpus
-    tokenizer: Tokenizer
-    recorded: Mapping[str, list[Item]]
-    checked: Mapping[str, list[Item]]
-    written_from: Mapping[str, list[Item]]
+    corpus: Corpus  # documents by domain
+    tokenizer: Tokenizer  # learned from them
+    recorded: Mapping[str, list[Item]]  # held-out documents whose prompts are recorded, by domain
+    checked: Mapping[str, list[Item]]  # other held-out ones, whose prompts the target continues to measure agreement
+    written_from: Mapping[str, list[Item]]  # documents whose prompts it continues to teach
 
 
 def train_arena_pool(recipe: PoolRecipe, out: Path, work: Path) -> None:
-    """Train a pool and write it to `out`, whole or not at all, with one thread.
+    """Train a pool and write it to `out`, in place of what is there, whole or not at all, with one thread.
 
-    Args:
-        recipe: what to train.
-        out: folder of the pool; one that is there is replaced at the end.
-        work: folder for the states of the training, of this recipe alone; a call that was cut short goes on from them
-            and comes to the same pool.
-
-    Raises:
-        ArgumentError: this machine's texts hold too few prompts for the recipe.
+    `work` is for this recipe alone: a call that was cut short goes on from the states in it, to the same pool. Raises
+    ArgumentError where this machine's texts hold too few prompts.
     """
     use_threads(1)
     work.mkdir(parents=True, exist_ok=True)
@@ -129,16 +110,7 @@ def train_arena_pool(recipe: PoolRecipe, out: Path, work: Path) -> None:
 
 
 def write_recorded_prompts(recipe: PoolRecipe, pool: Path, out: Path) -> None:
-    """Write the prompts that are recorded of a trained pool: its own, and as many further ones as the recipe says.
-
-    Args:
-        recipe: of the pool.
-        pool: its folder.
-        out: the file, as `prompts.jsonl` of the pool.
-
-    Raises:
-        ArgumentError: this machine's texts hold too few prompts for the recipe.
-    """
+    """Write the prompts that are recorded of a trained pool: its own, and as many further ones as the recipe says."""
     if not recipe.more_prompts:
         shutil.copyfile(pool / "prompts.jsonl", out)
         return
@@ -254,13 +226,7 @@ def _padded(rows: Tensor, width: int, value: int) -> Tensor:
 
 
 def make_card(recipe: PoolRecipe, trained: Trained, checked: Checked) -> str:
-    """Markdown.
-
-    Args:
-        recipe: of the pool.
-        trained: the models.
-        checked: texts of the target.
-    """
+    """What was asked of the members and what came out, as Markdown."""
     goals = {each.name: f"{each.agreement:.0%}" for each in recipe.training.students if each.agreement is not None}
     rows = [
         {

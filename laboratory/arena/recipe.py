@@ -19,22 +19,16 @@ class PoolRecipeError(TomlFileError):
 
 
 class PoolRecipe(Record):
-    """A pool and its recording; equal recipes give equal bytes on one machine.
+    """A pool and its recording; equal recipes give equal bytes on one machine."""
 
-    Attributes:
-        what: one line for a reader.
-        training: of the pool.
-        checked_texts: texts of the target, of each domain, on which agreement is measured while a student learns.
-        max_new_tokens: longest recorded answer.
-        more_prompts: held-out prompts of each domain that are recorded besides the pool's own, >= 0.
-        reach, run: of the recorded closure (monotone).
-    """
-
-    what: str
+    what: str  # one line for a reader
     training: Recipe
+    # texts of the target, of each domain, on which agreement is measured while a student learns
     checked_texts: Annotated[int, Field(ge=1)]
-    max_new_tokens: Annotated[int, Field(ge=1)]
+    max_new_tokens: Annotated[int, Field(ge=1)]  # longest recorded answer
+    # held-out prompts of each domain that are recorded besides the pool's own, >= 0
     more_prompts: Annotated[int, Field(ge=0)] = 0
+    # of the recorded closure (monotone)
     reach: Annotated[int, Field(ge=0)]
     run: Annotated[int, Field(ge=0)]
 
@@ -51,11 +45,7 @@ class PoolRecipe(Record):
     def stale(self, goals: Mapping[str, float]) -> "PoolRecipe":
         """The recipe of a pool NAME-stale in which some students have learned less; all else comes out the same.
 
-        Args:
-            goals: agreement with the target of these students, in (0, 1].
-
-        Raises:
-            ValueError: no student has a name, or a goal is out of range.
+        Raises ValueError where no student has a name of `goals`, or a goal is out of (0, 1].
         """
         names = [student.name for student in self.training.students]
         if unknown := set(goals) - set(names):
@@ -70,15 +60,10 @@ class PoolRecipe(Record):
 
 
 def pool_recipe(name: str, file: Path | None = None) -> PoolRecipe:
-    """That of this name.
+    """That of this name in a file, ours if None; raises PoolRecipeError for one that is not there or not sound.
 
-    Args:
-        name: a table of `pools` in the file.
-        file: TOML; ours if None. What a recipe leaves out is as in `defaults`, what its `training` leaves out as in
-            `defaults.training`, and beyond that as in the recipe `drafter`.
-
-    Raises:
-        PoolRecipeError: it is not there or not sound.
+    What a recipe leaves out is as in `defaults`, what its `training` leaves out as in `defaults.training`, and beyond
+    that as in the recipe `drafter`.
     """
     with as_file(files(__package__).joinpath("recipes.toml")) as ours:
         return _read(name, file or ours)

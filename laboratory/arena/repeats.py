@@ -25,17 +25,11 @@ Pieces = list[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """What stood before, of all answers of a recording.
+    """What stood before, of all answers of a recording."""
 
-    Attributes:
-        pieces: of answers, >= 0.
-        own: that stood before in the same request, its prompt included.
-        earlier: that stood in the answer of a request before it, in the recorded order.
-    """
-
-    pieces: int
-    own: int
-    earlier: int
+    pieces: int  # of answers, >= 0
+    own: int  # that stood before in the same request, its prompt included
+    earlier: int  # that stood in the answer of a request before it, in the recorded order
 
 
 def repeats(recording: TrieRecording) -> Repeats:

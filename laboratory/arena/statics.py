@@ -1,20 +1,12 @@
-"""Runs with one request at a time as counts of forwards, so that a run that was played once has seconds at any cost.
+"""The best static chain of a cell in hindsight, by search, and what it did there.
 
-The static chains that a cell's best is sought among, and which are next to each other.
+The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
+every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best of what
+is near a start, so it is begun at the fastest chains of several sets of members.
 
-The family: the target alone; every other member at windows 1 to 16 below the target, prompt lookup too; and every chain
-of more levels whose upper members can judge, at windows 1 to 16 each.
-
-Which rounds a fixed chain plays does not depend on seconds: a ladder changes what the forwards of its run cost, and not
-which there are. Letters: O operations of a run, K kinds of forwards.
-
-The fastest chain among many: the best of those given, then the best next to it until there is none better.
-
-Local ascent finds the best of what is near a start, so it is begun at the fastest chains of several sets of members.
-
-Static chains with one request at a time: each is played once for a recording, and priced for every ladder.
-
-The best static chain of a cell in hindsight, and what it did there.
+Which rounds a fixed chain plays does not depend on seconds. So with one request at a time a run is kept as counts of
+its forwards: played once for a recording, it has seconds at any cost. Letters: O operations of a run, K kinds of
+forwards, L members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,12 +42,8 @@ ENTRY = (2, 6)  # windows that a member gets where it comes in
 STEPS = (-2, -1, 1, 2)  # of a window
 
 
-class Family:
-    """All static chains of a pool.
-
-    Args:
-        pool: the members.
-    """
+class ChainFamily:
+    """All static chains of a pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -169,29 +157,17 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunForwards:
-    """What a run asked of its models.
+    """What a run asked of its models."""
 
-    Attributes:
-        tokens: of output, >= 1.
-        kinds: `[K]` by index in the `ForwardKinds` that counted them.
-        repeats: `[K]` forwards of the kind, >= 1.
-        drafts: `[L]` drafts by each level; those of model-free members are lookups.
-        drafted: `[L]` tokens in them.
-    """
-
-    tokens: int
-    kinds: Counts
-    repeats: Counts
-    drafts: Counts
-    drafted: Counts
+    tokens: int  # of output, >= 1
+    kinds: Counts  # `[K]` by index in the `ForwardKinds` that counted them
+    repeats: Counts  # `[K]` forwards of the kind, >= 1
+    drafts: Counts  # `[L]` drafts by each level; those of model-free members are lookups
+    drafted: Counts  # `[L]` tokens in them
 
 
 class ForwardKinds:
-    """Kinds of forwards of runs of one pool, each priced once for all runs that have it.
-
-    Args:
-        pool: its members.
-    """
+    """Kinds of forwards of runs of one pool, each priced once for all runs that have it."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -200,11 +176,7 @@ class ForwardKinds:
         self._prices: dict[CostModel, NDArray[np.float64]] = {}
 
     def count(self, log: RunLog) -> RunForwards:
-        """The forwards of a run with one request at a time.
-
-        Raises:
-            ValueError: several requests in an operation.
-        """
+        """The forwards of a run; raises ValueError where several requests run at a time."""
         ops, steps = log.ops, log.steps
         if (ops["num_rows"] != 1).any():
             raise ValueError("a run whose forwards are counted must have one request at a time")
@@ -308,15 +280,10 @@ Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What a search tried.
+    """What a search tried."""
 
-    Attributes:
-        chains: fastest first; of equally fast ones in the order in which they were tried.
-        seconds: for each token of output, > 0.
-    """
-
-    chains: tuple[ChainSpec, ...]
-    seconds: tuple[float, ...]
+    chains: tuple[ChainSpec, ...]  # fastest first; of equally fast ones in the order in which they were tried
+    seconds: tuple[float, ...]  # for each token of output, > 0
 
     @property
     def best(self) -> ChainSpec:
@@ -339,11 +306,7 @@ class Ranked:
 
 
 class Search:
-    """Remembers what was tried.
-
-    Args:
-        seconds: of a chain, for each token of output; asked once for each.
-    """
+    """Asks once for the seconds, for each token of output, of each chain."""
 
     def __init__(self, seconds: Seconds) -> None:
         self._seconds = seconds
@@ -385,12 +348,7 @@ FINALISTS = 10  # unlike chains of the sample that are played over all requests
 
 
 class PlayedChains:
-    """Runs of static chains over a recording, one request at a time.
-
-    Args:
-        tables: the recording.
-        seed: of what has to be modelled.
-    """
+    """Runs of static chains over a recording, one request at a time."""
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
         self._scenario = Scenario(tables=tables, cost=UnitCost(), seed=seed)
@@ -418,18 +376,13 @@ class PlayedChains:
 class ChainSearch:
     """Seeks the best static chains of a recording at one cost after another.
 
-    Args:
-        tables: the recording.
-        seed: of what has to be modelled.
-
     Attributes:
-        family: of the recording's pool.
         whole: runs over all requests.
         sample: runs over a part of the requests of each tag, the same as `whole` where there are few.
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
-        self.family = Family(tables.pool)
+        self.family = ChainFamily(tables.pool)
         self.whole = PlayedChains(tables, seed=seed)
         some = sampled(tables)
         self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
@@ -439,13 +392,10 @@ class ChainSearch:
         return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
 
 
-def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
+def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Ranked:
     """The fastest chain of a family, and whatever else was tried over all requests to find it.
 
-    Args:
-        family: of chains.
-        sample: seconds over a sample of the requests, by which a few are chosen.
-        whole: over all of them.
+    A few are chosen by `sample`, their seconds over some of the requests.
     """
     rough = Search(sample)
     rough.fastest(family.coarse())
@@ -485,9 +435,6 @@ class CellStatics:
     another load its `CANDIDATES` best, the target alone and two levels with `NARROW` windows are played there, and from
     the fastest of them windows are changed by one while that pays. Another order of the requests takes the fastest of
     the `REPLAYED` best.
-
-    Args:
-        stage: the recording.
     """
 
     def __init__(self, stage: RecordingStage) -> None:
@@ -500,11 +447,7 @@ class CellStatics:
         return ChainSearch(self._stage.tables(0))
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
-        """What the best chain did at a seed, as the policy `best-static`.
-
-        Raises:
-            ValueError: as `play`.
-        """
+        """What the best chain did at a seed, as the policy `best-static`; raises as `play`."""
         runs = _Runs(self._stage, cell, seed)
         chains = self._of(cell).chains[: REPLAYED if seed else 1]
         return runs.best_static(Search(runs.seconds).fastest(chains))

@@ -37,11 +37,7 @@ SpeedUps = Mapping[tuple[str, int, str], float]  # by drafter, window and tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay every drafter at every window, then run each drafter's best on the models.
-
-    Raises:
-        TraceFormatError: the recording is not one of this pool and its prompts.
-    """
+    """Replay every drafter at every window, then run each drafter's best on the models."""
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)

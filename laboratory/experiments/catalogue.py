@@ -20,17 +20,11 @@ REPLAY: frozenset[Use] = frozenset(("trace", "seed"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One entry of the catalogue.
+    """One entry of the catalogue."""
 
-    Attributes:
-        summary: one line, the first of its module.
-        run: does it.
-        uses: what it reads of its setting, beside the limit; an option it does not use is refused.
-    """
-
-    summary: str
-    run: Callable[[ExperimentSetting], Finding]
-    uses: frozenset[Use]
+    summary: str  # one line, the first of its module
+    run: Callable[[ExperimentSetting], Finding]  # does it
+    uses: frozenset[Use]  # what it reads of its setting, beside the limit; an option it does not use is refused
 
 
 _KNOWN: Mapping[str, frozenset[Use]] = {

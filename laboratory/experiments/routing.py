@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from paceline.base.errors import counted
-from paceline.decoding.results import VERIFY
 from paceline.reports.panels import Panel, Series, by_category
 from paceline.reports.summary import Quality, quality_of, rejection_rate
 from paceline.runs.log import RunLog, with_quality
@@ -22,6 +21,7 @@ from ..findings import Cell, ExperimentSetting, Finding, Value, table, table_cel
 from ..replays import (
     ALL,
     TARGET_ALONE,
+    calls_per_token,
     drafters_of,
     recording_of,
     replayed,
@@ -40,19 +40,12 @@ SPECULATION, VIA_SD = "speculation", "via-sd"
 
 
 class PolicyFigures(NamedTuple):
-    """What one policy did with the requests of one tag.
+    """What one policy did with the requests of one tag."""
 
-    Attributes:
-        rejection_rate: see `reports.summary`.
-        calls_per_token: target calls per committed token.
-        speed_up: over the target alone.
-        quality: of the texts; None where nothing is known.
-    """
-
-    rejection_rate: float
-    calls_per_token: float
-    speed_up: float
-    quality: Quality | None
+    rejection_rate: float  # see `reports.summary`
+    calls_per_token: float  # target calls per committed token
+    speed_up: float  # over the target alone
+    quality: Quality | None  # of the texts; None where nothing is known
 
     @property
     def rejected(self) -> float:
@@ -70,12 +63,7 @@ ByPolicy = Mapping[tuple[str, str], PolicyFigures]  # by policy and tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay all policies by tag, then run them on the models.
-
-    Raises:
-        ValueError: a pool without a drafter and a verifier between it and the target.
-        TraceFormatError: the recording is not one of this pool and its prompts.
-    """
+    """Replay all policies by tag, then run them on the models."""
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)
@@ -112,12 +100,9 @@ def _policies(drafter: str, target: str) -> dict[str, str]:
 
 
 def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> PolicyFigures:
-    steps = log.steps
-    here = steps_of(log, tag)
-    calls = here & (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
     return PolicyFigures(
-        rejection_rate=rejection_rate(steps, here),
-        calls_per_token=int(calls.sum()) / int(steps["emitted"][here].sum()),
+        rejection_rate=rejection_rate(log.steps, steps_of(log, tag)),
+        calls_per_token=calls_per_token(log, tag),
         speed_up=speed_up_of(log, plain, tag=tag),
         quality=quality_of(log, tag=None if tag == ALL else tag),
     )

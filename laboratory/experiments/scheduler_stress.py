@@ -28,30 +28,19 @@ CHOSEN, PER_TAG, SHARED = "specrouter", "specrouter,select=request", "specrouter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One batch size. Speeds are output tokens per second.
+    """One batch size. Speeds are output tokens per second."""
 
-    Attributes:
-        batch: requests at a time.
-        plain: of the target alone.
-        static: the fastest fixed chain, and its speed.
-        alone: the chain that is fastest at batch 1, and its speed here.
-        routed: of SpecRouter by its defaults.
-        per_tag, shared: of SpecRouter with a chain per tag, and with one for all, in step.
-        own_chain: members of the chain that most tags ended with by the defaults; None where they had none.
-        shared_chain: members of the chain of all by the defaults; None where there was none.
-        switches: times the members of a chain were changed.
-    """
-
-    batch: int
-    plain: float
-    static: tuple[str, float]
-    alone: tuple[str, float]
-    routed: float
+    batch: int  # requests at a time
+    plain: float  # of the target alone
+    static: tuple[str, float]  # the fastest fixed chain, and its speed
+    alone: tuple[str, float]  # the chain that is fastest at batch 1, and its speed here
+    routed: float  # of SpecRouter by its defaults
+    # of SpecRouter with a chain per tag, and with one for all, in step
     per_tag: float
     shared: float
-    own_chain: str | None
-    shared_chain: str | None
-    switches: int
+    own_chain: str | None  # members of the chain that most tags ended with by the defaults; None where they had none
+    shared_chain: str | None  # members of the chain of all by the defaults; None where there was none
+    switches: int  # times the members of a chain were changed
 
     @property
     def chosen(self) -> str:

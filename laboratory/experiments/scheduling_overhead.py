@@ -33,21 +33,13 @@ KEY = "made up"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Seconds of one selection over a pool.
-
-    Attributes:
-        members: of the pool.
-        profiling_s: reading seconds and agreement.
-        search_s: over chains and windows.
-        planning_s: all of a selection beyond these two: comparing with the present chain, windows' rules, steps.
-        saved_s: predicted, of one round.
-    """
+    """Seconds of one selection over a pool."""
 
     members: int
-    profiling_s: float
-    search_s: float
-    planning_s: float
-    saved_s: float
+    profiling_s: float  # reading seconds and agreement
+    search_s: float  # over chains and windows
+    planning_s: float  # all of a selection beyond these two: comparing with the present chain, windows' rules, steps
+    saved_s: float  # predicted, of one round
 
     @property
     def round_s(self) -> float:

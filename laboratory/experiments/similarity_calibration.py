@@ -38,21 +38,13 @@ STATISTICS = (SIM_SCORE, EQUAL_ARGMAX, SHARED_NOISE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One drafter with the target, in one mode of sampling.
+    """One drafter with the target, in one mode of sampling."""
 
-    Attributes:
-        drafter: in words.
-        mode: of sampling.
-        predicted: by statistic, 0 to 1.
-        observed: share of the looked-at tokens that the target accepted, 0 to 1.
-        tokens: looked at: all up to the first refused one of each verification.
-    """
-
-    drafter: str
-    mode: str
-    predicted: Mapping[str, float]
-    observed: float
-    tokens: int
+    drafter: str  # in words
+    mode: str  # of sampling
+    predicted: Mapping[str, float]  # by statistic, 0 to 1
+    observed: float  # share of the looked-at tokens that the target accepted, 0 to 1
+    tokens: int  # looked at: all up to the first refused one of each verification
 
     def error(self, statistic: str) -> float:
         """Predicted less observed."""
@@ -60,11 +52,7 @@ class Pair:
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Measure every statistic and the acceptance of every drafter in every mode.
-
-    Raises:
-        ValueError: a target without layers to leave out.
-    """
+    """Measure every statistic and the acceptance of every drafter in every mode."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
     samplings = {mode: _sampling(mode, setting.seed) for mode in MODES}

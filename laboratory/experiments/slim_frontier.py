@@ -38,39 +38,25 @@ DRAFTED, KEPT = 4, 8  # windows: before the slim verifier, and before the target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """Tokens per second of a chain over those of the target alone.
+    """Tokens per second of a chain over those of the target alone."""
 
-    Attributes:
-        typical: the median of the runs, each against the target's run beside it.
-        low, high: their range.
-    """
-
-    typical: float
+    typical: float  # the median of the runs, each against the target's run beside it
+    # their range
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One slim verifier.
+    """One slim verifier."""
 
-    Attributes:
-        found: as searched, with distances on the prompts of the search.
-        distance: on other prompts.
-        speed_up: of the chain with it in the middle, over the target alone, on those other prompts.
-    """
-
-    found: SlimFound
-    distance: Distance
-    speed_up: SpeedUp
+    found: SlimFound  # as searched, with distances on the prompts of the search
+    distance: Distance  # on other prompts
+    speed_up: SpeedUp  # of the chain with it in the middle, over the target alone, on those other prompts
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on.
-
-    Raises:
-        ValueError: a pool without a model below the target, or a target without layers to leave out.
-    """
+    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on."""
     pool = pool_of(setting)
     drafter = _drafter(pool)
     prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)

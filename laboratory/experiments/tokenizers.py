@@ -28,18 +28,13 @@ PERFECT_TOKENS = 6  # of the other vocabulary in a draft that writes the target'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSpeed:
-    """One drafter at one window.
+    """One drafter at one window."""
 
-    Attributes:
-        drafter, window: of the chain; window 0 is the target alone.
-        summary: of its last run; counts are the same in all.
-        token_s: seconds per output token in its quickest run.
-    """
-
+    # of the chain; window 0 is the target alone
     drafter: str
     window: int
-    summary: Summary
-    token_s: float
+    summary: Summary  # of its last run; counts are the same in all
+    token_s: float  # seconds per output token in its quickest run
 
     @property
     def acceptance(self) -> float:
@@ -104,11 +99,7 @@ def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output],
 
 
 def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Tally:
-    """Draft the target's own text in the other's tokens, from every place of every answer.
-
-    Raises:
-        ValueError: no answer is long enough for a draft.
-    """
+    """Draft the target's own text in the other's tokens, from every place of every answer."""
     tally = Tally()
     for prompt, output in zip(prompts, outputs, strict=True):
         start = pool.encode(prompt.text)

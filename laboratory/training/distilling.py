@@ -60,19 +60,12 @@ class JobFailedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every part of a distillation needs.
+    """What every part of a distillation needs."""
 
-    Attributes:
-        pool: pool file whose target teaches.
-        work: folder of checkpoints, and of shards in `shards`.
-        recipe: what is trained.
-        dtype: that products are computed in.
-    """
-
-    pool: Path
-    work: Path
-    recipe: Distillation
-    dtype: torch.dtype
+    pool: Path  # pool file whose target teaches
+    work: Path  # folder of checkpoints, and of shards in `shards`
+    recipe: Distillation  # what is trained
+    dtype: torch.dtype  # that products are computed in
 
     @property
     def shards(self) -> Path:
@@ -228,8 +221,7 @@ def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Distil
 def submodels_of_target(file: Path, content: PoolFile, recipe: Distillation) -> dict[str, Mask]:
     """Layers that submodels of the target leave out, by name; what `low_rank` gave them is learned anew.
 
-    Raises:
-        PoolFileError: a name that will be taken, or that would name another file of a work folder.
+    Raises PoolFileError for a name that will be taken, or that would name another file of a work folder.
     """
     found: dict[str, Mask] = {}
     for row, entry in enumerate(content.members):
@@ -359,17 +351,7 @@ def make_card(
     recipe: Distillation,
     command: str,
 ) -> str:
-    """Measure the drafters and write the card as Markdown.
-
-    Args:
-        pool: of the target and its drafters.
-        texts: that they learned from.
-        held_out: that they did not.
-        runs: what the training of each drafter and submodel took.
-        submodels: layers that submodels of the target leave out, by name.
-        recipe: how they were trained.
-        command: the command that did it.
-    """
+    """Measure drafters and submodels on dialogues that they did not learn from; returns Markdown."""
     both = with_slims(pool, {f"{name}, untrained": mask for name, mask in submodels.items()})
     names = [*runs, *(member.name for member in both.members if member.name.endswith(", untrained"))]
     depths = {name: student.num_depths for name, student in recipe.students.items()}

@@ -131,16 +131,7 @@ def make_card(
     recipe: Recipe,
     command: str,
 ) -> str:
-    """Measure the pool and write the card as Markdown.
-
-    Args:
-        pool: the trained pool.
-        prompts: held-out prompts.
-        held_out: held-out documents, by domain.
-        runs: what the training of each trained member took.
-        recipe: how it was trained.
-        command: the command that trained it.
-    """
+    """Measure the pool and write the card as Markdown; `command` is the one that trained it."""
     networks = {member.name: member.model for member in pool.members if member.model is not None}
     written = calibrate(pool, prompts, max_new_tokens=AGREEMENT_TOKENS)
     texts = [pool.decode(list(text.tokens)) for text in written.texts]
@@ -233,13 +224,7 @@ def _samples(prompts: Sequence[Prompt], texts: Sequence[str]) -> str:
 
 
 def members_table(pool: ModelPool, runs: Mapping[str, TrainingRun], *, of_others: str) -> str:
-    """Parameters, seconds of a forward of one token, and training, as Markdown.
-
-    Args:
-        pool: whose members with a model are timed.
-        runs: what the training of each trained member took.
-        of_others: what stands in its place for the others.
-    """
+    """Parameters, seconds of a forward of one token, and training or `of_others`, as Markdown."""
     rows = []
     for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
         run = runs.get(name)

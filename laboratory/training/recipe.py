@@ -22,36 +22,22 @@ Architecture = Literal["llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Kind and size of one small model.
+    """Kind and size of one small model."""
 
-    Attributes:
-        architecture: of transformers.
-        num_layers: decoder layers.
-        hidden_size: width of the residual stream.
-        num_heads: attention heads; each has its own keys and values.
-        intermediate_size: width of the feed-forward layer.
-    """
-
-    architecture: Architecture = "llama"
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
+    architecture: Architecture = "llama"  # of transformers
+    num_layers: int  # decoder layers
+    hidden_size: int  # width of the residual stream
+    num_heads: int  # attention heads; each has its own keys and values
+    intermediate_size: int  # width of the feed-forward layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Length and step size of one training run.
-
-    Attributes:
-        num_steps: optimizer steps.
-        num_rows: sequences in a batch.
-        knots: (step, learning rate) in order of the step; straight lines between them.
-    """
+    """Length and step size of one training run."""
 
     num_steps: int
-    num_rows: int
-    knots: tuple[tuple[int, float], ...]
+    num_rows: int  # sequences in a batch
+    knots: tuple[tuple[int, float], ...]  # (step, learning rate) in order of the step; straight lines between them
 
     def __post_init__(self) -> None:
         if any(one >= other for (one, _), (other, _) in pairwise(self.knots)):
@@ -65,85 +51,51 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """A model that is trained to say what the target says.
-
-    Attributes:
-        name: of the member.
-        shape: of the model.
-        schedule: of its training.
-        agreement: in (0, 1]; training stops once this share of the target's greedy tokens is chosen. None: it does not.
-        tags: domains whose text it learns from and is stopped by; all of the pool if empty.
-    """
+    """A model that is trained to say what the target says."""
 
     name: str
     shape: Shape
-    schedule: Schedule
+    schedule: Schedule  # of its training
+    # in (0, 1]; training stops once this share of the target's greedy tokens is chosen. None: it does not
     agreement: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # domains whose text it learns from and is stopped by; all of the pool if empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The whole recipe of a pool; equal recipes give equal pools on one machine.
 
-    Attributes:
-        name: name of the pool.
-        seed: seed of texts, initial weights and batches.
-        vocabulary_size: entries of the tokenizer, the end token included.
-        context_tokens: longest context the models accept.
-        sequence_tokens: length of a training sequence.
-        corpus_tokens: tokens of the packed training text.
-        shares: share of each domain in the packed text, in the order of `TAGS`; a domain with 0 has no prompts.
-        prompts_per_tag: held-out prompts of each domain.
-        lookup: the model-free member `ngram`, if any.
-        target: shape of the target.
-        skip_layers: layers of the target that the submodel `slim` leaves out; without any there is none.
-        full_share: share of target steps through all layers.
-        slim_share: share of target steps through the layers of `slim`; the rest drops layers at random.
-        drop_prob: probability that a random step drops a layer between the first and the last.
-        slim_distil_from: share of the target's steps after which slim steps learn from the full model.
-        target_schedule: of the target's training.
-        students: the trained members below the target, smallest first.
-        generated_rows: texts that the target writes for the distillation.
-        generated_batch: texts written at a time.
-        generated_tokens: most tokens written after a prompt.
-        sampled_share: share of the texts written by sampling instead of greedily.
-        sampling_temperature: temperature of those texts.
-        corpus_rows: training sequences of the corpus that the distillation uses beside the generated text.
-        teacher_top: tokens of the target's distribution that are kept for each position.
-        checkpoint_every_s: seconds between two checkpoints.
-        remark: what a reader of the card should know of the run, or nothing.
-
     Raises:
         ValueError: numbers or members that do not fit together.
     """
 
     name: str
-    seed: int
-    vocabulary_size: int
-    context_tokens: int
-    sequence_tokens: int
-    corpus_tokens: int
+    seed: int  # seed of texts, initial weights and batches
+    vocabulary_size: int  # entries of the tokenizer, the end token included
+    context_tokens: int  # longest context the models accept
+    sequence_tokens: int  # length of a training sequence
+    corpus_tokens: int  # tokens of the packed training text
+    # share of each domain in the packed text, in the order of `TAGS`; a domain with 0 has no prompts
     shares: tuple[float, ...]
-    prompts_per_tag: int
-    lookup: NgramEntry | None
-    target: Shape
-    skip_layers: tuple[int, ...]
-    full_share: float
-    slim_share: float
-    drop_prob: float
-    slim_distil_from: float
-    target_schedule: Schedule
-    students: tuple[Student, ...]
-    generated_rows: int
-    generated_batch: int
-    generated_tokens: int
-    sampled_share: float
-    sampling_temperature: float
-    corpus_rows: int
-    teacher_top: int
-    checkpoint_every_s: float
-    remark: str
+    prompts_per_tag: int  # held-out prompts of each domain
+    lookup: NgramEntry | None  # the model-free member `ngram`, if any
+    target: Shape  # shape of the target
+    skip_layers: tuple[int, ...]  # layers of the target that the submodel `slim` leaves out; without any there is none
+    full_share: float  # share of target steps through all layers
+    slim_share: float  # share of target steps through the layers of `slim`; the rest drops layers at random
+    drop_prob: float  # probability that a random step drops a layer between the first and the last
+    slim_distil_from: float  # share of the target's steps after which slim steps learn from the full model
+    target_schedule: Schedule  # of the target's training
+    students: tuple[Student, ...]  # the trained members below the target, smallest first
+    generated_rows: int  # texts that the target writes for the distillation
+    generated_batch: int  # texts written at a time
+    generated_tokens: int  # most tokens written after a prompt
+    sampled_share: float  # share of the texts written by sampling instead of greedily
+    sampling_temperature: float  # temperature of those texts
+    corpus_rows: int  # training sequences of the corpus that the distillation uses beside the generated text
+    teacher_top: int  # tokens of the target's distribution that are kept for each position
+    checkpoint_every_s: float  # seconds between two checkpoints
+    remark: str  # what a reader of the card should know of the run, or nothing
 
     def __post_init__(self) -> None:
         if len(self.shares) != len(TAGS):
@@ -212,19 +164,14 @@ def read_recipe(name: str) -> Recipe:
 class Drafter:
     """A drafter that has its target's embeddings.
 
-    Attributes:
-        num_layers: decoder layers, each of the target's shape.
-        head_tokens: tokens that it can say, the commonest ones of the target's answers.
-        schedule: of its training, in texts.
-        num_depths: depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone.
-
     Raises:
         ValueError: several layers beside depths.
     """
 
-    num_layers: int
-    head_tokens: int
-    schedule: Schedule
+    num_layers: int  # decoder layers, each of the target's shape
+    head_tokens: int  # tokens that it can say, the commonest ones of the target's answers
+    schedule: Schedule  # of its training, in texts
+    # depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone
     num_depths: int = 0
 
     def __post_init__(self) -> None:
@@ -241,17 +188,11 @@ class Drafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoring:
-    """How submodels of the target are trained.
+    """How submodels of the target are trained."""
 
-    Attributes:
-        rank: of what is added to each weight, >= 1.
-        head_tokens: tokens whose probabilities are learned, the commonest ones of the target's answers.
-        schedule: of the training, in texts.
-    """
-
-    rank: int
-    head_tokens: int
-    schedule: Schedule
+    rank: int  # of what is added to each weight, >= 1
+    head_tokens: int  # tokens whose probabilities are learned, the commonest ones of the target's answers
+    schedule: Schedule  # of the training, in texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,39 +207,25 @@ class Task:
 class Distillation:
     """The whole recipe of drafters; equal ones give equal drafters on one machine.
 
-    Attributes:
-        name: of the recipe.
-        seed: of questions, answers and the order of texts.
-        num_shards: parts that the texts are written in, each whole or not at all.
-        shard_rows: dialogues begun in a part; those whose question does not end are dropped.
-        question_tokens, answer_tokens: most tokens of each.
-        question_temperature: that questions are sampled at.
-        answer_temperature: that a share of the answers are sampled at.
-        sampled_share: of the answers, in [0, 1]; the others are greedy.
-        held_out_rows: dialogues that nothing is trained on: the last ones.
-        checkpoint_every_s: seconds between two checkpoints.
-        students: by member's name.
-        restored: how the submodels of the pool's target are trained.
-        tasks: by tag.
-
     Raises:
         ValueError: shares of tasks that do not add up to 1.
     """
 
     name: str
-    seed: int
-    num_shards: int
-    shard_rows: int
+    seed: int  # of questions, answers and the order of texts
+    num_shards: int  # parts that the texts are written in, each whole or not at all
+    shard_rows: int  # dialogues begun in a part; those whose question does not end are dropped
+    # most tokens of each
     question_tokens: int
     answer_tokens: int
-    question_temperature: float
-    answer_temperature: float
-    sampled_share: float
-    held_out_rows: int
-    checkpoint_every_s: float
-    students: Mapping[str, Drafter]
-    restored: Restoring
-    tasks: Mapping[str, Task]
+    question_temperature: float  # that questions are sampled at
+    answer_temperature: float  # that a share of the answers are sampled at
+    sampled_share: float  # of the answers, in [0, 1]; the others are greedy
+    held_out_rows: int  # dialogues that nothing is trained on: the last ones
+    checkpoint_every_s: float  # seconds between two checkpoints
+    students: Mapping[str, Drafter]  # by member's name
+    restored: Restoring  # how the submodels of the pool's target are trained
+    tasks: Mapping[str, Task]  # by tag
 
     def __post_init__(self) -> None:
         shares = sum(task.share for task in self.tasks.values())

@@ -47,14 +47,7 @@ from .training import TrainingRun, layers_of, run_training, write_tensors, write
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:
-    """The student's states `[B, T, W]` at depths 1, 2, ... of every position.
-
-    Args:
-        student: with an input layer.
-        embedded: `[B, T, W]` of the tokens.
-        states: `[B, T, W]` the target's at the same tokens.
-        num_depths: how many, >= 1.
-    """
+    """A feature student's states `[B, T, W]` at depths 1, 2, ... of tokens and target's states `[B, T, W]`."""
     length = embedded.shape[1]
     cache: Any = DynamicCache()
     for depth in range(num_depths):
@@ -115,29 +108,16 @@ _MARK = "{question}"
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A question and its answer.
-
-    Attributes:
-        tag: the kind of question.
-        question: its text.
-        tokens: of the whole dialogue, up to the answer's last one.
-        answer_at: place of the answer's first token.
-    """
+    """A question and its answer."""
 
     tag: str
     question: str
-    tokens: tuple[int, ...]
-    answer_at: int
+    tokens: tuple[int, ...]  # of the whole dialogue, up to the answer's last one
+    answer_at: int  # place of the answer's first token
 
 
 def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, shard: int) -> list[Dialogue]:
-    """The dialogues of a shard; questions that do not end in time, or are twice among them, are left out.
-
-    Args:
-        pool: loaded for a chat.
-        writer: its target, in the dtype that it writes in.
-        recipe: how many, how long, at what temperatures.
-        shard: number of the shard, which sets its seed.
+    """The dialogues of a shard, a number; questions that do not end in time, or come twice, are left out.
 
     Raises:
         PoolFileError: a chat template that does not hold a question as it is.
@@ -211,34 +191,19 @@ SCORED_TOKENS = 4096  # padded tokens of a forward at most
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A dialogue to learn from.
+    """A dialogue to learn from."""
 
-    Attributes:
-        tag: kind of question.
-        question: its text.
-        tokens: int64 `[T]`.
-        answer_at: place of the answer's first token.
-        states: float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the
-            last; the state at i gives the distribution of token i + 1.
-    """
-
-    tag: str
+    tag: str  # kind of question
     question: str
-    tokens: Tensor
-    answer_at: int
+    tokens: Tensor  # int64 `[T]`
+    answer_at: int  # place of the answer's first token
+    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the last; the
+    # state at i gives the distribution of token i + 1
     states: Tensor
 
 
 def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, folder: Path, numbers: range) -> None:
-    """Write what shards are missing.
-
-    Args:
-        pool: loaded for a chat.
-        writer: its target, in the dtype that it writes in.
-        recipe: how many and how.
-        folder: of the shards.
-        numbers: of those to write.
-    """
+    """Write those of the shards that are missing; `writer` is the pool's target in the dtype that it writes in."""
     missing = [shard for shard in numbers if not _path(folder, shard).exists()]
     for shard in tracked(missing, "writing", total=len(missing), unit="shards"):
         _write_shard(_path(folder, shard), writer, write_dialogues(pool, writer, recipe, shard))
@@ -302,13 +267,7 @@ def _states(writer: PreTrainedModel, texts: list[tuple[int, ...]]) -> list[Tenso
 
 
 def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -> list[int]:
-    """The tokens commonest in the answers, ascending; those that end a text are among them.
-
-    Args:
-        texts: to count in.
-        num_tokens: how many, fewer where answers hold fewer.
-        ends: tokens that end a text.
-    """
+    """The tokens commonest in the answers, so many at most, ascending; those that end a text are among them."""
     counts = Counter(token for text in texts for token in text.tokens[text.answer_at :].tolist())
     ranked = [*ends, *(token for token, _ in counts.most_common() if token not in ends)]
     return sorted(ranked[:num_tokens])
@@ -320,15 +279,8 @@ def train_drafter(
 ) -> tuple[PreTrainedModel, TrainingRun]:  # fmt: skip
     """Train a drafter to give the tokens that it can say the probabilities that the target gives them.
 
-    Args:
-        name: of the member, for the progress.
-        student: its size and schedule.
-        target: whose embeddings it uses; not changed.
-        texts: to learn from.
-        head: `[K, W]`, rows of the target's output head.
-        recipe: its seed, and how often the state is written.
-        checkpoint: file for the state.
-        dtype: that products are computed in; weights are float32.
+    The target is not changed. `head` `[K, W]` is those rows of its output head, `checkpoint` a file for the state;
+    products are computed in `dtype`, weights are float32.
     """
     model = begin_feature_student(target) if student.num_depths else begin_student(target, student.num_layers)
     table = target.get_input_embeddings().weight.detach()
@@ -374,14 +326,7 @@ def _padded(texts: Sequence[Text]) -> Tensor:
 
 
 def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
-    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at.
-
-    Args:
-        model: the drafter.
-        num_depths: that it learns at; 0 if it reads tokens alone.
-        embedded: `[B, T, W]` of all tokens but the last.
-        texts: B of them.
-    """
+    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at."""
     if num_depths:
         states = pad_sequence([text.states.float() for text in texts], batch_first=True)
         yield from states_at_depths(model, embedded, states, num_depths)
@@ -395,13 +340,7 @@ def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
 
 
 def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
-    """Cross-entropy in nats to the target's distribution over the head's tokens, in the mean.
-
-    Args:
-        said: `[P, W]`, the drafter's states.
-        states: `[P, W]`, the target's.
-        head: `[K, W]`.
-    """
+    """Cross-entropy in nats of states `[P, W]` to the target's `[P, W]` over a head `[K, W]`, in the mean."""
     with torch.no_grad():
         probs = functional.linear(states, head).float().softmax(-1)
     return functional.cross_entropy(functional.linear(said, head).float(), probs)
@@ -462,15 +401,7 @@ class Restored(nn.Module):
 def begin_restored(
     target: PreTrainedModel, skip_layers: Sequence[int], rank: int, *, dtype: torch.dtype, seed: int
 ) -> PreTrainedModel:
-    """A submodel of the target whose layers can be trained; the target is not changed.
-
-    Args:
-        target: whose layers it has.
-        skip_layers: those that it leaves out.
-        rank: R.
-        dtype: of weights that stay.
-        seed: of what is drawn.
-    """
+    """A submodel of the target whose layers can be trained, fixed weights in `dtype`; the target is not changed."""
     model = make_submodel(target, tuple(skip_layers))
     rng = torch.Generator().manual_seed(seed)
     for module in list(layers_of(model).modules()):
@@ -487,18 +418,7 @@ def train_restored(
     name: str, skip_layers: Sequence[int], target: PreTrainedModel, texts: Sequence[Text], head: Tensor,
     recipe: Distillation, checkpoint: Path, dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], TrainingRun]:  # fmt: skip
-    """Train what a submodel has beside the target's weights; returns it in bfloat16, named as pools name it.
-
-    Args:
-        name: of the member, for the progress.
-        skip_layers: layers that it leaves out.
-        target: whose weights it has; not changed.
-        texts: to learn from.
-        head: `[K, W]`, rows of the target's output head.
-        recipe: rank and schedule of `restored`, its seed, and how often the state is written.
-        checkpoint: file for the state.
-        dtype: that products are computed in.
-    """
+    """Train, as `train_drafter`, what a submodel has beside the target's weights: in bfloat16, named as in pools."""
     model = begin_restored(target, skip_layers, recipe.restored.rank, dtype=dtype, seed=recipe.seed)
     layers = layers_of(model)
     optimizer = torch.optim.AdamW(layers.parameters(), betas=BETAS, weight_decay=0.0, fused=True)

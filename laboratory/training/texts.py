@@ -44,19 +44,12 @@ from .recipe import TAGS, Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A prompt and the text that should follow it.
+    """A prompt and the text that should follow it."""
 
-    Attributes:
-        tag: domain of the text, such as `math`.
-        prompt: what a model is given.
-        completion: what a model should write; the end token comes after it.
-        answer: the part of the completion that can be scored, where one exists.
-    """
-
-    tag: str
-    prompt: str
-    completion: str
-    answer: str | None = None
+    tag: str  # domain of the text, such as `math`
+    prompt: str  # what a model is given
+    completion: str  # what a model should write; the end token comes after it
+    answer: str | None = None  # the part of the completion that can be scored, where one exists
 
     @property
     def text(self) -> str:
@@ -66,15 +59,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Documents by domain.
+    """Documents by domain."""
 
-    Attributes:
-        train: what models learn from.
-        held_out: what they never see, or whose prompts they never see.
-    """
-
-    train: dict[str, list[Item]]
-    held_out: dict[str, list[Item]]
+    train: dict[str, list[Item]]  # what models learn from
+    held_out: dict[str, list[Item]]  # what they never see, or whose prompts they never see
 
 
 END_TOKEN = "<|end|>"
@@ -143,15 +131,10 @@ def _draw_slots(dialogues: Mapping[str, Any], rng: random.Random) -> dict[str, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
-    """Sentences about one person.
+    """Sentences about one person."""
 
-    Attributes:
-        slots: value of each slot of the templates.
-        sentences: the sentences in order; the first one gives name, city and job.
-    """
-
-    slots: dict[str, str]
-    sentences: tuple[str, ...]
+    slots: dict[str, str]  # value of each slot of the templates
+    sentences: tuple[str, ...]  # the sentences in order; the first one gives name, city and job
 
 
 def make_edit(rng: random.Random) -> Item:
@@ -289,12 +272,7 @@ def _prose_item(node: Definition | ast.ClassDef, name: str) -> Iterator[Item]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Words of a language.
-
-    Attributes:
-        small: of the numbers below 20.
-        tens: of 20, 30, ...
-    """
+    """Words of numbers: of those below 20, and of 20, 30, ..."""
 
     small: tuple[str, ...]
     tens: tuple[str, ...]

@@ -46,13 +46,7 @@ from .texts import END_TOKEN_ID, Corpus
 
 
 def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> PreTrainedModel:
-    """A network with random weights and tied embeddings.
-
-    Args:
-        shape: its architecture and size.
-        recipe: its vocabulary and context.
-        seed: of the weights.
-    """
+    """A network with random weights, drawn by the seed, and tied embeddings."""
     torch.manual_seed(seed)
     network: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape, recipe))
     return network
@@ -208,15 +202,10 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """What one training run took.
+    """What one training run took."""
 
-    Attributes:
-        num_tokens: tokens seen, repeated ones counted again.
-        seconds: wall time, interrupted parts included.
-    """
-
-    num_tokens: int
-    seconds: float
+    num_tokens: int  # tokens seen, repeated ones counted again
+    seconds: float  # wall time, interrupted parts included
 
 
 def run_training(
@@ -246,8 +235,7 @@ def run_training(
         checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
         stage: what is trained, for the progress.
-        is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
-            weights alone.
+        is_done: whether to stop before a step; it must depend on its number and the weights alone.
         optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None for those of a network
             that is trained whole.
     """
@@ -338,16 +326,11 @@ def layers_kept(model: PreTrainedModel, kept: tuple[int, ...]) -> Iterator[None]
 
 
 def train_target(sequences: Tensor, recipe: Recipe, checkpoint: Path) -> tuple[PreTrainedModel, TrainingRun]:
-    """Train the target on packed sequences.
+    """Train the target on packed sequences `[N, sequence_tokens + 1]`; `checkpoint` is a file for the state.
 
     Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
     (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710, drops by depth; here every inner layer alike). Late slim
     steps learn from the full model's distribution instead of the text.
-
-    Args:
-        sequences: token ids, `[N, sequence_tokens + 1]`.
-        recipe: shapes, shares and schedule.
-        checkpoint: file for the state.
     """
     model = make_model(recipe.target, recipe, seed=recipe.seed)
     run = run_training(
@@ -434,15 +417,10 @@ def train_student(
 
 
 def _top_cross_entropy(logits: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor:
-    """Cross-entropy to the teacher's top tokens, scaled to add up to 1.
+    """Cross-entropy of logits `[B, T, V]` to the teacher's top tokens `[B, T, K]`, scaled to add up to 1.
 
     It equals the KL divergence (Hinton et al. 2015, arXiv:1503.02531, at temperature 1) up to a constant and the
     probability outside the top.
-
-    Args:
-        logits: of the student, `[B, T, V]`.
-        ids: the teacher's likeliest tokens, `[B, T, K]`.
-        log_probs: their log-probabilities, `[B, T, K]`.
     """
     chosen = logits.log_softmax(-1).gather(-1, ids)
     return -(log_probs.softmax(-1) * chosen).sum(-1).mean()
@@ -462,21 +440,9 @@ def write_texts(
     seed: int,
     end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
 ) -> list[list[int]]:
-    """Continue every prompt until an end token or for `num_tokens` tokens.
+    """Continue every prompt until an end token, which is kept, or for `num_tokens` tokens; 0 as temperature is greedy.
 
-    Args:
-        model: in eval mode.
-        prompts: token ids, none empty.
-        num_tokens: most tokens to write.
-        temperature: of all prompts, or of each; 0 writes greedily.
-        seed: seed of the sampling.
-        end_token_ids: tokens that end a text; by default that of our own tokenizers.
-
-    Returns:
-        The new tokens of each prompt, the end token included where it was reached.
-
-    Raises:
-        ValueError: temperatures that are not as many as prompts.
+    Raises ValueError for temperatures that are not as many as prompts.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
