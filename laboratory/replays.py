@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -122,10 +122,11 @@ A100_COST = {
 }
 
 
-def a100_cost(trace: TrieRecording, folder: Path) -> str:
-    """A cost file in a folder: members take what the models of `A100_COST` do, others what the target does."""
-    cost, target = folder / "cost.json", A100_COST["target"]
-    cost.write_text(json.dumps({member.name: A100_COST.get(member.name, target) for member in trace.meta.models}))
+def a100_cost(trace: TrieRecording, folder: Path, models: Collection[str] = tuple(A100_COST)) -> str:
+    """A cost file in a folder: members called as `models` take what these do, others what the target does."""
+    names = {member.name: member.name if member.name in models else "target" for member in trace.meta.models}
+    cost = folder / "cost.json"
+    cost.write_text(json.dumps({member: A100_COST[name] for member, name in names.items()}))
     return str(cost)
 
 

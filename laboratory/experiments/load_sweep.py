@@ -99,7 +99,11 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folder: Path) -> Iterator[AtRate]:
-    cost, cluster, workload = a100_cost(trace, folder), folder / "cluster.toml", folder / "workload.jsonl"
+    cost, cluster, workload = (
+        a100_cost(trace, folder, ("draft", "target")),
+        folder / "cluster.toml",
+        folder / "workload.jsonl",
+    )
     cluster.write_text(CLUSTER.format(max_num_seqs=server.max_num_seqs))
     for rate in server.rates:
         taken: dict[str, list[float]] = {}
