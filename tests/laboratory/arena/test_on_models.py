@@ -15,7 +15,7 @@ from paceline_laboratory.arena.store import BEST_STATIC
 
 from ...cli.command_line import refused
 
-RECIPES = Path(__file__).parent / "recordings" / "recipes.toml"
+RECIPES = Path(__file__).with_name("recipes.toml")
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,8 @@ from paceline_laboratory.replays import ALL
 
 from ...sim.tries.small_traces import replay
 
-TRACE = make_trace(
-    SyntheticSpec(
-        name="small",
-        requests=6,
-        tokens=20,
-        prompt_tokens=4,
-        models=("draft", "slim", "target"),
-        acceptance=(0.6, 0.8),
-        reach=8,
-        run=8,
-    )
-)
+MEMBERS = {"models": ("draft", "slim", "target"), "acceptance": (0.6, 0.8)}
+TRACE = make_trace(SyntheticSpec(name="small", requests=6, tokens=20, prompt_tokens=4, reach=8, run=8, **MEMBERS))
 POOL = recorded_pool(TRACE)
 
 
