@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -46,7 +47,7 @@ def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
         for cell, ratio in ratios.items():
             groups.setdefault(getattr(cell, part), []).append(ratio)
         if len(groups) > 1:
-            least_mean, name = min((mean(group), name) for name, group in groups.items())
+            least_mean, name = min(((mean(group), name) for name, group in groups.items()), key=itemgetter(0))
             named.append(f"{part} {name} ({least_mean:.2f})")
     return ", ".join(named)
 
@@ -204,6 +205,11 @@ class CellCheck:
     def missed(self) -> tuple[str, ...]:
         """The checks whose limit it stays below."""
         return tuple(check for check, ratio in self.ratios.items() if ratio < LIMITS[check])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        beyond = {"after_first_tokens": self.beyond, "missed": list(self.missed)}
+        return {"cell": str(self.cell), "best_static": self.chain, "ratios": self.ratios, "other": self.other, **beyond}
 
 
 def checks(runs: BoardRuns, cells: Iterable[ArenaCell]) -> tuple[CellCheck, ...]:
@@ -373,22 +379,18 @@ class Leaderboard:
         }
         return {place: by_policy for place, by_policy in found.items() if by_policy}
 
-    def _regrets_json(self) -> dict[str, dict[str, dict[str, float]]]:
-        """By oracle, side and policy."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for (oracle, side), by_policy in self.regrets().items():
-            found.setdefault(oracle, {})[side.value] = by_policy
-        return found
-
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
+        regret: dict[str, dict[str, dict[str, float]]] = {}
+        for (oracle, side), by_policy in self.regrets().items():
+            regret.setdefault(oracle, {})[side.value] = by_policy
         return {
             "cells": {side.value: [str(cell) for cell in cells] for side, cells in self.cells.items()},
             "missing": dict(self.missing),
             "gaps": list(self.gaps),
             "policies": [self._policy_json(policy) for policy in self.policies],
-            "checks": [_check_json(check) for check in self.checks],
-            "regret": self._regrets_json(),
+            "checks": [check.to_json() for check in self.checks],
+            "regret": regret,
         }
 
     def _policy_json(self, policy: str) -> dict[str, Any]:
@@ -430,17 +432,6 @@ def leaderboard(
         missing=missing,
         gaps=gaps,
     )
-
-
-def _check_json(check: CellCheck) -> dict[str, Any]:
-    return {
-        "cell": str(check.cell),
-        "best_static": check.chain,
-        "ratios": check.ratios,
-        "other": check.other,
-        "after_first_tokens": check.beyond,
-        "missed": list(check.missed),
-    }
 
 
 DRAWN = 6  # policies whose learning is drawn

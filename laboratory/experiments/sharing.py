@@ -356,111 +356,14 @@ def _row_of_both_worlds(found: Mapping[Key, InBothWorlds], chain: str, sharing: 
     ]
 
 
-BATCHES = (1, 4, 16, 64)
-MEMORIES_GB = (2, 4, 8, 16)
-CROWDED = 64  # requests in a batch at most, where it is memory that bounds it
-MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtSize:
-    """The crowd on a server of one size."""
-
-    size: int  # requests in a batch at most, or gigabytes for keys and values of all members of a chain
-    cells: Mapping[tuple[str, str], Sequence[ServedCell]]  # by chain and sharing, one run for each seed
-
-    @property
-    def interaction(self) -> Interaction:
-        """Of `TWO` and the prefix cache."""
-        keys = ((PLAIN, OFF), (TWO, OFF), (PLAIN, CACHE), (TWO, CACHE))
-        return interaction(*([one.duration_s for one in self.cells[key]] for key in keys))
-
-    def mean(self, chain: str, sharing: str, figure: str) -> float:
-        """Over seeds, of a number of `ServedCell`."""
-        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
-
-
-def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
-    """Serve the crowd in larger and larger batches, memory ample."""
-
-    def server(chain: str, sharing: str, size: int) -> SharingServer:
-        return SharingServer(sharing=sharing, max_num_seqs=size)
-
-    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in BATCHES]
-
-
-def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
-    """Serve it with more and more memory; blocks are shared out so that each member of a chain holds as many."""
-
-    def server(chain: str, sharing: str, size: int) -> SharingServer:
-        token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
-        return SharingServer(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
-
-    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in MEMORIES_GB]
-
-
-def _at_size(
-    size: int,
-    server: Callable[[str, str, int], SharingServer],
-    workload: str,
-    trace: TrieRecording,
-    seeds: Sequence[int],
-    folder: Path,
-) -> AtSize:
-    cells = {
-        (chain, sharing): [
-            served(workload, chain, server(chain, sharing, size), trace=trace, seed=seed, folder=folder)
-            for seed in seeds
-        ]
-        for sharing in (OFF, CACHE)
-        for chain in MEMBERS
-    }
-    return AtSize(size=size, cells=cells)
-
-
-def batch_table(found: Sequence[AtSize]) -> Rows:
-    """A row for each batch."""
-    title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
-    return table(title, [[table_cell("batch", one.size), *_common(one)] for one in found])
-
-
-def memory_table(found: Sequence[AtSize]) -> Rows:
-    """A row for each memory."""
-    title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
-    return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
-
-
-def _put_back(one: AtSize) -> list[Cell]:
-    return [
-        table_cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
-        table_cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
-    ]
-
-
-def _common(one: AtSize) -> list[Cell]:
-    term = one.interaction
-    return [
-        table_cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
-        table_cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
-        table_cell("cache gains plain", term.gain.mean, "x", 2),
-        table_cell("speed-up without", term.without.mean, "x", 2),
-        table_cell("speed-up with", term.together.mean, "x", 2),
-        table_cell("interaction", term.term.mean, digits=3),
-        table_cell("±", term.term.half_width, digits=3),
-        table_cell("speculation is worth", term.words),
-    ]
-
-
-SPECULATING = tuple(chain for chain in CHAINS if chain != PLAIN)
-STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One load."""
+    """One load in some cells."""
 
     load: SessionLoad
-    cells: Mapping[Key, Sequence[ServedCell]]  # by chain and sharing, one for each seed, in the same order
+    cells: Mapping[Key, Sequence[ServedCell]]  # one for each seed, in the same order
+    # requests in a batch at most, or gigabytes for keys and values of all members of a chain, where that is varied
+    size: int = 0
 
     def durations(self, chain: str, sharing: str) -> list[float]:
         """Seconds until the last request ended, by seed."""
@@ -484,16 +387,98 @@ def served_load(
     load: SessionLoad, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
 ) -> Served:
     """Serve a load in every cell; at one seed all meet the same requests, and the same recorded answers."""
+    servers = {(chain, sharing): SharingServer(sharing=sharing) for sharing in SHARINGS for chain in CHAINS}
+    return _in_cells(load, servers, trace, seeds, limit, folder)
+
+
+def _in_cells(
+    load: SessionLoad,
+    servers: Mapping[Key, SharingServer],
+    trace: TrieRecording,
+    seeds: Sequence[int],
+    limit: int | None,
+    folder: Path,
+) -> Served:
     workload = load.workload(limit)
     cells = {
-        (chain, sharing): [
-            served(workload, chain, SharingServer(sharing=sharing), trace=trace, seed=seed, folder=folder)
-            for seed in seeds
-        ]
-        for sharing in SHARINGS
-        for chain in CHAINS
+        key: [served(workload, key[0], server, trace=trace, seed=seed, folder=folder) for seed in seeds]
+        for key, server in servers.items()
     }
     return Served(load=load, cells=cells)
+
+
+BATCHES = (1, 4, 16, 64)
+MEMORIES_GB = (2, 4, 8, 16)
+CROWDED = 64  # requests in a batch at most, where it is memory that bounds it
+MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
+
+
+def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
+    """Serve the crowd in larger and larger batches, memory ample."""
+
+    def server(chain: str, sharing: str, size: int) -> SharingServer:
+        return SharingServer(sharing=sharing, max_num_seqs=size)
+
+    return [_at_size(size, server, trace, seeds, limit, folder) for size in BATCHES]
+
+
+def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
+    """Serve it with more and more memory; blocks are shared out so that each member of a chain holds as many."""
+
+    def server(chain: str, sharing: str, size: int) -> SharingServer:
+        token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
+        return SharingServer(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
+
+    return [_at_size(size, server, trace, seeds, limit, folder) for size in MEMORIES_GB]
+
+
+def _at_size(
+    size: int,
+    server: Callable[[str, str, int], SharingServer],
+    trace: TrieRecording,
+    seeds: Sequence[int],
+    limit: int | None,
+    folder: Path,
+) -> Served:
+    servers = {(chain, sharing): server(chain, sharing, size) for sharing in (OFF, CACHE) for chain in MEMBERS}
+    return replace(_in_cells(CROWD, servers, trace, seeds, limit, folder), size=size)
+
+
+def batch_table(found: Sequence[Served]) -> Rows:
+    """A row for each batch."""
+    title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
+    return table(title, [[table_cell("batch", one.size), *_common(one)] for one in found])
+
+
+def memory_table(found: Sequence[Served]) -> Rows:
+    """A row for each memory."""
+    title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
+    return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
+
+
+def _put_back(one: Served) -> list[Cell]:
+    return [
+        table_cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
+        table_cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
+    ]
+
+
+def _common(one: Served) -> list[Cell]:
+    term = one.interaction(TWO, CACHE, OFF)
+    return [
+        table_cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
+        table_cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
+        table_cell("cache gains plain", term.gain.mean, "x", 2),
+        table_cell("speed-up without", term.without.mean, "x", 2),
+        table_cell("speed-up with", term.together.mean, "x", 2),
+        table_cell("interaction", term.term.mean, digits=3),
+        table_cell("±", term.term.half_width, digits=3),
+        table_cell("speculation is worth", term.words),
+    ]
+
+
+SPECULATING = tuple(chain for chain in CHAINS if chain != PLAIN)
+STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
 
 
 def cells_table(found: Served) -> Rows:
@@ -600,7 +585,7 @@ def _uncached(one: Uncached) -> list[Cell]:
     ]
 
 
-def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[AtSize]) -> tuple[Panel, ...]:
+def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[Served]) -> tuple[Panel, ...]:
     """Terms and speed-ups by workload, speed-ups by batch, and what drafts without prefix caches cost."""
     names = tuple(one.load.name for one in found)
     speed_ups = {
@@ -610,8 +595,8 @@ def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
     }
     sizes = tuple(map(str, (one.size for one in batches)))
     by_batch = {
-        "no sharing": [one.interaction.without for one in batches],
-        CACHE: [one.interaction.together for one in batches],
+        "no sharing": [one.interaction(TWO, CACHE, OFF).without for one in batches],
+        CACHE: [one.interaction(TWO, CACHE, OFF).together for one in batches],
     }
     terms = {chain: [one.interaction(chain, CACHE, OFF).term for one in found] for chain in SPECULATING}
     slower = {chain: [one.slowdown for one in without if one.chain == chain] for chain in SPECULATING}
@@ -642,7 +627,7 @@ def _panel(
 def answer(
     found: Sequence[Served],
     without: Sequence[Uncached],
-    batches: Sequence[AtSize],
+    batches: Sequence[Served],
     models: Mapping[tuple[str, str], InBothWorlds],
 ) -> str:
     """What was found, in sentences."""
@@ -650,13 +635,13 @@ def answer(
     cache, attention = ([one.interaction(chain, *step) for one, chain in pairs] for step in STEPS)
     dear = max(without, key=lambda one: one.slowdown.mean)
     cost = f"{100 * (dear.slowdown.mean - 1):.0f}% ({dear.load}, {dear.chain})"
-    smallest, largest = batches[0], batches[-1]
+    smallest, largest = ((one.size, one.interaction(TWO, CACHE, OFF).term.mean) for one in (batches[0], batches[-1]))
     return (
         f"A prefix cache makes speculation worth {_counted(cache)}, of {len(pairs)} pairs of workload and chain; the "
         f"interaction term is {_range(cache)}. Attention that reads common texts once makes it worth "
         f"{_counted(attention)}, {_range(attention)} over the cache alone. Rollouts served at most "
-        f"{smallest.size} at a time have a term of {smallest.interaction.term.mean:.2f} under {TWO}, at most "
-        f"{largest.size} {largest.interaction.term.mean:.2f}. Members below the target that keep no prefix cache of "
+        f"{smallest[0]} at a time have a term of {smallest[1]:.2f} under {TWO}, at most "
+        f"{largest[0]} {largest[1]:.2f}. Members below the target that keep no prefix cache of "
         f"their own cost up to {cost}. {_on_models(models)}"
     )
 

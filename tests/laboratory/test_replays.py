@@ -1,4 +1,4 @@
-"""What experiments and benchmarks share: chains, timed steps, jobs in turn; and that benchmarks find what they import."""
+"""What experiments and benchmarks share: chains, timed steps, jobs in turn; benchmarks find what they import."""
 
 import ast
 import importlib
