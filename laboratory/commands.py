@@ -246,8 +246,6 @@ def run_all(
 
 
 def _command(name: str, experiment: Experiment) -> Callable[..., None]:
-    """The command of one experiment."""
-
     def command(
         *,
         asked: ExperimentAsked,

@@ -111,7 +111,6 @@ def _has_probabilities(path: Path) -> bool:
 
 
 def _head(paths: Sequence[Path], work: Path) -> Path:
-    """The file of a head that is fitted to these recordings."""
     parts = [code_version([FITTING]), *map(recording_version, paths)]
     made_of = blake2b(" ".join(parts).encode(), digest_size=DIGITS // 2).hexdigest()
     file = work / "heads" / f"{made_of}.json"

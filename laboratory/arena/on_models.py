@@ -175,8 +175,6 @@ def order_on_models(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A policy at a batch, simulated."""
-
     batch: int
     policy: NamedPolicy
     chain: str | None

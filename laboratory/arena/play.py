@@ -5,6 +5,7 @@ A process of the arena keeps a recording: its tables and costs are made once, fo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from statistics import median
 
@@ -36,7 +37,7 @@ from paceline.traces.rounds.rounds import TARGET_ALONE
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
 from ..replays import TimedSteps
-from .cells import MOST_RUNNING, ArenaCell, Load, load
+from .cells import MOST_RUNNING, ArenaCell, load
 from .ladders import ladder
 from .store import MARKS, Played
 
@@ -212,64 +213,41 @@ def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) 
         ValueError: it cannot be built for the recording's pool, needs what the recording does not hold, or asks what
             the cost does not know; names the policy.
     """
-    at, tables = load(cell.load), stage.tables(seed)
+    at, tables, cost, name = load(cell.load), stage.tables(seed), stage.cost(cell.ladder), policy.label
     built = policy.build(tables.pool)
-    check_observed(built, policy.label, tables)
-    run = _Run(stage, cell, policy.label, seed)
-    return run.arriving(built, at.share) if at.share is not None else run.in_batches(built, at)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    stage: RecordingStage
-    cell: ArenaCell
-    name: str
-    seed: int
-
-    def in_batches(self, policy: Policy, at: Load) -> Played:
-        assert at.batch is not None
-        tables, cost = self.stage.tables(self.seed), self.stage.cost(self.cell.ladder)
-        scenario = Scenario(tables=tables, cost=cost, batch=at.batch, seed=self.seed)
-        about, asked = about_of(policy), _timed(policy)
-        log = simulate(scenario, asked or policy, self.name)
-        summary = summarise_run(log)
-        same_share, divergences = _quality(log)
-        lossy = _is_lossy(about) or (about is None and divergences > 0)
-        return Played(
-            cell=self.cell,
-            policy=self.name,
-            seed=self.seed,
-            tokens=summary.output_tokens,
-            seconds=summary.duration_s,
-            seconds_at=seconds_at(log),
-            mean_e2e_s=summary.e2e_s.mean,
-            exact_share=summary.exact_share,
-            path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
-            lossy=lossy,
-            same_share=same_share if lossy else None,
-            divergences=divergences if lossy else None,
-            think_us=_think_us(asked),
-        )
-
-    def arriving(self, policy: Policy, share: float) -> Played:
-        cost, asked = self.stage.cost(self.cell.ladder), _timed(policy)
-        tokens_per_s = share * self.stage.capacity_per_s(self.cell.ladder)
-        found = served(
-            self.stage.tables(self.seed), cost, asked or policy, self.name, tokens_per_s=tokens_per_s, seed=self.seed
-        )
-        return Played(
-            cell=self.cell,
-            policy=self.name,
-            seed=self.seed,
+    check_observed(built, name, tables)
+    about, asked = about_of(built), _timed(built)
+    played = partial(Played, cell=cell, policy=name, seed=seed)
+    if at.share is not None:
+        tokens_per_s = at.share * stage.capacity_per_s(cell.ladder)
+        found = served(tables, cost, asked or built, name, tokens_per_s=tokens_per_s, seed=seed)
+        return played(
             tokens=found.tokens,
             seconds=found.busy_s,
             seconds_at=(None,) * len(MARKS),
             mean_e2e_s=found.mean_e2e_s,
             exact_share=None,
             path=SERVED,
-            lossy=_is_lossy(about_of(policy)),
+            lossy=_is_lossy(about),
             think_us=_think_us(asked),
         )
+    assert at.batch is not None
+    log = simulate(Scenario(tables=tables, cost=cost, batch=at.batch, seed=seed), asked or built, name)
+    summary = summarise_run(log)
+    same_share, divergences = _quality(log)
+    lossy = _is_lossy(about) or (about is None and divergences > 0)
+    return played(
+        tokens=summary.output_tokens,
+        seconds=summary.duration_s,
+        seconds_at=seconds_at(log),
+        mean_e2e_s=summary.e2e_s.mean,
+        exact_share=summary.exact_share,
+        path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
+        lossy=lossy,
+        same_share=same_share if lossy else None,
+        divergences=divergences if lossy else None,
+        think_us=_think_us(asked),
+    )
 
 
 def seconds_at(log: RunLog) -> tuple[float | None, ...]:

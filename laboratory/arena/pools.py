@@ -171,7 +171,6 @@ def _teacher(
 
 
 def _of_tags(training: Recipe, tags: tuple[str, ...]) -> Recipe:
-    """The same with the text of some domains only."""
     shares = [share if tag in tags else 0.0 for tag, share in zip(TAGS, training.shares, strict=True)]
     return replace(training, shares=tuple(share / sum(shares) for share in shares), students=())
 
@@ -179,7 +178,6 @@ def _of_tags(training: Recipe, tags: tuple[str, ...]) -> Recipe:
 def _train(
     student: Student, teacher: dict[str, Tensor], checked: Checked, recipe: PoolRecipe, work: Path
 ) -> tuple[PreTrainedModel, TrainingRun]:
-    """Train a student until it agrees as far as it should, or its steps are used up."""
     texts = joined([checked[tag] for tag in student.tags or recipe.training.tags])
 
     def agrees(model: PreTrainedModel, step: int) -> bool:
@@ -251,7 +249,6 @@ def _training(model: PreTrainedModel | None, run: TrainingRun | None) -> dict[st
 
 
 def _measure(recipe: Recipe, name: str, trained: Trained) -> Callable[[TargetTexts], float]:
-    """What measures a member's share of a text."""
     if name in trained:
         return lambda texts: texts.agreement(trained[name][0])
     if name == SLIM:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from paceline.base.errors import ArgumentError, needs_torch
 from paceline.base.files import shipped, whole_folder, write_whole
@@ -180,7 +180,7 @@ class Source(ABC):
 
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
-BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"  # the checkout; it need not be there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class ImportedSource(Source):
         return islice(requests, 0, None, self.every)
 
     def _files(self) -> list[Path]:
-        folder = published_logs() / self.folder
+        folder = Path(os.environ.get(DATA) or BESIDE) / self.folder
         files = sorted(folder.glob(self.pattern))
         if not files:
             rule = f"published logs {self.pattern} must lie there, or below the folder that {DATA} names"
@@ -223,11 +223,6 @@ def spec_bench() -> ImportedSource:
 def hsd() -> ImportedSource:
     """Llama-3.1-8B with EAGLE-3, its tree verified as it comes and by hierarchical speculative decoding, on GSM8K."""
     return ImportedSource(folder="hsd_eagle3_h100", pattern="h100_*.jsonl.gz", format_name="eagle-timed", every=2)
-
-
-def published_logs() -> Path:
-    """The folder that PACELINE_DATA names, else `shared/data` beside the checkout; it need not be there."""
-    return Path(os.environ.get(DATA) or BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +290,6 @@ def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> Trie
 
 
 def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[int]]]:
-    """Prompt and trunk of each request by its id."""
     tries = ((request, request.trie) for request in recording.requests)
     return {one.request_id: (one.prompt, trie.token[trie.trunk[1:]].tolist()) for one, trie in tries}
 
@@ -374,55 +368,44 @@ class SyntheticSource(Source):
 def flat() -> SyntheticSource:
     """Members agree independently of all that was before, on and off the trunk."""
     rates = {"easy": (0.85, 0.93), "usual": (0.65, 0.82), "hard": (0.4, 0.62)}
-    return SyntheticSource(spec=_spec(requests=28, seed=100, depth_decay=0.0, reach=32), acceptance=rates)
+    return _drawn(rates, requests=28, seed=100, depth_decay=0.0, reach=32)
 
 
 def deep() -> SyntheticSource:
     """The longer a run of agreement, and the further off the trunk, the more often the next token is another."""
     rates = {"easy": (0.7, 0.78), "usual": (0.55, 0.7), "hard": (0.35, 0.5)}
-    return SyntheticSource(spec=_spec(requests=16, seed=200, depth_decay=0.1, run_decay=0.08), acceptance=rates)
+    return _drawn(rates, requests=16, seed=200, depth_decay=0.1, run_decay=0.08)
 
 
 def bursty() -> SyntheticSource:
     """Easy and hard stretches: agreement at neighbouring tokens has correlation 0.6."""
     rates = {"easy": (0.8, 0.9), "usual": (0.6, 0.75), "hard": (0.35, 0.55)}
-    return SyntheticSource(spec=_spec(requests=28, seed=300, autocorrelation=0.6, reach=24), acceptance=rates)
+    return _drawn(rates, requests=28, seed=300, autocorrelation=0.6, reach=24)
 
 
 def ladder() -> SyntheticSource:
     """Four models that agree from little to much, with the memory that real texts have."""
     rates = {"easy": (0.55, 0.75, 0.92), "usual": (0.4, 0.6, 0.85), "hard": (0.25, 0.5, 0.75)}
-    spec = _spec(requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
-    return SyntheticSource(spec=spec, acceptance=rates)
+    return _drawn(rates, requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
 
 
-def _spec(
+def _drawn(
+    acceptance: Mapping[str, tuple[float, ...]],
     *,
-    requests: int,
-    seed: int,
     models: tuple[str, ...] = ("draft", "mid", "target"),
     depth_decay: float = 0.05,
-    run_decay: float = 0.0,
-    autocorrelation: float = 0.0,
     reach: int = 16,
-) -> SyntheticSpec:
-    """Of one tag; its acceptance is set by tag. A probability tells of it about as much as in `pico`.
+    **options: Any,  # noqa: ANN401 - of a SyntheticSpec
+) -> SyntheticSource:
+    """A probability tells of acceptance about as much as in `pico`.
 
     With the reach of the shipped recordings, a router that drafts far on easy text at steep prices leaves the record of
     the flat one in 8% of its decisions; so the longer a recording's runs of agreement, the further it reaches.
     """
-    return SyntheticSpec(
-        requests=requests,
-        tokens=128,
-        models=models,
-        acceptance=(0.5,) * (len(models) - 1),
-        depth_decay=depth_decay,
-        run_decay=run_decay,
-        autocorrelation=autocorrelation,
-        reach=reach,
-        run=reach // 2,
-        seed=seed,
-    )
+    shape: dict[str, Any] = {"tokens": 128, "models": models, "reach": reach, "run": reach // 2}
+    rates = (0.5,) * (len(models) - 1)  # in place of those by tag
+    spec = SyntheticSpec(acceptance=rates, depth_decay=depth_decay, **shape, **options)
+    return SyntheticSource(spec=spec, acceptance=acceptance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A run of the arena: what was played before is taken from the store, the rest is played, here or in processes."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,20 +18,13 @@ from paceline.traces.errors import TraceFormatError
 from paceline.traces.forms import open_recording
 
 from ..processes import executors
+from . import versions
 from .board import TARGET_ALONE, oracle_cells, oracles
 from .cells import ArenaCell, check_buildable, given_to, needs_head, with_heads
 from .play import RecordingStage, play
 from .recordings import RecordingShelf, RecordingUnavailableError
 from .statics import CellStatics
-from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played, anew
-from .versions import (
-    NO_SIMULATOR,
-    code_version,
-    ladder_version,
-    policy_version,
-    recording_version,
-    simulator_version,
-)
+from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +135,6 @@ def played_by(
 
 @cache
 def _player() -> Player:
-    """Of this process."""
     return Player()
 
 
@@ -232,7 +224,7 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         runs = list(_asked_runs(asked, traces))
         store = ArenaStore(asked.work)
         rest = [run for run in runs if store.found(run) is None]
-        _tell(runs, rest, anew(store, rest), missing)
+        _tell(runs, rest, Counter(part for run in rest for part in store.changed(run)), missing)
         failed = _played(asked, store, rest, interrupts)
     outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
     looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
@@ -278,15 +270,15 @@ def _recordings(
 def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
     """All runs of recordings that are there, by recording, cell, policy and seed."""
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
-    code = {spec.label: policy_version(spec) for spec in specs}
-    code[BEST_STATIC] = code_version([STATICS], without=NO_SIMULATOR)
+    code = {spec.label: versions.policy_version(spec) for spec in specs}
+    code[BEST_STATIC] = versions.code_version([STATICS], without=versions.NO_SIMULATOR)
     given = {spec.label: given_to(spec) for spec in asked.policies}
-    simulator = simulator_version()
+    simulator = versions.simulator_version()
     for name, cells in groupby(asked.cells, key=lambda cell: cell.recording):
         if name not in traces:
             continue
-        recording, of_recording = open_recording(traces[name]), recording_version(traces[name])
-        version_of = cache(partial(ladder_version, recording=recording))
+        recording, of_recording = open_recording(traces[name]), versions.recording_version(traces[name])
+        version_of = cache(partial(versions.ladder_version, recording=recording))
         for cell in cells:
             made_of = {"recording": of_recording, "ladder": version_of(cell.ladder), "simulator": simulator}
             for label, seed in asked.entrants(cell):

@@ -476,8 +476,6 @@ class CellStatics:
 
 
 class _Runs:
-    """What chains did in a cell at a seed."""
-
     def __init__(self, stage: RecordingStage, cell: ArenaCell, seed: int) -> None:
         self._stage, self._cell, self._seed = stage, cell, seed
         self._runs: dict[ChainSpec, Played] = {}

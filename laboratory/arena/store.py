@@ -7,8 +7,7 @@ only where all of these are the same.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -170,11 +169,6 @@ class ArenaStore:
 
     def _path(self, recording: str) -> Path:
         return self._folder / f"{recording}.jsonl"
-
-
-def anew(store: ArenaStore, runs: Iterable[AskedRun]) -> dict[str, int]:
-    """How many of the runs are to be played again since a part of them changed, by part."""
-    return dict(Counter(part for run in runs for part in store.changed(run)))
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], dict[str, Outcome]]:

@@ -83,7 +83,6 @@ def _best_window(speed_ups: SpeedUps, drafter: str, tag: str) -> int:
 
 
 def _best(speed_ups: SpeedUps, drafters: Sequence[str], tag: str) -> tuple[str, int]:
-    """Drafter and window that are fastest on a tag."""
     return max(((d, w) for d in drafters for w in WINDOWS), key=lambda key: speed_ups[*key, tag])
 
 

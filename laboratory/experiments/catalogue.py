@@ -59,8 +59,6 @@ def _summary(name: str) -> str:
 
 
 def _run_of(name: str) -> Callable[[ExperimentSetting], Finding]:
-    """What runs an experiment."""
-
     def run(setting: ExperimentSetting) -> Finding:
         with needs_torch():
             module = importlib.import_module(f".{_module(name)}", __package__)

@@ -86,7 +86,6 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _roles(meta: TrieMeta) -> tuple[str, str, str]:
-    """Drafter, middle level and target."""
     own = [model.name for model in meta.models if model.submodel_of is None]
     if len(own) != 3:
         raise ValueError(f"recording {meta.name}: models that are no submodels must be 3, got {', '.join(own)}")

@@ -125,8 +125,6 @@ def _measured(
 
 
 def _overall(name: str, one: PolicyFigures) -> list[Cell]:
-    """A policy over all tags."""
-
     def known(read: Callable[[Quality], Value]) -> Value:
         return None if one.quality is None else read(one.quality)
 
@@ -153,7 +151,6 @@ def _answers(quality: Quality) -> str | None:
 
 
 def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Cell]]:
-    """Every figure of a policy, a column for each tag."""
     figures: dict[str, Callable[[PolicyFigures], float]] = {
         "rejection rate, %": lambda one: one.rejected,
         "target calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
@@ -205,7 +202,6 @@ def _answer(simulated: ByPolicy, measured: ByPolicy, trace: TrieRecording) -> st
 
 
 def _against(found: ByPolicy, where: str) -> str:
-    """VIA-SD beside plain speculation, in a sentence."""
     via, two = found[VIA_SD, ALL], found[SPECULATION, ALL]
     change = ""
     if two.rejection_rate:

@@ -611,7 +611,6 @@ def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
 def _panel(
     title: str, y_label: str, names: tuple[str, ...], lines: Mapping[str, Sequence[Interval]], *, x_label: str = ""
 ) -> Panel:
-    """Bars with intervals."""
     series = tuple(
         Series(
             name=name,

@@ -196,7 +196,6 @@ def _answer(pairs: Sequence[Pair]) -> str:
 
 
 def _told(pairs: Sequence[Pair], mode: str) -> str:
-    """Statistics from the best to the worst."""
     errors = {statistic: _calibration_error(pairs, mode, statistic) * 100 for statistic in STATISTICS}
     return ", ".join(
         f"{statistic} {errors[statistic]:.1f}" for statistic in sorted(errors, key=lambda name: errors[name])

@@ -107,7 +107,6 @@ def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
 
 
 def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, SpeedUp]:
-    """By chain, of interleaved runs."""
     turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
     runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
     alone = runs[TARGET_ALONE]
@@ -115,7 +114,6 @@ def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]
 
 
 def _request_s(log: RunLog) -> list[float]:
-    """Seconds of every request."""
     seconds: list[float] = (log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()
     return seconds
 
@@ -203,7 +201,6 @@ def _answer(points: Sequence[Point], without: str, two_levels: SpeedUp) -> str:
 
 
 def _verdict(best: SpeedUp, two_levels: SpeedUp) -> str:
-    """What the runs say, if they agree."""
     if best.low > two_levels.high:
         return "pays in every run"
     if best.high < two_levels.low:
@@ -213,7 +210,6 @@ def _verdict(best: SpeedUp, two_levels: SpeedUp) -> str:
 
 
 def _beside_the_pool(points: Sequence[Point]) -> str:
-    """What the pool's own submodels are worth among those found."""
     had = [point.found for point in points if point.found.how == "pool"]
     if not had:
         return "The pool had no submodel of the target to compare with."

@@ -144,7 +144,6 @@ def _fastest(speeds: Sequence[DrafterSpeed], name: str) -> DrafterSpeed:
 
 
 def _fastest_round_s(speeds: Sequence[DrafterSpeed], name: str) -> float:
-    """Seconds of a round at the drafter's better window."""
     one = _fastest(speeds, name)
     return one.token_s * one.summary.output_tokens / _num_rounds(one.summary)
 

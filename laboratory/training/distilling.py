@@ -303,7 +303,6 @@ def _export(job: Job, name: str, out: Path, pool: ModelPool) -> TrainingRun:
 
 
 def _export_submodel(job: Job, name: str, out: Path) -> TrainingRun:
-    """Write what a pool file names; returns what its training took."""
     tensors, run = read_learned(job.weights(name))
     (out / name).mkdir(parents=True, exist_ok=True)
     write_tensors(tensors, out / name / LOW_RANK, metadata={"format": "pt"})

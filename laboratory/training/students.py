@@ -107,16 +107,19 @@ _MARK = "{question}"
 
 
 @dataclass(frozen=True, slots=True)
-class Dialogue:
-    """A question and its answer."""
+class Text:
+    """A dialogue to learn from."""
 
-    tag: str
+    tag: str  # kind of question
     question: str
-    tokens: tuple[int, ...]  # of the whole dialogue, up to the answer's last one
+    tokens: Tensor  # int64 `[T]`
     answer_at: int  # place of the answer's first token
+    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the last; the
+    # state at i gives the distribution of token i + 1
+    states: Tensor
 
 
-def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, shard: int) -> list[Dialogue]:
+def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, shard: int) -> list[Text]:
     """The dialogues of a shard, a number; questions that do not end in time, or come twice, are left out.
 
     Raises:
@@ -170,15 +173,16 @@ def _answer(
     asked: list[tuple[str, str]],
     temperatures: list[float],
     seed: int,
-) -> list[Dialogue]:
+) -> list[Text]:
     prompts = [pool.encode(question) for _, question in asked]
     answers = write_texts(
         writer, prompts, num_tokens=recipe.answer_tokens, temperature=temperatures, seed=seed,
         end_token_ids=pool.eos_token_ids,
     )  # fmt: skip
+    tokens = [torch.tensor([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]
     return [
-        Dialogue(tag, question, (*prompt, *answer), len(prompt))
-        for (tag, question), prompt, answer in zip(asked, prompts, answers, strict=True)
+        Text(tag, question, its, len(prompt), states)
+        for (tag, question), prompt, its, states in zip(asked, prompts, tokens, _states(writer, tokens), strict=True)
     ]
 
 
@@ -189,24 +193,11 @@ def _ids(pool: ModelPool, text: str) -> list[int]:
 SCORED_TOKENS = 4096  # padded tokens of a forward at most
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A dialogue to learn from."""
-
-    tag: str  # kind of question
-    question: str
-    tokens: Tensor  # int64 `[T]`
-    answer_at: int  # place of the answer's first token
-    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the last; the
-    # state at i gives the distribution of token i + 1
-    states: Tensor
-
-
 def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, folder: Path, numbers: range) -> None:
     """Write those of the shards that are missing; `writer` is the pool's target in the dtype that it writes in."""
     missing = [shard for shard in numbers if not _path(folder, shard).exists()]
     for shard in tracked(missing, "writing", total=len(missing), unit="shards"):
-        _write_shard(_path(folder, shard), writer, write_dialogues(pool, writer, recipe, shard))
+        _write_shard(_path(folder, shard), write_dialogues(pool, writer, recipe, shard))
 
 
 def read_shards(recipe: Distillation, folder: Path) -> list[Text]:
@@ -227,16 +218,14 @@ def _path(folder: Path, shard: int) -> Path:
     return folder / f"shard{shard:03d}.safetensors"
 
 
-def _write_shard(path: Path, writer: PreTrainedModel, dialogues: list[Dialogue]) -> None:
+def _write_shard(path: Path, dialogues: list[Text]) -> None:
     told = [
         {"tag": each.tag, "question": each.question, "answer_at": each.answer_at, "num_tokens": len(each.tokens)}
         for each in dialogues
     ]
-    tensors = {
-        "tokens": torch.tensor([token for each in dialogues for token in each.tokens], dtype=torch.int32),
-        "states": torch.cat(_states(writer, [each.tokens for each in dialogues])),
-    }
-    write_tensors(tensors, path, metadata={"dialogues": json.dumps(told)})
+    tokens = torch.cat([each.tokens.int() for each in dialogues])
+    states = torch.cat([each.states for each in dialogues])
+    write_tensors({"tokens": tokens, "states": states}, path, metadata={"dialogues": json.dumps(told)})
 
 
 def _read_shard(path: Path) -> Iterator[Text]:
@@ -253,14 +242,14 @@ def _read_shard(path: Path) -> Iterator[Text]:
 
 
 @torch.no_grad()
-def _states(writer: PreTrainedModel, texts: list[tuple[int, ...]]) -> list[Tensor]:
+def _states(writer: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
     """The target's last hidden states, each `[T - 1, W]`, of texts of similar length together."""
     found: dict[int, Tensor] = {}
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     while order:
         longest = len(texts[order[-1]])
         rows, order = order[-max(1, SCORED_TOKENS // longest) :], order[: -max(1, SCORED_TOKENS // longest)]
-        tokens = pad_sequence([torch.tensor(texts[row][:-1]) for row in rows], batch_first=True)
+        tokens = pad_sequence([texts[row][:-1] for row in rows], batch_first=True)
         states = writer.base_model(input_ids=tokens, use_cache=False).last_hidden_state.half()
         found |= {row: own[: len(texts[row]) - 1] for row, own in zip(rows, states, strict=True)}
     return [found[row] for row in range(len(texts))]

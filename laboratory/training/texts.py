@@ -1,27 +1,15 @@
-"""Numbers, dates and short sentences between English, German and French; the domain `translation`.
+"""Training documents of all domains, each split where a held-out prompt would stop, and their tokenizer.
 
-Training texts, each split where a held-out prompt would stop.
-
-A byte-level BPE tokenizer that is trained on the corpus.
-
-Word lists and templates of the generated texts, in the TOML files of this folder.
-
-Service dialogues of several turns; the domain `dialogue`.
-
-Short paragraphs with an instruction whose result copies most of the input; the domain `edit`.
-
-Functions and docstrings of the running Python's standard library; the domains `code` and `prose`.
-
-Whole numbers from 0 to 9999 written out in English, German and French.
-
-Word problems with short worked answers; the domain `math`.
-
-Training documents of all domains, held-out prompts, and the packed token sequences.
+`code` and `prose` are functions and docstrings of the running Python's standard library. The others are drawn from the
+word lists and templates of this folder: word problems with short worked answers (`math`), numbers, dates and sentences
+between English, German and French (`translation`), service dialogues of several turns (`dialogue`), and paragraphs with
+an instruction whose result copies most of them (`edit`).
 """
 
 import ast
 import inspect
 import json
+import operator
 import random
 import sysconfig
 import tomllib
@@ -121,7 +109,6 @@ def make_dialogue(rng: random.Random) -> Item:
 
 
 def _draw_slots(dialogues: Mapping[str, Any], rng: random.Random) -> dict[str, str]:
-    """What fills each slot of the turns."""
     words = {**text_data("words"), **dialogues}
     pairs = {}
     for slot, kind in dialogues["pairs"].items():
@@ -467,6 +454,7 @@ def _german_event(clause: str, date: str) -> str:
 
 
 MAX_TOTAL = 400
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 def make_word_problem(rng: random.Random) -> Item:
@@ -497,7 +485,7 @@ def _solve(operations: str, rng: random.Random) -> tuple[list[int], list[str], i
         operand = _draw_operand(operation, total, rng)
         if operand is None:
             return None
-        result = _apply(operation, total, operand)
+        result = _OPERATIONS[operation](total, operand)
         steps.append(f"{total} {operation} {operand} = {result}")
         operands.append(operand)
         total = result
@@ -513,14 +501,6 @@ def _draw_operand(operation: str, total: int, rng: random.Random) -> int | None:
         return rng.randint(1, total - 1) if total >= 3 else None
     divisors = [number for number in range(2, 10) if total % number == 0 and total > number]
     return rng.choice(divisors) if divisors else None
-
-
-def _apply(operation: str, left: int, right: int) -> int:
-    if operation == "+":
-        return left + right
-    if operation == "-":
-        return left - right
-    return left * right if operation == "*" else left // right
 
 
 GENERATORS: dict[str, Callable[[random.Random], Item]] = {

@@ -478,7 +478,6 @@ def write_texts(
 
 
 def _of_each(temperature: float | Sequence[float], num_prompts: int) -> Tensor:
-    """Temperatures `[B]`."""
     given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * num_prompts
     if len(given) != num_prompts:
         raise ValueError(f"temperature must be one for each of {num_prompts} prompts, got {len(given)}")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline_laboratory.arena import store as kept
 from paceline_laboratory.arena.cells import ArenaCell
-from paceline_laboratory.arena.store import PARTS, ArenaStore, AskedRun, LeftOut, Played, anew
+from paceline_laboratory.arena.store import PARTS, ArenaStore, AskedRun, LeftOut, Played
 
 CELL = ArenaCell(recording="pico", ladder="steep", load="batch-1")
 PLAYED = Played(
@@ -56,7 +56,6 @@ def test_a_result_is_of_what_it_was_made_of(tmp_path, part):
     other, store = replace(RUN, made_of=MADE_OF | {part: "1"}), ArenaStore(tmp_path)
     assert store.found(other) is None
     assert store.changed(other) == (part,)
-    assert anew(store, [other]) == {part: 1}
     for new in (replace(RUN, seed=2), replace(RUN, policy="plain")):
         assert (store.found(new), store.changed(new)) == (None, ())
     store.add(other, replace(PLAYED, tokens=7))
