@@ -530,13 +530,8 @@ def learning(board: Leaderboard) -> Rows:
     for policy in board.lossless:
         curve = board.curve(policy, board.side)
         after = [table_cell(f"after {tokens:,}", curve.get(tokens), "", 3) for tokens in MARKS]
-        rows.append(
-            [
-                table_cell("policy", policy),
-                *after,
-                table_cell("at the end", board.scores[board.side][policy].mean, "", 3),
-            ]
-        )
+        end = board.scores[board.side][policy].mean
+        rows.append([table_cell("policy", policy), *after, table_cell("at the end", end, "", 3)])
     return table("", rows)
 
 
@@ -546,13 +541,8 @@ def losses(board: Leaderboard) -> Rows:
     for policy in board.lossless:
         ratios = board.scores[board.side][policy].ratios
         worst = ", ".join(f"{where} {ratio:.2f}" for where, ratio in worst_cells(ratios))
-        rows.append(
-            [
-                table_cell("policy", policy),
-                table_cell("worst cells", worst),
-                table_cell("worst in the mean", loses_at(ratios)),
-            ]
-        )
+        told = {"policy": policy, "worst cells": worst, "worst in the mean": loses_at(ratios)}
+        rows.append([table_cell(name, text) for name, text in told.items()])
     return table("", rows)
 
 

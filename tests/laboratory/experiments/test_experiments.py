@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from paceline.base.errors import install_hint
 from paceline.reports.figure import write_figure
-from paceline.reports.panels import Panel, Series
 from paceline_laboratory.experiments import catalogue
 from paceline_laboratory.experiments.catalogue import Experiment, experiments
 from paceline_laboratory.findings import ExperimentSetting, Finding, Head, Rows, markdown_table, table, table_cell
 
 from ...cli.command_line import done, paceline, refused
+from ...reports.test_panels import panels
 
 REPLAYED = ("acceptance-by-level", "larger-targets")
 
@@ -24,25 +24,12 @@ REPLAYED = ("acceptance-by-level", "larger-targets")
 def finding(setting: ExperimentSetting) -> Finding:
     """Numbers that say what the setting was."""
     counted = (("a_b|c", 1234, 5.25), ("seed", setting.seed, None))
-    rows = table(
-        "of | all",
-        [
-            [table_cell("who", who), table_cell("count", count), table_cell("seconds", taken, "ms", 1)]
-            for who, count, taken in counted
-        ],
-    )
-    return Finding(question="What was asked?", tables=(rows,), panels=panels(), answer=f"At most {setting.limit}.")
-
-
-def panels() -> tuple[Panel, ...]:
-    points = Series(name="one", x=(0.0, 1.0), y=(1.0, 3.0), error=(0.5, 0.5))
-    bars = Series(name="two", x=(0.0, 1.0), y=(2.0, 4.0))
-    both = {"x_label": "x", "y_label": "y"}
-    return (
-        Panel(title="lines", series=(points, bars), log_y=True, **both),
-        Panel(title="bars", series=(points, bars), kind="bar", categories=("left", "right"), **both),
-        Panel(title="points", series=(points,), kind="scatter", **both),
-    )
+    rows = [
+        [table_cell("who", who), table_cell("count", count), table_cell("seconds", taken, "ms", 1)]
+        for who, count, taken in counted
+    ]
+    tables = (table("of | all", rows),)
+    return Finding(question="What was asked?", tables=tables, panels=panels(), answer=f"At most {setting.limit}.")
 
 
 def broken(setting: ExperimentSetting) -> Finding:
@@ -61,13 +48,6 @@ def known(monkeypatch):
     for module in ("paceline_laboratory.commands", "paceline_laboratory.experiments.catalogue"):
         monkeypatch.setattr(f"{module}.experiments", lambda: entries)
     return entries
-
-
-def test_experiments_are_listed(known):
-    data = json.loads(done("experiment", "list", "--json", "-"))
-    assert data == {"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}
-    text = done("experiment", "list")
-    assert all(name in text and one.summary in text for name, one in known.items())
 
 
 def test_one_experiment_prints_its_question_tables_and_answer(known):
