@@ -39,7 +39,5 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+    wait([parent.sentinel for parent in (parent_process(),) if parent])
     os._exit(1)
