@@ -16,6 +16,13 @@ def executors(num: int, *, workers: int = 1) -> Iterator[list[ProcessPoolExecuto
     before = set(active_children())
     spawned = get_context("spawn")
     made = [ProcessPoolExecutor(workers, spawned, initializer=_begin) for _ in range(num)]
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes that begin now keep
+    try:
+        for executor in made:
+            for _ in range(workers):
+                executor.submit(int)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     try:
         yield made
     finally:
@@ -28,12 +35,9 @@ def executors(num: int, *, workers: int = 1) -> Iterator[list[ProcessPoolExecuto
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+    wait([parent.sentinel for parent in (parent_process(),) if parent])
     os._exit(1)

@@ -20,8 +20,6 @@ from ..findings import Cell, Rows, table, table_cell
 
 PIECE = 8  # tokens: longer than chance and fixed phrases bring about
 
-Pieces = list[tuple[int, ...]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
@@ -51,7 +49,7 @@ def repeats(recording: TrieRecording) -> Repeats:
     return Repeats(pieces=pieces, own=own, earlier=earlier)
 
 
-def pieces_of(tokens: Sequence[int]) -> Pieces:
+def pieces_of(tokens: Sequence[int]) -> list[tuple[int, ...]]:
     """Every `PIECE` tokens in a row."""
     return [tuple(tokens[start : start + PIECE]) for start in range(len(tokens) - PIECE + 1)]
 

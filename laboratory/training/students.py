@@ -140,7 +140,7 @@ def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, rng: ra
     before = _before(pool.chat)
     tags = rng.choices(list(recipe.tasks), [task.share for task in recipe.tasks.values()], k=recipe.shard_rows)
     openings = [rng.choice(recipe.tasks[tag].openings) for tag in tags]
-    begun = [_ids(pool, before + opening) for opening in openings]
+    begun = [list(pool.tokenizer.encode(before + opening, add_special_tokens=False).ids) for opening in openings]
     written = write_texts(
         writer, begun, num_tokens=recipe.question_tokens, temperature=recipe.question_temperature,
         seed=rng.randrange(2**31), end_token_ids=pool.eos_token_ids,
@@ -184,10 +184,6 @@ def _answer(
         Text(tag, question, its, len(prompt), states)
         for (tag, question), prompt, its, states in zip(asked, prompts, tokens, _states(writer, tokens), strict=True)
     ]
-
-
-def _ids(pool: ModelPool, text: str) -> list[int]:
-    return list(pool.tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 SCORED_TOKENS = 4096  # padded tokens of a forward at most
