@@ -148,7 +148,7 @@ def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> Typ
 
 def _command_of(name: str, function: Function) -> TyperCommand:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name)(_imported("typed:spelled_out")(function))
+    app.command(name)(_imported(*_module("typed:spelled_out"))(function))
     made = get_command(app)
     assert isinstance(made, TyperCommand)
     return made

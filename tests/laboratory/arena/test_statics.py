@@ -1,10 +1,6 @@
 """The family of static chains, the search for its best, and runs counted once that have seconds at any cost."""
 
 from dataclasses import replace
-<<<<<<< HEAD
-=======
-from typing import ClassVar
->>>>>>> h-g
 
 import numpy as np
 import pytest
@@ -97,12 +93,7 @@ def test_the_shipped_recording_at_the_ladders(text):
 
 def test_a_batch_cannot_be_counted_and_a_cost_of_whole_operations_is_refused():
     class WithOperations(UnitCost):
-<<<<<<< HEAD
         knows_operations = True
-=======
-        shares: ClassVar = {}
-        batch_s = reloads_s = lookups_s = beside_s = decide_s = UnitCost.forward_s
->>>>>>> h-g
 
     tables = TrieTables(read_trace(shipped("recordings", "pico.trace")))
     kinds = ForwardKinds(tables.pool)
