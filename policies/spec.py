@@ -11,9 +11,10 @@ A value that is a policy is written with parentheses: `guarded,policy=two-level(
 file that is there, that file's name may have any of these characters.
 """
 
+import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os.path import isfile
 from typing import TypeAlias, Union, cast
@@ -22,27 +23,8 @@ from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt,
 from ..base.names import ClassKind, names_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .bandits import BanditSpec, HedgeSpec
-from .cascades import CasSpec, CsDrafting, Polybasic
 from .chains import PlainValue, PolicyClass, read_options
-from .combined import Guarded, PerTag, PerTurn
-from .fixed import Chain, Confident, HiSpec, Ngram, NgramFront, Plain, Svip, ViaSDLossless
-from .learned import SpecDec
-from .load import Autotune, Goodput, OffUnderLoad, Slo
-from .lossy import (
-    EarlyCommit,
-    EntropyPatch,
-    EquilibriumDecoding,
-    PyramidSD,
-    SpeculativeCascade,
-    TypicalAcceptance,
-    ViaSD,
-)
-from .oracles import OracleChain, OracleWindow
-from .specrouter.policy import SpecRouter
-from .suffix import Suffix
-from .trees_and_ahead import Dsi, Pearl, PipeSpec, Tree, TreeDynamic
-from .windows import AdaEDL, Adaptive, Consensus, TwoLevel
+from .fixed import Chain
 
 
 class PolicySpecError(ValueError):
@@ -57,49 +39,69 @@ _POLICIES: ClassKind[PolicyClass] = ClassKind(
     refused=PolicySpecError,
 )
 
-_OWN: Mapping[str, PolicyClass] = {
-    "plain": Plain,
-    "chain": Chain,
-    "two-level": TwoLevel,
-    "adaptive": Adaptive,
-    "confident": Confident,
-    "adaedl": AdaEDL,
-    "svip": Svip,
-    "specdec++": SpecDec,
-    "tree": Tree,
-    "tree-dynamic": TreeDynamic,
-    "ngram": Ngram,
-    "ngram-model": NgramFront,
-    "suffix": Suffix,
-    "banditspec": BanditSpec,
-    "hedgespec": HedgeSpec,
-    "cas-spec": CasSpec,
-    "cs-drafting": CsDrafting,
-    "hispec": HiSpec,
-    "polybasic": Polybasic,
-    "consensus": Consensus,
-    "pearl": Pearl,
-    "dsi": Dsi,
-    "pipespec": PipeSpec,
-    "specrouter": SpecRouter,
-    "goodput": Goodput,
-    "slo": Slo,
-    "autotune": Autotune,
-    "via-sd": ViaSD,
-    "via-sd-lossless": ViaSDLossless,
-    "cascade": SpeculativeCascade,
-    "pyramid-sd": PyramidSD,
-    "early-commit": EarlyCommit,
-    "entropy-patch": EntropyPatch,
-    "equilibrium": EquilibriumDecoding,
-    "typical": TypicalAcceptance,
-    "oracle-window": OracleWindow,
-    "oracle-chain": OracleChain,
-    "per-tag": PerTag,
-    "per-turn": PerTurn,
-    "guarded": Guarded,
-    "off-under-load": OffUnderLoad,
+_OWN_PLACES = {
+    "plain": ".fixed:Plain",
+    "chain": ".fixed:Chain",
+    "two-level": ".windows:TwoLevel",
+    "adaptive": ".windows:Adaptive",
+    "confident": ".fixed:Confident",
+    "adaedl": ".windows:AdaEDL",
+    "svip": ".fixed:Svip",
+    "specdec++": ".learned:SpecDec",
+    "tree": ".trees_and_ahead:Tree",
+    "tree-dynamic": ".trees_and_ahead:TreeDynamic",
+    "ngram": ".fixed:Ngram",
+    "ngram-model": ".fixed:NgramFront",
+    "suffix": ".suffix:Suffix",
+    "banditspec": ".bandits:BanditSpec",
+    "hedgespec": ".bandits:HedgeSpec",
+    "cas-spec": ".cascades:CasSpec",
+    "cs-drafting": ".cascades:CsDrafting",
+    "hispec": ".fixed:HiSpec",
+    "polybasic": ".cascades:Polybasic",
+    "consensus": ".windows:Consensus",
+    "pearl": ".trees_and_ahead:Pearl",
+    "dsi": ".trees_and_ahead:Dsi",
+    "pipespec": ".trees_and_ahead:PipeSpec",
+    "specrouter": ".specrouter.policy:SpecRouter",
+    "goodput": ".load:Goodput",
+    "slo": ".load:Slo",
+    "autotune": ".load:Autotune",
+    "via-sd": ".lossy:ViaSD",
+    "via-sd-lossless": ".fixed:ViaSDLossless",
+    "cascade": ".lossy:SpeculativeCascade",
+    "pyramid-sd": ".lossy:PyramidSD",
+    "early-commit": ".lossy:EarlyCommit",
+    "entropy-patch": ".lossy:EntropyPatch",
+    "equilibrium": ".lossy:EquilibriumDecoding",
+    "typical": ".lossy:TypicalAcceptance",
+    "oracle-window": ".oracles:OracleWindow",
+    "oracle-chain": ".oracles:OracleChain",
+    "per-tag": ".combined:PerTag",
+    "per-turn": ".combined:PerTurn",
+    "guarded": ".combined:Guarded",
+    "off-under-load": ".load:OffUnderLoad",
 }
+
+
+class _OwnPolicies(Mapping[str, PolicyClass]):
+    """The policies of this package by name; the module of one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> PolicyClass:
+        module, _, attribute = _OWN_PLACES[name].partition(":")
+        return cast(PolicyClass, getattr(importlib.import_module(module, __package__), attribute))
+
+    def __contains__(self, name: object) -> bool:
+        return name in _OWN_PLACES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_OWN_PLACES)
+
+    def __len__(self) -> int:
+        return len(_OWN_PLACES)
+
+
+_OWN = _OwnPolicies()
 
 
 def own_policies() -> Mapping[str, PolicyClass]:
