@@ -40,13 +40,13 @@ def calls_to(function, folder, arguments):
     return ["__main__.py:main", *found[::-1]]
 
 
-# What serves and the runtime have more than they are to have, 12.
+# They are to be 10, 12 and 12, the forward itself among the last.
 @pytest.mark.parametrize(
     ("function", "folder", "most", "arguments"),
     [
         ("judged", "sim", 13, ["compare", "--policy", "adaptive"]),  # the trie's answer
         ("verify", "sim", 17, ["simulate", *SERVED, "--policy", "adaptive"]),  # the step of the target
-        ("feed_ids", "runtime", 19, ["run", *ANSWERED, "--policy", "draft:2/target"]),  # a forward
+        ("feed", "runtime", 11, ["run", *ANSWERED, "--policy", "draft:2/target"]),  # who calls the forward
     ],
 )
 def test_few_calls_lie_between_main_and_what_a_command_is_about(function, folder, most, arguments, capsys):
