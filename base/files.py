@@ -239,8 +239,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """A file to fill that takes the place of the one `path` leads to if the block ends well, and vanishes if not.
 
-    Raises:
-        OSError: naming `path`.
+    Raises OSError: naming `path`.
     """
     place = place_of(path)
     part = _beside(place)
@@ -259,10 +258,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill that takes the place of the one `path` leads to if the block ends well, and vanishes if not.
 
-    Folders above that are missing are made, and vanish with it.
-
-    Raises:
-        OSError: naming `path`.
+    Folders above that are missing are made, and vanish with it. Raises OSError: naming `path`.
     """
     place = place_of(path)
     part, former = _beside(place), _beside(place)

@@ -22,21 +22,13 @@ Maker = TypeVar("Maker", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassKind(Generic[Maker]):
-    """One kind of class that can be named, such as policies.
+    """One kind of class that can be named, such as policies."""
 
-    Attributes:
-        noun: what one is called.
-        group: of entry points, in which other packages register theirs.
-        methods: that each must have.
-        example: name of a class, for messages.
-        refused: raised for what a package registered and cannot be used, where it is named.
-    """
-
-    noun: str
-    group: str
-    methods: tuple[str, ...]
-    example: str
-    refused: type[ValueError]
+    noun: str  # what one is called
+    group: str  # of entry points, in which other packages register theirs
+    methods: tuple[str, ...]  # that each must have
+    example: str  # name of a class, for messages
+    refused: type[ValueError]  # raised for what a package registered and cannot be used, where it is named
 
     def registered(self) -> dict[str, list[EntryPoint]]:
         """What other packages registered, by name; nothing is loaded. A name with two entries stands for neither."""
@@ -52,8 +44,7 @@ class ClassKind(Generic[Maker]):
     def called(self, name: str, own: Mapping[str, Maker]) -> Maker | None:
         """What a name stands for: one of `own`, one of other packages, or of a file or module; None if unknown.
 
-        Raises:
-            ValueError: a file or module that is not there or raises, or that has no such class; or `refused`.
+        Raises ValueError for a file or module that is not there or raises, or that has no such class; or `refused`.
         """
         if names_path(name):
             path, colon, attribute = name.rpartition(":")
@@ -154,15 +145,10 @@ _BRANCH = re.compile(r"([0-9]{1,40})@([0-9]{1,40})")
 
 
 class Branch(NamedTuple):
-    """One depth at which each path so far becomes several.
+    """One depth at which each path so far becomes several."""
 
-    Attributes:
-        num_paths: that it becomes, >= 1; the path itself is the first of them.
-        depth: tokens of the answer before that, counted from the prompt, >= 0.
-    """
-
-    num_paths: int
-    depth: int
+    num_paths: int  # that it becomes, >= 1; the path itself is the first of them
+    depth: int  # tokens of the answer before that, counted from the prompt, >= 0
 
 
 def branches_of(name: str, text: str) -> tuple[Branch, ...]:

@@ -19,8 +19,7 @@ from .trees import DraftTree
 def check_step(session: Session, step: Step) -> int:
     """The level that executes `step` (the target's for a Commit, the highest of an Overlap).
 
-    Raises:
-        ValueError: with the rule that the step breaks.
+    Raises ValueError: with the rule that the step breaks.
     """
     pool = session.pool
     if session.tree is not None:

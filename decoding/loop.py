@@ -138,8 +138,7 @@ class Loop:
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
-        Raises:
-            PolicyError: the policy raised, returned an illegal step or makes no progress.
+        Raises PolicyError: the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
         ready, waiting, prefills = self._ready, self._waiting, self._prefills
@@ -163,10 +162,8 @@ class Loop:
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
 
-        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
-
-        Raises:
-            TypeError: a draft that was answered with verdicts, or the other way about.
+        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps. Raises
+        TypeError: a draft that was answered with verdicts, or the other way about.
         """
         kind, level, _, _ = op
         expected = OverlapResults if kind == OVERLAPS else DraftResults if kind <= TREES else VerifyResults

@@ -97,18 +97,12 @@ def outcomes_of(
 
 
 class Settled(NamedTuple):
-    """What an `Overlap` leaves of a request.
+    """What an `Overlap` leaves of a request."""
 
-    Attributes:
-        pending: what stands from the first part's span on: its accepted tokens, its own one, and what stays of those
-            after them.
-        own: `[P]` 1 where the part's own token had room, else 0.
-        cached: `[L]` tokens of the context that each member's cache holds and that are still its text.
-    """
-
+    # what stands from the first part's span on: its accepted tokens, its own one, and what stays of those after them
     pending: PendingTokens
-    own: list[int]
-    cached: list[int]
+    own: list[int]  # `[P]` 1 where the part's own token had room, else 0
+    cached: list[int]  # `[L]` tokens of the context that each member's cache holds and that are still its text
 
 
 def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows: Parted) -> Settled:

@@ -5,20 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One pool member.
+    """One pool member."""
 
-    Attributes:
-        name: unique in the pool; what steps and chains call it.
-        model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
-        drafts_only: True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the
-            recording that is replayed holds no verdicts of it.
-        from_features: True for a model that reads the target's last hidden states: what it says depends on how much of
-            the text the target has judged as well (`Session.num_judged`).
-    """
-
-    name: str
-    model_free: bool = False
+    name: str  # unique in the pool; what steps and chains call it
+    model_free: bool = False  # True for a member without weights (prompt lookup): it drafts, it cannot verify
+    # True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the recording that is
+    # replayed holds no verdicts of it
     drafts_only: bool = False
+    # True for a model that reads the target's last hidden states: what it says depends on how much of the text the
+    # target has judged as well (`Session.num_judged`)
     from_features: bool = False
 
     @property

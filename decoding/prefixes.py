@@ -26,15 +26,10 @@ START = -1  # stands in front of the first block of a text
 
 
 class PartingBlock(NamedTuple):
-    """The block in which a text parts from what is cached.
+    """The block in which a text parts from what is cached."""
 
-    Attributes:
-        block: its number.
-        num_equal: of its tokens that the text has, from the first on, >= 1.
-    """
-
-    block: int
-    num_equal: int
+    block: int  # its number
+    num_equal: int  # of its tokens that the text has, from the first on, >= 1
 
 
 class BlockTexts:
@@ -113,19 +108,12 @@ class BlockTexts:
 
 
 class PrefixCounts(NamedTuple):
-    """Sums over the requests of an operation.
+    """Sums over the requests of an operation."""
 
-    Attributes:
-        asked_tokens: of the texts that were looked up.
-        hit_tokens: of these, found: in whole blocks, and copied out of the block in which texts part.
-        entered_blocks: that were new in the cache.
-        evicted_blocks: that made room for them.
-    """
-
-    asked_tokens: int
-    hit_tokens: int
-    entered_blocks: int
-    evicted_blocks: int
+    asked_tokens: int  # of the texts that were looked up
+    hit_tokens: int  # of these, found: in whole blocks, and copied out of the block in which texts part
+    entered_blocks: int  # that were new in the cache
+    evicted_blocks: int  # that made room for them
 
 
 NO_COUNTS = PrefixCounts(0, 0, 0, 0)
@@ -324,18 +312,10 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheSize:
-    """Of each member's prefix cache.
+    """Of each member's prefix cache; raises ArgumentError: either is below 1."""
 
-    Attributes:
-        num_blocks: >= 1.
-        block_tokens: tokens of a block, >= 1.
-
-    Raises:
-        ArgumentError: either is below 1.
-    """
-
-    num_blocks: int
-    block_tokens: int = BLOCK_TOKENS
+    num_blocks: int  # >= 1
+    block_tokens: int = BLOCK_TOKENS  # tokens of a block, >= 1
 
     def __post_init__(self) -> None:
         check_least("`prefix_cache`", self.num_blocks, 1)
@@ -366,29 +346,18 @@ def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> Pre
 
 
 class Hit(NamedTuple):
-    """What is cached of a text.
+    """What is cached of a text."""
 
-    Attributes:
-        blocks: its leading whole blocks.
-        branch: the block that tokens after these are copied from; None if there are none.
-        num_tokens: of both.
-    """
-
-    blocks: tuple[int, ...]
-    branch: PartingBlock | None
-    num_tokens: int
+    blocks: tuple[int, ...]  # its leading whole blocks
+    branch: PartingBlock | None  # the block that tokens after these are copied from; None if there are none
+    num_tokens: int  # of both
 
 
 class Entered(NamedTuple):
-    """Blocks of a request that the cache now holds, following those that it referred to before.
+    """Blocks of a request that the cache now holds, following those that it referred to before."""
 
-    Attributes:
-        blocks: in order.
-        num_shared: the first so many were there: another request put them there.
-    """
-
-    blocks: list[int]
-    num_shared: int
+    blocks: list[int]  # in order
+    num_shared: int  # the first so many were there: another request put them there
 
 
 class _Held:

@@ -24,17 +24,12 @@ Occurrence = Literal["first", "last", "longest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRule:
-    """How a lookup finds what to copy.
+    """How a lookup finds what to copy."""
 
-    Attributes:
-        max_match: longest suffix to look for, >= 1; shorter ones are tried next.
-        min_match: shortest suffix to look for, 1 to `max_match`.
-        occurrence: which earlier occurrence of the longest suffix that has one is copied from: the `first` in the
-            context, the `last`, or the latest after which there is the `longest` stretch to copy.
-    """
-
-    max_match: int
-    min_match: int = 1
+    max_match: int  # longest suffix to look for, >= 1; shorter ones are tried next
+    min_match: int = 1  # shortest suffix to look for, 1 to `max_match`
+    # which earlier occurrence of the longest suffix that has one is copied from: the `first` in the context, the
+    # `last`, or the latest after which there is the `longest` stretch to copy
     occurrence: Occurrence = "last"
 
     def __post_init__(self) -> None:

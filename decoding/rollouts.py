@@ -18,31 +18,18 @@ _NAME = "`rollouts`"
 
 
 class Fork(NamedTuple):
-    """Where a path that is a request of its own begins.
+    """Where a path that is a request of its own begins."""
 
-    Attributes:
-        request_id: of the path: its parent's id, a dot, and a number that counts the parent's children from 1.
-        parent_id: of the path that it leaves.
-        depth: tokens of answer that both share.
-    """
-
-    request_id: str
-    parent_id: str
-    depth: int
+    request_id: str  # of the path: its parent's id, a dot, and a number that counts the parent's children from 1
+    parent_id: str  # of the path that it leaves
+    depth: int  # tokens of answer that both share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """How every prompt of a run branches.
+    """How every prompt of a run branches; raises ArgumentError: as `check_branches`."""
 
-    Attributes:
-        branches: with depths that ascend.
-
-    Raises:
-        ArgumentError: as `check_branches`.
-    """
-
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...]  # with depths that ascend
 
     def __post_init__(self) -> None:
         check_branches(_NAME, self.branches)
@@ -71,8 +58,7 @@ class Rollouts:
     def check(self, request_ids: Iterable[str], max_new_tokens: int) -> None:
         """Refuse what no run can be.
 
-        Raises:
-            ArgumentError: a path that would have no token left, or that would be called as a prompt is.
+        Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is.
         """
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
@@ -96,19 +82,12 @@ def rollouts_of(given: object) -> Rollouts:
 
 
 class Lost(NamedTuple):
-    """A path that cannot start.
+    """A path that cannot start."""
 
-    Attributes:
-        fork: where it would have begun.
-        tag: of its prompt.
-        num_prompt: tokens that its prompt would have had.
-        reason: one line that names the path.
-    """
-
-    fork: Fork
-    tag: str
-    num_prompt: int
-    reason: str
+    fork: Fork  # where it would have begun
+    tag: str  # of its prompt
+    num_prompt: int  # tokens that its prompt would have had
+    reason: str  # one line that names the path
 
 
 class RolloutGrowth:

@@ -22,29 +22,19 @@ class Facts(NamedTuple):
     """What a rule is told of a judged token: from both distributions at the context before it.
 
     Every field has one shape, `[]` or `[K]`; so has the answer of a rule.
-
-    Attributes:
-        same: whether the verifier would write this very token.
-        draft_prob: the drafter's probability of it, 0 to 1; NaN for a model-free drafter.
-        target_prob: the verifier's probability of it, 0 to 1.
-        top_prob: the verifier's largest probability, 0 to 1.
-        entropy: of the verifier, nats.
-        tvd: total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter.
-        judge: level of the highest member that endorses it so far: the last verifier that accepted it, else its
-            drafter.
-        draft_top_prob: the drafter's largest probability, 0 to 1; NaN for a model-free drafter.
-        own_draft_prob: the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a
-            model-free drafter, and where a recording does not hold that token.
     """
 
-    same: Any
-    draft_prob: Any
-    target_prob: Any
-    top_prob: Any
-    entropy: Any
-    tvd: Any
+    same: Any  # whether the verifier would write this very token
+    draft_prob: Any  # the drafter's probability of it, 0 to 1; NaN for a model-free drafter
+    target_prob: Any  # the verifier's probability of it, 0 to 1
+    top_prob: Any  # the verifier's largest probability, 0 to 1
+    entropy: Any  # of the verifier, nats
+    tvd: Any  # total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter
+    # level of the highest member that endorses it so far: the last verifier that accepted it, else its drafter
     judge: Any
-    draft_top_prob: Any
+    draft_top_prob: Any  # the drafter's largest probability, 0 to 1; NaN for a model-free drafter
+    # the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a model-free drafter, and
+    # where a recording does not hold that token
     own_draft_prob: Any
 
 
@@ -75,14 +65,10 @@ class Deferral:
     Where the cascade defers, its text is the verifier's: the token stays if the verifier writes it too (`same`), as in
     plain speculation. Under rejection sampling `same` is the most probable token, so what is kept there leans towards
     it; the paper draws from norm(max(0, ...)) of the mixed distribution instead.
-
-    Attributes:
-        kind: one of `KINDS`.
-        eps: 0 to 1; at 0 `token` keeps ties for the best only.
     """
 
-    kind: str
-    eps: float
+    kind: str  # one of `KINDS`
+    eps: float  # 0 to 1; at 0 `token` keeps ties for the best only
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -133,18 +119,12 @@ class Equilibrium:
     player. By the product of both, equal lambdas make every round vain: a + b >= 1 then holds just if it held at
     first.) In greedy decoding the verifier's own token is its most probable one; with coupled sampling it is its
     sample, and its prior is still taken as top_prob, which favours the verifier.
-
-    Attributes:
-        generator: lambda of the drafter, 0.01 to 100: how strongly it is held to its prior.
-        discriminator: lambda of the verifier, 0.01 to 100.
-        eta: learning rate, > 0.
-        rounds: updates, 1 to 100.
     """
 
-    generator: float = 0.1
-    discriminator: float = 0.2
-    eta: float = 1.0
-    rounds: int = 8
+    generator: float = 0.1  # lambda of the drafter, 0.01 to 100: how strongly it is held to its prior
+    discriminator: float = 0.2  # lambda of the verifier, 0.01 to 100
+    eta: float = 1.0  # learning rate, > 0
+    rounds: int = 8  # updates, 1 to 100
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = True
     needs_own_draft_prob: ClassVar[bool] = True
@@ -283,14 +263,10 @@ class Band:
     takes its place. r < escalate: the verifier does not trust itself; the token stays for the next one to judge, and
     the tokens after it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
     docs/policies-lossy.md says what we take.
-
-    Attributes:
-        accept: 0 to 1.
-        escalate: 0 to `accept`; at 0 nothing is escalated.
     """
 
-    accept: float
-    escalate: float
+    accept: float  # 0 to 1
+    escalate: float  # 0 to `accept`; at 0 nothing is escalated
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = True
 
@@ -313,12 +289,9 @@ class Vouched:
     """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy.
 
     With it the target takes a smaller verifier's word, and looks at what that one escalated only.
-
-    Attributes:
-        level: of the pool, >= 1; `Facts.judge` is compared with it.
     """
 
-    level: int
+    level: int  # of the pool, >= 1; `Facts.judge` is compared with it
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = False
 
@@ -345,16 +318,11 @@ class Signal(NamedTuple):
     """NaN throughout for a model-free drafter.
 
     Scalars, or arrays of one shape where a world works on many tokens at once.
-
-    Attributes:
-        prob: the drafter's probability of the token, 0 to 1.
-        entropy: of its distribution, nats.
-        gap: its largest probability less its second largest, 0 to 1.
     """
 
-    prob: float
-    entropy: float
-    gap: float
+    prob: float  # the drafter's probability of the token, 0 to 1
+    entropy: float  # of its distribution, nats
+    gap: float  # its largest probability less its second largest, 0 to 1
 
 
 # Of a model-free drafter, and of a context that nobody knows.
@@ -430,11 +398,10 @@ class RefusalAbove:
     in nats, g the gap, i the token's index in the draft.
 
     Attributes:
-        chance: h, 0 to 1.
         bias, prob, root_entropy, gap, place: weights, -50 to 50.
     """
 
-    chance: float
+    chance: float  # h, 0 to 1
     bias: float
     prob: float
     root_entropy: float
@@ -465,17 +432,11 @@ class RefusalAbove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivalBelow:
-    """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g.
+    """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g."""
 
-    Attributes:
-        chance: 0 to 1.
-        hazard: h, what every token risks, 0 to 50.
-        of_doubt: g, the weight of its drafter's probability p, 0 to 50.
-    """
-
-    chance: float
-    hazard: float
-    of_doubt: float
+    chance: float  # 0 to 1
+    hazard: float  # h, what every token risks, 0 to 50
+    of_doubt: float  # g, the weight of its drafter's probability p, 0 to 50
 
     def __post_init__(self) -> None:
         check_within("chance", self.chance, "[0, 1]")

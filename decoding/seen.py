@@ -24,19 +24,12 @@ def found_nothing(last: Outcome | None) -> bool:
 
 
 class PendingToken(NamedTuple):
-    """One pending token as a policy sees it.
+    """One pending token as a policy sees it."""
 
-    Attributes:
-        token: its id.
-        drafter: the member that wrote it.
-        judge: the highest member that endorses it: the last verifier that accepted it, else its drafter.
-        signal: what the drafter said of it.
-    """
-
-    token: int
-    drafter: str
-    judge: str
-    signal: Signal
+    token: int  # its id
+    drafter: str  # the member that wrote it
+    judge: str  # the highest member that endorses it: the last verifier that accepted it, else its drafter
+    signal: Signal  # what the drafter said of it
 
 
 class Load:

@@ -193,8 +193,7 @@ class Session(RequestText):
     def branch(self, request_id: str, shared: Sequence[int]) -> "Session":
         """A request of its own whose prompt is this one's with `shared` after it, which its budget has no more.
 
-        Raises:
-            ValueError: nothing of the budget is left, or a member that reads the target's states.
+        Raises ValueError: nothing of the budget is left, or a member that reads the target's states.
         """
         if self.pool.feature_level is not None:
             raise ValueError(f"answers do not branch beside {self.pool.names[self.pool.feature_level]}, {READER}")

@@ -24,14 +24,11 @@ Path = tuple[int, ...]  # ranks from the root down
 class FixedTree:
     """The same ranks whatever the drafter says, as in SpecInfer (arXiv:2305.09781) and Medusa (arXiv:2401.10774).
 
-    Attributes:
-        paths: ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their
-            order by depth.
-
-    Raises:
-        ArgumentError: no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
+    Raises ArgumentError for no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
     """
 
+    # ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their order by
+    # depth
     paths: tuple[Path, ...]
     _ranks: dict[Path, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -109,20 +106,12 @@ class DynamicTree:
 
     Of each layer the best nodes are asked about, by the product of the drafter's probabilities along their paths; each
     gets as many children. Of all these the best are kept. A parent's product is no less than its child's, and the
-    shallower of equal nodes comes first, so that what is kept is a tree.
-
-    Attributes:
-        beams: nodes of a layer that are asked about, and children of each, 1 to 32.
-        depth: layers, 1 to 1,024.
-        tokens: nodes that are kept, 1 to 1,024.
-
-    Raises:
-        ArgumentError: a number out of range.
+    shallower of equal nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of range.
     """
 
-    beams: int
-    depth: int
-    tokens: int
+    beams: int  # nodes of a layer that are asked about, and children of each, 1 to 32
+    depth: int  # layers, 1 to 1,024
+    tokens: int  # nodes that are kept, 1 to 1,024
 
     def __post_init__(self) -> None:
         check_within("beams of a tree", self.beams, "[1, 32]")
@@ -185,8 +174,7 @@ def _best(scores: Sequence[float], count: int) -> Sequence[int]:
 def tree_shape(text: str) -> TreeShape:
     """A shape by its text: `4x2x1` (children by depth), `0+0.0+1` (paths of ranks), or `beam=4,depth=5,tokens=16`.
 
-    Raises:
-        ArgumentError: any other text, or a shape that cannot be; without `tokens` all that grows is kept.
+    Raises ArgumentError for any other text, or a shape that cannot be; without `tokens` all that grows is kept.
     """
     try:
         if "=" in text:
@@ -218,18 +206,12 @@ class DraftTree:
 
     Legal with nothing pending. The tree's tokens are pending then, parents before their children, and the next step is
     a verification by `Exact` of a larger member, which keeps the path that it would write itself and adds its own
-    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token.
-
-    Attributes:
-        model: a pool member below the target, with weights and the target's tokenizer.
-        shape: which of its tokens become nodes.
-
-    Raises:
-        ArgumentError: a shape that is none.
+    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token. Raises ArgumentError:
+    a shape that is none.
     """
 
-    model: str
-    shape: TreeShape
+    model: str  # a pool member below the target, with weights and the target's tokenizer
+    shape: TreeShape  # which of its tokens become nodes
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, FixedTree | DynamicTree):
@@ -240,30 +222,19 @@ ROOT = -1
 
 
 class Branches(NamedTuple):
-    """What a drafter would write at one context, best first; may be fewer than were asked for, at least one.
+    """What a drafter would write at one context, best first; may be fewer than were asked for, at least one."""
 
-    Attributes:
-        tokens: ids, all different.
-        log_probs: what the drafter gives to each, nats, on the grid.
-        places: of the context after each, where a world knows it already; else empty.
-    """
-
-    tokens: Sequence[int]
-    log_probs: Sequence[float]
-    places: Sequence[int] = ()
+    tokens: Sequence[int]  # ids, all different
+    log_probs: Sequence[float]  # what the drafter gives to each, nats, on the grid
+    places: Sequence[int] = ()  # of the context after each, where a world knows it already; else empty
 
 
 class Tree(NamedTuple):
-    """A tree that has grown. Letter: N nodes, parents before their children.
+    """A tree that has grown. Letter: N nodes, parents before their children."""
 
-    Attributes:
-        parents: `[N]` index of each node's parent, -1 at the root's children.
-        fed: `[N]` which of the drafter's forwarded nodes each is, -1 for one that it was not fed.
-        widths: nodes that were fed in each of the drafter's forwards after the first, which reads the context.
-    """
-
-    parents: tuple[int, ...]
-    fed: tuple[int, ...]
+    parents: tuple[int, ...]  # `[N]` index of each node's parent, -1 at the root's children
+    fed: tuple[int, ...]  # `[N]` which of the drafter's forwarded nodes each is, -1 for one that it was not fed
+    # nodes that were fed in each of the drafter's forwards after the first, which reads the context
     widths: tuple[int, ...]
 
     @property

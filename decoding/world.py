@@ -108,19 +108,12 @@ DRAFTS, TREES, VERIFIES, TREE_VERIFIES, OVERLAPS = range(5)
 
 
 class Op(NamedTuple):
-    """A batched operation.
+    """A batched operation."""
 
-    Attributes:
-        kind: `DRAFTS`, `TREES`, `VERIFIES`, `TREE_VERIFIES` or `OVERLAPS`.
-        level: of the member that runs, of an Overlap the largest one.
-        items: `[B]` requests with their steps.
-        levels: `[P]` of an Overlap, the members of its parts.
-    """
-
-    kind: int
-    level: int
-    items: list[tuple[Session, Any]]
-    levels: tuple[int, ...] = ()
+    kind: int  # `DRAFTS`, `TREES`, `VERIFIES`, `TREE_VERIFIES` or `OVERLAPS`
+    level: int  # of the member that runs, of an Overlap the largest one
+    items: list[tuple[Session, Any]]  # `[B]` requests with their steps
+    levels: tuple[int, ...] = ()  # `[P]` of an Overlap, the members of its parts
 
     @property
     def drafts(self) -> bool:

@@ -44,31 +44,22 @@ MOST_SHOWN = 8  # tags in an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own.
+    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own."""
 
-    Attributes:
-        paper: name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without.
-        lossless: whether it commits what the target alone would write, whatever its options.
-        members: what it needs of a pool, in words, such as "a model below the target".
-        observes: what it does not work without.
-        oracle: whether it sees ahead, which only a recording can grant.
-        target_alone: whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing
-            is learnt: so nobody needs to ask it.
-        by_pending: whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows
-            from `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all
-            by one member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever
-            it begins at the same place of the same text.
-        works_ahead: whether its steps may be `Overlap`, whose parts take their seconds at the same time.
-    """
-
-    paper: str = ""
-    lossless: bool
-    members: str = "a target"
-    observes: frozenset[Observable] = frozenset()
-    oracle: bool = False
+    paper: str = ""  # name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without
+    lossless: bool  # whether it commits what the target alone would write, whatever its options
+    members: str = "a target"  # what it needs of a pool, in words, such as "a model below the target"
+    observes: frozenset[Observable] = frozenset()  # what it does not work without
+    oracle: bool = False  # whether it sees ahead, which only a recording can grant
+    # whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing is learnt: so
+    # nobody needs to ask it
     target_alone: bool = False
+    # whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows from
+    # `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all by one
+    # member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever it begins at
+    # the same place of the same text.
     by_pending: bool = False
-    works_ahead: bool = False
+    works_ahead: bool = False  # whether its steps may be `Overlap`, whose parts take their seconds at the same time
 
 
 def about_of(policy: object) -> About | None:

@@ -136,8 +136,8 @@ def lookup_member(pool: Pool, policy: str) -> str:
 def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     """The drafter a user named, or the smallest model that reads the target's tokens.
 
-    Raises:
-        ValueError: naming `policy`, one that is not below the target, or that does not say how sure it is of a token.
+    Raises ValueError: naming `policy`, one that is not below the target, or that does not say how sure it is of a
+    token.
     """
     if draft is None:
         draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
@@ -158,8 +158,7 @@ def verifiers_between(pool: Pool, draft: str) -> list[str]:
 def middle_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
     """The middle member a user named, or the largest one below the target that can verify.
 
-    Raises:
-        ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
+    Raises ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
     """
     return _between(pool, verifier, draft, policy)[-1]
 
@@ -282,17 +281,11 @@ class TextToRead:
 
 
 class Below(NamedTuple):
-    """What a level goes through.
+    """What a level goes through."""
 
-    Attributes:
-        token_s: seconds per token, what the level adds by taking part not among them.
-        lower: the level below it; -1 of none.
-        window: over that, >= 1; 0 of none.
-    """
-
-    token_s: float
-    lower: int
-    window: int
+    token_s: float  # seconds per token, what the level adds by taking part not among them
+    lower: int  # the level below it; -1 of none
+    window: int  # over that, >= 1; 0 of none
 
 
 class WholeRounds:

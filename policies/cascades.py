@@ -475,19 +475,12 @@ class _Round:
 
 
 class _Planned(NamedTuple):
-    """A round as far as it is planned.
+    """A round as far as it is planned."""
 
-    Attributes:
-        tokens: expected, the target's own among them.
-        seconds: of it.
-        survival: chance that all so far is kept.
-        width: tokens expected to be pending.
-    """
-
-    tokens: float = 1.0
-    seconds: float = 0.0
-    survival: float = 1.0
-    width: float = 0.0
+    tokens: float = 1.0  # expected, the target's own among them
+    seconds: float = 0.0  # of it
+    survival: float = 1.0  # chance that all so far is kept
+    width: float = 0.0  # tokens expected to be pending
 
 
 class _Piece(NamedTuple):

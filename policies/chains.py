@@ -24,15 +24,11 @@ from ..decoding.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSpec:
-    """A chain.
+    """A chain."""
 
-    Attributes:
-        members: names from smallest to target.
-        windows: one per member but the last, >= 1: tokens the lowest drafts, or a verifier keeps, before the next
-            level judges them.
-    """
-
-    members: tuple[str, ...]
+    members: tuple[str, ...]  # names from smallest to target
+    # one per member but the last, >= 1: tokens the lowest drafts, or a verifier keeps, before the next level judges
+    # them
     windows: tuple[int, ...]
 
     def __str__(self) -> str:

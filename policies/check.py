@@ -234,21 +234,13 @@ STEPS_PER_TOKEN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check saw, over both ways in which requests may begin.
+    """What a check saw, over both ways in which requests may begin."""
 
-    Attributes:
-        num_requests: requests finished.
-        num_steps: steps the policy decided.
-        num_tokens: tokens committed.
-        lossless: every request committed exactly what the target alone writes.
-        says_lossless: whether the policy says of itself that it always does; None if it says nothing.
-    """
-
-    num_requests: int
-    num_steps: int
-    num_tokens: int
-    lossless: bool
-    says_lossless: bool | None = None
+    num_requests: int  # requests finished
+    num_steps: int  # steps the policy decided
+    num_tokens: int  # tokens committed
+    lossless: bool  # every request committed exactly what the target alone writes
+    says_lossless: bool | None = None  # whether the policy says of itself that it always does; None if it says nothing
 
     @property
     def contradicted(self) -> bool:

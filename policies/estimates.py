@@ -50,8 +50,7 @@ from .blocks import TextToRead
 def counts_seconds(reward: str, costs: str | None) -> bool:
     """Whether a round is rewarded by its tokens per second (`speed`), or by its `tokens` alone.
 
-    Raises:
-        ValueError: another word, or `costs` where nothing asks for seconds.
+    Raises ValueError for another word, or `costs` where nothing asks for seconds.
     """
     if reward not in {"speed", "tokens"}:
         raise ValueError(f"reward must be speed or tokens, got {reward!r}")

@@ -83,20 +83,15 @@ def chances_of(rows: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How chances stand to what happened, on rows that nothing was fitted to.
+    """How chances stand to what happened, on rows that nothing was fitted to."""
 
-    Attributes:
-        num_rows: N, >= 1.
-        share: of rows in which it happened, 0 to 1.
-        auc: chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1;
-            0.5 says nothing.
-        calibration_error: of ten bins of equally many rows, sorted by chance, the mean distance of the mean chance from
-            the share in which it happened, 0 to 1.
-    """
-
-    num_rows: int
-    share: float
+    num_rows: int  # N, >= 1
+    share: float  # of rows in which it happened, 0 to 1
+    # chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1; 0.5
+    # says nothing
     auc: float
+    # of ten bins of equally many rows, sorted by chance, the mean distance of the mean chance from the share in which
+    # it happened, 0 to 1
     calibration_error: float
 
 
@@ -130,37 +125,22 @@ FORGETS = 0.2  # share that a round has in the running agreement of its request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceHead:
-    """A fitted head.
+    """A fitted head; raises ValueError for a number out of range."""
 
-    Attributes:
-        drafter: whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest
-            model of any.
-        target: who keeps them; None of such a head.
-        members: of the recording's pool, smallest first; none of such a head.
-        recording: its name; of several, with commas between.
-        sha256: of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes.
-        num_tokens: judged tokens that the weights were fitted to.
-        window: longest draft among them.
-        start: running agreement of a request before its first round, 0 to 1.
-        bias: -50 to 50, also with the weight of `agreement` added.
-        weights: by the names `WEIGHTS`, each -50 to 50 but for that of `agreement`.
-        held_out: how it does on requests that it was not fitted to.
-
-    Raises:
-        ValueError: a number out of range.
-    """
-
+    # whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest model of
+    # any
     drafter: str | None
-    target: str | None
-    members: tuple[str, ...]
-    recording: str
+    target: str | None  # who keeps them; None of such a head
+    members: tuple[str, ...]  # of the recording's pool, smallest first; none of such a head
+    recording: str  # its name; of several, with commas between
+    # of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes
     sha256: str
-    num_tokens: int
-    window: int
-    start: float
-    bias: float
-    weights: dict[str, float]
-    held_out: Fit
+    num_tokens: int  # judged tokens that the weights were fitted to
+    window: int  # longest draft among them
+    start: float  # running agreement of a request before its first round, 0 to 1
+    bias: float  # -50 to 50, also with the weight of `agreement` added
+    weights: dict[str, float]  # by the names `WEIGHTS`, each -50 to 50 but for that of `agreement`
+    held_out: Fit  # how it does on requests that it was not fitted to
 
     def __post_init__(self) -> None:
         check_within("start", self.start, "[0, 1]")

@@ -60,34 +60,21 @@ Around = tuple[Load, Callable[[Session, int], Signal]]
 
 
 class Feed(NamedTuple):
-    """The first forward of one member in a round, if its cache lacked nothing but the last token of the context.
+    """The first forward of one member in a round, if its cache lacked nothing but the last token of the context."""
 
-    Attributes:
-        level: of the member, which has weights.
-        new_tokens: fed to the forward, >= 1.
-        held_tokens: in its cache before, >= 0.
-        lacking: tokens its cache lacks after the round, the last one of the context not counted.
-    """
-
-    level: int
-    new_tokens: int
-    held_tokens: int
-    lacking: int
+    level: int  # of the member, which has weights
+    new_tokens: int  # fed to the forward, >= 1
+    held_tokens: int  # in its cache before, >= 0
+    lacking: int  # tokens its cache lacks after the round, the last one of the context not counted
 
 
 class Round(NamedTuple):
-    """One round of a chain from a position.
+    """One round of a chain from a position."""
 
-    Attributes:
-        chain: that decides every step of it.
-        num_emitted: tokens it commits, >= 1.
-        warm_s: its seconds at batch 1, if no cache lacked anything but the last token of the context.
-        feeds: one per member with weights that runs; a cache that lacks more makes the first forward larger.
-    """
-
-    chain: Chain
-    num_emitted: int
-    warm_s: float
+    chain: Chain  # that decides every step of it
+    num_emitted: int  # tokens it commits, >= 1
+    warm_s: float  # its seconds at batch 1, if no cache lacked anything but the last token of the context
+    # one per member with weights that runs; a cache that lacks more makes the first forward larger
     feeds: tuple[Feed, ...]
 
 
@@ -212,31 +199,19 @@ ForwardSeconds = Callable[[int, int, int], float]
 
 
 class Answer(NamedTuple):
-    """A request and its trunk of N tokens.
+    """A request and its trunk of N tokens."""
 
-    Attributes:
-        session: before its first step; never stepped itself.
-        tokens: `[N]`.
-        places: `[N + 1]` the world's places of the contexts after 0 to N tokens.
-    """
-
-    session: Session
-    tokens: list[int]
-    places: list[int]
+    session: Session  # before its first step; never stepped itself
+    tokens: list[int]  # `[N]`
+    places: list[int]  # `[N + 1]` the world's places of the contexts after 0 to N tokens
 
 
 class Foreseen(NamedTuple):
-    """What a recording shows: a world to try rounds in, and every request's text.
+    """What a recording shows: a world to try rounds in, and every request's text."""
 
-    Attributes:
-        world: tries rounds; its own, since requests stay open in it.
-        answers: by request id.
-        drawn: whether what it draws is what a run of the same seed draws, and so part of the future.
-    """
-
-    world: World
-    answers: dict[str, Answer]
-    drawn: bool
+    world: World  # tries rounds; its own, since requests stay open in it
+    answers: dict[str, Answer]  # by request id
+    drawn: bool  # whether what it draws is what a run of the same seed draws, and so part of the future
 
 
 class Foresight:
@@ -330,15 +305,10 @@ State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens it
 
 
 class Plan(NamedTuple):
-    """What to do in one request.
+    """What to do in one request."""
 
-    Attributes:
-        rounds: by position, for those that the plan comes to.
-        seconds: of all of them at batch 1.
-    """
-
-    rounds: dict[int, Round]
-    seconds: float
+    rounds: dict[int, Round]  # by position, for those that the plan comes to
+    seconds: float  # of all of them at batch 1
 
 
 class Seconds:
@@ -529,8 +499,7 @@ class Oracle(ABC):
     def decide(self, seen: Observation) -> Step:
         """As the chain that was planned for this round; after the recorded answer, the target alone.
 
-        Raises:
-            ValueError: nobody called `foresee`.
+        Raises ValueError: nobody called `foresee`.
         """
         request_id = seen.request_id
         chain = self._running.get(request_id)

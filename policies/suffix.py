@@ -119,17 +119,11 @@ class SuffixAutomaton:
 
 
 class Place(NamedTuple):
-    """Where a piece of text stands in an index.
+    """Where a piece of text stands in an index."""
 
-    Attributes:
-        within: the index that it was found in.
-        state: of it.
-        length: tokens of it; 0 where nothing was found.
-    """
-
-    within: SuffixAutomaton
-    state: int
-    length: int
+    within: SuffixAutomaton  # the index that it was found in
+    state: int  # of it
+    length: int  # tokens of it; 0 where nothing was found
 
     def after(self, tokens: Sequence[int]) -> "Place":
         """Where it stands once these tokens follow."""
@@ -276,15 +270,10 @@ MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longe
 
 
 class Speculation(NamedTuple):
-    """A candidate.
+    """A candidate."""
 
-    Attributes:
-        score: tokens of it that are expected to be right, if what follows does so as often as it did before.
-        tokens: of it.
-    """
-
-    score: float
-    tokens: tuple[int, ...]
+    score: float  # tokens of it that are expected to be right, if what follows does so as often as it did before
+    tokens: tuple[int, ...]  # of it
 
 
 NOTHING = Speculation(0.0, ())
@@ -292,17 +281,11 @@ NOTHING = Speculation(0.0, ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationRule:
-    """How far candidates go.
+    """How far candidates go."""
 
-    Attributes:
-        factor: alpha > 0; a match of p tokens is followed by alpha p tokens at most.
-        least_prob: share of the continuations that a token and those before it must have, 0 to 1.
-        most: tokens at most, >= 1.
-    """
-
-    factor: float
-    least_prob: float
-    most: int
+    factor: float  # alpha > 0; a match of p tokens is followed by alpha p tokens at most
+    least_prob: float  # share of the continuations that a token and those before it must have, 0 to 1
+    most: int  # tokens at most, >= 1
 
     def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Speculation:
         """The candidate of most score after a match of `length` tokens at `state`, or a suffix of it."""

@@ -211,41 +211,24 @@ def cell_of(source: int, length: int, share: float, count: int) -> int:
 
 
 class Verdict(NamedTuple):
-    """One token and what a member thinks of it.
+    """One token and what a member thinks of it."""
 
-    Attributes:
-        tag: of its request.
-        written: the token and its drafter.
-        endorsers: its drafter first, then every verifier that kept it.
-        verifier: who judged it, or would have.
-        kept: whether it was right.
-        similar: 1 - TVD of the verifier and the last endorser; NaN if nobody knows.
-    """
-
-    tag: str
-    written: PendingToken
-    endorsers: tuple[str, ...]
-    verifier: str
-    kept: bool
-    similar: float
+    tag: str  # of its request
+    written: PendingToken  # the token and its drafter
+    endorsers: tuple[str, ...]  # its drafter first, then every verifier that kept it
+    verifier: str  # who judged it, or would have
+    kept: bool  # whether it was right
+    similar: float  # 1 - TVD of the verifier and the last endorser; NaN if nobody knows
 
 
 class JudgedRun(NamedTuple):
-    """The tokens of one verification. Letters: J of them.
+    """The tokens of one verification. Letters: J of them."""
 
-    Attributes:
-        tag: of the request.
-        tokens: `[J]`, oldest first.
-        judges: `[J]` the highest member that endorsed each before.
-        verifier: who judged them.
-        num_kept: how many were kept.
-    """
-
-    tag: str
-    tokens: tuple[PendingToken, ...]
-    judges: tuple[str, ...]
-    verifier: str
-    num_kept: int
+    tag: str  # of the request
+    tokens: tuple[PendingToken, ...]  # `[J]`, oldest first
+    judges: tuple[str, ...]  # `[J]` the highest member that endorsed each before
+    verifier: str  # who judged them
+    num_kept: int  # how many were kept
 
 
 class _Refused(NamedTuple):

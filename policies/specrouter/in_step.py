@@ -32,17 +32,11 @@ from .search import Figures, FoundChain, best_windows
 
 
 class _Share(NamedTuple):
-    """What a tag is in the mix.
+    """What a tag is in the mix."""
 
-    Attributes:
-        share: of the rounds, those that copy left out, 0 to 1.
-        kept: rate at which the level above the lowest keeps a token, 0 to 1.
-        rate: of that level's tokens at the target, 0 to 1.
-    """
-
-    share: float
-    kept: float
-    rate: float
+    share: float  # of the rounds, those that copy left out, 0 to 1
+    kept: float  # rate at which the level above the lowest keeps a token, 0 to 1
+    rate: float  # of that level's tokens at the target, 0 to 1
 
 
 class InStep(Selector):

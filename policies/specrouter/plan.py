@@ -36,47 +36,31 @@ STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
 
 class CopyWorth(NamedTuple):
-    """What copies that one level judges are worth. Letters: N the longest one.
+    """What copies that one level judges are worth. Letters: N the longest one."""
 
-    Attributes:
-        verify: the level's.
-        token_s: seconds that a token that it keeps is worth.
-        cost_s: `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth.
-    """
-
-    verify: Verify
-    token_s: float
+    verify: Verify  # the level's
+    token_s: float  # seconds that a token that it keeps is worth
+    # `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth
     cost_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What requests of one key do in a round. Letters: K levels of the chain.
+    """What requests of one key do in a round. Letters: K levels of the chain."""
 
-    Attributes:
-        chain: the members, windows and predicted seconds.
-        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
-        copies: what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied.
-        draft: of the lowest level; None for the target alone.
-        most_doubt: one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over
-            at once.
-        hazards: for each of `verifies` and by drafter, those of the tokens that it is to judge.
-        fixed: follows fixed windows instead; None: the rules above.
-        trial: whether it is for one round only, to learn.
-        in_step: whether the requests that run share it.
-        least: tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1.
-    """
-
-    chain: FoundChain
-    verifies: tuple[Verify, ...]
+    chain: FoundChain  # the members, windows and predicted seconds
+    verifies: tuple[Verify, ...]  # `[K - 1]` of the levels above the lowest, or the target's alone
+    # what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied
     copies: tuple[CopyWorth, ...] = ()
-    draft: Draft | None = None
+    draft: Draft | None = None  # of the lowest level; None for the target alone
+    # one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over at once
     most_doubt: tuple[float, ...] = ()
+    # for each of `verifies` and by drafter, those of the tokens that it is to judge
     hazards: tuple[dict[str, Hazard], ...] = ()
-    fixed: Chain | None = None
-    trial: bool = False
-    in_step: bool = False
-    least: int = 1
+    fixed: Chain | None = None  # follows fixed windows instead; None: the rules above
+    trial: bool = False  # whether it is for one round only, to learn
+    in_step: bool = False  # whether the requests that run share it
+    least: int = 1  # tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1
 
 
 class Planner:
@@ -228,44 +212,27 @@ def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What a scheduler did. Mutated by it and its selectors; for whoever wants to look.
+    """What a scheduler did. Mutated by it and its selectors; for whoever wants to look."""
 
-    Attributes:
-        selections: searches.
-        switches: selections that changed the members of a chain.
-        trials: rounds that were played to learn, the warm-up among them.
-        rounds: commits by the target.
-        judged: pending tokens that each member judged.
-        refused_early: of those, tokens refused or dropped by a member below the target: the target never met them.
-    """
-
-    selections: int = 0
-    switches: int = 0
-    trials: int = 0
-    rounds: int = 0
-    judged: dict[str, int] = field(default_factory=dict)
+    selections: int = 0  # searches
+    switches: int = 0  # selections that changed the members of a chain
+    trials: int = 0  # rounds that were played to learn, the warm-up among them
+    rounds: int = 0  # commits by the target
+    judged: dict[str, int] = field(default_factory=dict)  # pending tokens that each member judged
+    # of those, tokens refused or dropped by a member below the target: the target never met them
     refused_early: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Choice:
-    """What a tag, or all that run, use. Mutated by the selector.
+    """What a tag, or all that run, use. Mutated by the selector."""
 
-    Attributes:
-        chain: the members and windows; None before the first selection.
-        figures: that it was selected by.
-        num_rows: requests of an operation then.
-        plans: made of it, by tag.
-        rounds: since the selection.
-        total: rounds in all.
-    """
-
-    chain: FoundChain | None = None
-    figures: Figures | None = None
-    num_rows: int = 0
-    plans: dict[str, Plan] = field(default_factory=dict)
-    rounds: int = 0
-    total: int = 0
+    chain: FoundChain | None = None  # the members and windows; None before the first selection
+    figures: Figures | None = None  # that it was selected by
+    num_rows: int = 0  # requests of an operation then
+    plans: dict[str, Plan] = field(default_factory=dict)  # made of it, by tag
+    rounds: int = 0  # since the selection
+    total: int = 0  # rounds in all
 
 
 class Selector(ABC):

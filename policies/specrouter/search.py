@@ -52,37 +52,26 @@ FORMS = ("nested", "filter", "in step")
 
 
 class Figures(NamedTuple):
-    """What a search goes by.
+    """What a search goes by."""
 
-    Attributes:
-        rates: `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal.
-        seconds: `[L, N + 1]` v_i(k) at column k - 1, > 0.
-        entry_s: `[L]` e_i, >= 0.
-        drafting: share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
-        undrafted: tokens of a request's round in the mean, without those that are drafted, >= 1.
-    """
-
-    rates: Floats
-    seconds: Floats
-    entry_s: Floats
+    rates: Floats  # `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal
+    seconds: Floats  # `[L, N + 1]` v_i(k) at column k - 1, > 0
+    entry_s: Floats  # `[L]` e_i, >= 0
+    # share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
     drafting: float = 1.0
-    undrafted: float = 1.0
+    undrafted: float = 1.0  # tokens of a request's round in the mean, without those that are drafted, >= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundChain:
-    """A chain with its windows, and what is predicted for every level of it. Letters: K levels of the chain.
+    """A chain with its windows, and what is predicted for every level of it. Letters: K levels of the chain."""
 
-    Attributes:
-        levels: `[K]` members, ascending.
-        windows: `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest
-            level are 1, for whatever is there is judged.
-        level_s: `[K]` predicted seconds per token up to each level; in step what one more token is worth at a level,
-            at the lowest one what it costs.
-    """
-
-    levels: tuple[int, ...]
+    levels: tuple[int, ...]  # `[K]` members, ascending
+    # `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest level are 1, for
+    # whatever is there is judged
     windows: tuple[int, ...]
+    # `[K]` predicted seconds per token up to each level; in step what one more token is worth at a level, at the lowest
+    # one what it costs
     level_s: tuple[float, ...]
 
     @property
