@@ -1,4 +1,4 @@
-"""Errors in one line: of arguments, by name, range and value; of foreign code, in words and where; of missing extras.
+"""Errors in one line: of arguments (name, range, value), of foreign code (words and place), of missing extras.
 
 Also what such lines are made of: counts with their noun, and text from outside that is safe to print.
 """

@@ -1,8 +1,8 @@
-"""Strict JSON, files and folders that appear whole or not at all, the machine's folders, and files that are shipped.
+"""Strict JSON, files and folders that appear whole or not at all, this machine's folders, and shipped files.
 
-Of JSON nothing is accepted that would have to be guessed at, such as a key that stands there twice, and its size and
-nesting are bounded. What is written is written beside its place, under a name that nobody else uses, and moved there at
-the end; a link stays one, and errors name what was asked for.
+JSON is refused where a reader would have to guess (a key that stands twice), and its size and nesting are bounded. New
+files are written beside their place under a name of their own and moved there at the end. A link stays a link, and
+errors name the path that was asked for.
 """
 
 import errno

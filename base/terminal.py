@@ -1,8 +1,8 @@
 """Progress and interrupts of a command, and the characters that its terminal can show.
 
-Ctrl-C, or an order to end, waits to be heard where there is something whole to be kept. Progress is a bar where
-standard error is a terminal, elsewhere a line every ten seconds; standard output is never written to. Characters that a
-screen cannot show become ASCII lookalikes where there are some, escapes otherwise.
+Ctrl-C, or an order to end, waits where something whole has to be kept. Progress is a bar where standard error is a
+terminal, else a line every ten seconds; nothing goes to standard output. Characters that a screen cannot show become
+ASCII lookalikes where there are some, else escapes.
 """
 
 import signal

@@ -1,9 +1,8 @@
 """The only caller of policies: asks each ready request for its step, batches equal steps, feeds outcomes back.
 
-No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is.
-The prefill, in which the target writes a request's first token, is an operation of the loop's own: no policy is asked
-for it and none learns of it.
-Letters: B requests of one operation.
+No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is. The prefill, in
+which the target writes a request's first token, is the loop's own operation: no policy is asked for it or learns of it.
+Letter: B requests of one operation.
 """
 
 from collections import deque

@@ -1,14 +1,9 @@
 """The prefix caches of all members, as a world calls them in an operation.
 
-For each operation of a member, a world
-
-1. divides its requests by `waves`, and for each wave
-2. lets `look_up` those whose first forward by that member it is, runs the forward, and
-3. lets `enter` what it computed, in the order of the operation;
-4. after the operation it takes its counts, and
-5. when a request ends, or gives up its memory, it is released.
-
-Letters: B requests of an operation.
+For each operation of a member a world divides its requests by `waves`. For each wave it lets `look_up` the requests
+whose first forward by that member it is, runs the forward, and lets `enter` what that computed, in the order of the
+operation. After the operation it takes the counts. A request that ends, or gives up its memory, is released. Letter: B
+requests of an operation.
 """
 
 from collections.abc import Iterator, Sequence

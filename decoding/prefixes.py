@@ -1,16 +1,15 @@
 """The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
 
-- A text is **looked up** when the member's first forward for its request comes. A hit is the leading whole blocks that
-  are cached, and then the tokens that the text shares with the block in which it parts from what is cached: these are
-  copied, as that block goes on otherwise (**copy on write**). The text's last token is never in a hit, since what
-  follows it is computed from it.
-- Blocks **enter** after each forward: the full blocks of the committed text, which the forward computed. What another
-  request has put there meanwhile is shared. New blocks take free ones, else evict; where neither suffices, the others
-  stay the request's own, and are tried again.
+- A text is **looked up** at the member's first forward for its request. A hit is the leading whole blocks that are
+  cached, then the tokens that the text shares with the block in which they part: these are copied (**copy on write**).
+  The text's last token is never in a hit, since what follows it is computed from it.
+- Full blocks of the committed text **enter** after each forward that computed them. Those that another request has put
+  there meanwhile are shared. New blocks take free ones, else evict; where neither suffices, the others stay the
+  request's own, and are tried again.
 - A running request **refers** to its blocks; these are not evicted.
 
-Blocks are found by exact texts, since token ids are the keys (`BlockTexts`), and lie in a radix tree that knows who
-refers to them and in which order they go (`PrefixTree`). Letter: N tokens of a text.
+Token ids are the keys (`BlockTexts`); a radix tree knows who refers to which block, and which go first (`PrefixTree`).
+Letter: N tokens of a text.
 """
 
 from array import array

@@ -1,14 +1,10 @@
 """The text of one request: prompt, answer and pending tokens, what caches hold of it, and how it is cut back.
 
-Where an answer ends is defined here, once:
-
-- The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
-- Nothing follows an **end-of-sequence token**, of which a model may have several: a pending one leaves no room, and the
-  request is done when it commits.
-- An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
-
-So is what prompt lookup copies of a text. `place` is the world's own handle of a context (a trie node in the simulator,
-anything in the runtime); the text only carries it along with the token that leads there.
+Defined here alone are the copies of prompt lookup, and where an answer ends. The **budget** bounds committed plus
+pending tokens: drafts and the verifier's own token stop at it. Nothing follows an **end-of-sequence token** (a model
+may have several): a pending one leaves no room, and the request is done when it commits. An **ending** (a stop string)
+is looked for in what was just committed; nothing after it stays. `place` is the world's own handle of a context, such
+as a trie node; the text carries it along with the token that leads there.
 """
 
 from collections.abc import Callable, Sequence

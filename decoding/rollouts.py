@@ -1,9 +1,9 @@
 """Where the continuations of a prompt branch, in words such as `4@0/2@32/2@64`, and which of them may start.
 
-Four paths start at the prompt, each goes on as two after 32 tokens of answer, and each of those as two after 64: 16
-answers. The path that is there goes on under its own id as the first of them; the others are sessions of their own,
-whose prompts hold what the path has written until then, and whose budgets are what the answer has left. So each is
-decoded as that prompt alone would be, by its own id and so by chance of its own.
+Here four paths start at the prompt, each becomes two after 32 tokens of answer, and each of those two after 64: 16
+answers. The path that is there goes on under its own id as the first. The others are sessions of their own: their
+prompts hold what the path has written until then, their budgets are what the answer has left, and chance is by their
+own ids.
 """
 
 from collections.abc import Iterable, Sequence

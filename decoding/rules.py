@@ -1,11 +1,11 @@
 """What a verifier accepts and when a draft ends early: declarative values, and what they are told of a token.
 
 A rule is a frozen value whose test is plain arithmetic and comparisons, so that one definition serves floats, numpy
-arrays and torch tensors. The rule of a verifier says of itself whether it is lossless, and whether it looks at
-`target_prob` or `own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` gives
-a third answer: leave the token to the next verifier. The `holds` of a draft's stop takes the signal of the newest token
-and a product over the tokens of this draft, the drafter's probabilities unless the rule has a `factor` of its own; the
-token that trips it stays in the draft.
+arrays and torch tensors. A verifier's rule says whether it is lossless, and whether it reads `target_prob` or
+`own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` may also leave the
+token to the next verifier. The `holds` of a draft's stop takes the signal of the newest token and a product over the
+tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The token that trips it stays in
+the draft.
 """
 
 import math

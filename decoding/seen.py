@@ -2,7 +2,7 @@
 
 A view is live, the same in both worlds, and never an oracle. A request begins with the target's prefill, as in engines,
 or with a draft on the bare prompt. All drafts of a request may have to wait for the prefill, none, or those of some
-members; then the policy's first step decides, and is kept while the prefill runs, so that nobody is asked twice.
+members: then the policy's first step is asked for once and kept while the prefill runs.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,8 @@
 """The decoding state of one request: what is committed, what is pending, what each model's cache holds.
 
-The session enforces the legal steps and turns what a world did into the next state; both worlds share it. Where an
-answer ends, `RequestText` says.
-
-The **prefill** is the target's forward over the prompt that writes the first token. Who runs it is the loop, not the
-policy; the session says when it is due.
+The session enforces the legal steps and turns what a world did into the next state; both worlds share it. `RequestText`
+says where an answer ends. The **prefill** is the target's forward over the prompt that writes the first token: the loop
+runs it, the session says when it is due.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """What a policy answers and learns: the kinds of step, and what came of one.
 
 Steps are values: build them once and return them again, a policy is called tens of thousands of times a second. Rules
-and stops of other people are checked when a step is made: a call that does not fit would raise far below the policy,
-with no line of the user's file in it.
+and stops of other people are checked when a step is made, so that an error names a line of their file.
 """
 
 import inspect

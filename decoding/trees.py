@@ -1,11 +1,10 @@
 """Token trees: their shapes, the step that drafts one, and how one grows.
 
-A *rank* counts a member's tokens at a context from 0, its own next token, by what it chooses them by: logits if greedy,
-logits over the temperature and noise if coupled. A node of a tree is a context and one token more, its *depth* the
-tokens below the root, which is the committed text. A tree grows layer by layer: whoever can answer for contexts is
-asked, and hands over the drafter's branches. Both worlds and the recorder drive the same growth, so a tree is the same
-wherever the branches are. Scores are sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat),
-which float64 adds exactly.
+A *rank* counts a member's tokens at a context from 0, its own next token, by logits if greedy, by logits over the
+temperature plus noise if coupled. A node is a context and one token more; its *depth* counts tokens below the root, the
+committed text. A tree grows layer by layer from the branches at each context. Both worlds and the recorder drive the
+same growth. Scores are sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat), which float64
+adds exactly.
 """
 
 from collections.abc import Sequence
@@ -106,7 +105,8 @@ class DynamicTree:
 
     Of each layer the best nodes are asked about, by the product of the drafter's probabilities along their paths; each
     gets as many children. Of all these the best are kept. A parent's product is no less than its child's, and the
-    shallower of equal nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of range.
+    shallower of equal nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of
+    range.
     """
 
     beams: int  # nodes of a layer that are asked about, and children of each, 1 to 32

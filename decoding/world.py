@@ -1,7 +1,7 @@
 """What the loop asks of a world: batched operations, who carries them out, and which of them run next.
 
-Every world drafts and judges. Token trees and members that work ahead (`Overlap`) a world need not know: then these
-steps are refused. Letters: B requests of one operation, P parts of an `Overlap`.
+A world may refuse token trees and members that work ahead (`Overlap`). Letters: B requests of one operation, P parts of
+an `Overlap`.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,7 @@
-"""What a policy says of itself: where it comes from, whether its text is the target's, and what it has to see.
+"""What a policy says of itself, what its steps have done to the text, and expected tokens of rounds in closed form.
 
-Expected tokens of rounds in closed form, where acceptance is independent and constant.
-
-Letters: a acceptance, n window. Independent means that a verifier accepts each token with the same probability whatever
-happened before.
-
-Notes what kinds of steps a policy takes: known by what it does, not by what it says.
+The closed forms take acceptance as independent and constant: a verifier accepts each token with the same probability,
+whatever happened before. Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable

@@ -1,24 +1,8 @@
-"""Seconds per token of chains in which every level hands over whole rounds, which may exceed the window above it.
+"""What policies are built from: drafted blocks, default members, acceptance rates, windows, turns of a batch.
 
-How often a drafted token is kept, as a running rate that forgets.
-
-Turns of a batch: about one round of every request that runs, for which a choice is made once for all of them.
-
-Rows of a batch that draft different windows hold each other up, so what is best for a batch is chosen for all its rows.
-
-The members that policies take if none are named.
-
-What most policies of two levels share: a block is drafted, then judged until the target has committed.
-
-What a drafter has yet to read before it can draft: prompts, as far as no cache holds them, and text since.
-
-What a level hands over is then a distribution, not a rate: the renewal process of its rounds (`speed.gathered`).
-
-Letters: L members, N the longest window, R the most tokens of one round.
-
-A window per request that follows acceptance: longer after a full acceptance, shorter after a refusal.
-
-The heuristic schedule of transformers' assisted generation (`num_assistant_tokens_schedule="heuristic"`).
+Also what a drafter has yet to read before it can draft (`TextToRead`), and the seconds per token of chains in which
+every level hands over whole rounds (`WholeRounds`): a distribution and not a rate, by the renewal process of
+`about.gathered`. Letters: L members, N the longest window, R the most tokens of one round.
 """
 
 from abc import ABC

@@ -1,12 +1,8 @@
-"""What a policy's constructor takes as text: its parameters after the pool, `key=value` each, and what they become.
+"""Texts of options and chains, read: `key=value`, `draft:4/mid:8/target`, and ranges of windows.
 
-Reading `draft:4/mid:8/target`: members from smallest to target, each but the last with its window.
-
-Ranges of windows, `draft:1..4/mid:4..8:2/target`: every chain with a window out of each range.
-
-Policies to compare if none are named, and the one that all are measured against; as texts.
-
-A parameter of type `Policy` takes another policy, and a constructor with `**name: Policy` takes one under any key.
+In a chain members stand from smallest to target, each but the last with its window; `draft:1..4/mid:4..8:2/target` is
+every chain with a window out of each range. A constructor's parameter of type `Policy` takes another policy, and one
+with `**name: Policy` takes a policy under any key. Also the policies to compare if none are named.
 """
 
 import inspect

@@ -1,8 +1,7 @@
-"""A world of toy models for checks: every next token is arithmetic on a checksum of the context.
+"""A public check for policies: runs one through toy models and sees that it keeps the contract.
 
-It has no cache, no recording and no clock, so it is an oracle for the real worlds: slow to go wrong, easy to read.
-
-A public check for policies: run one through toy models and see that it keeps the contract.
+In the toy world every next token is arithmetic on a checksum of the context. It has no cache, no recording and no
+clock, so that it can stand against the real worlds.
 """
 
 import struct

@@ -1,34 +1,21 @@
-"""Running estimates of seconds by member, rows and new tokens, and a fit for widths that were not seen.
+"""What members' forwards take and what rounds are worth: seconds by member and width, measured while a policy runs.
 
-Seconds of a member's forwards, measured while a policy runs or stated beforehand.
+`MemberSeconds` keeps a line by width for each member, or takes stated costs, with which both worlds take the same
+steps. A batched operation is charged to its requests in equal shares.
 
-Measured seconds differ between worlds and from run to run; a policy that plans with stated ones takes the same steps
-everywhere. A batched operation is charged to its requests in equal shares.
+`PerformanceProfiler` keeps, for every number of new tokens of every member, a mean that forgets (SpecRouter,
+arXiv:2505.07680, does not say how it profiles). Between cells seconds are interpolated; beyond a member's own cells
+they follow the curve of the best known member in proportion, for forwards are alike in how they widen. Held tokens cost
+one slope a member, by least squares within cells (as fixed effects are fitted). `ForwardWatch` feeds it what the load
+tells of whole operations, prefills and their chunks among them.
 
-SpecRouter (arXiv:2505.07680) profiles its pool while it serves and does not say how. Here a cell for every number of
-new tokens of every member holds a mean that forgets. Between cells seconds are interpolated; beyond a member's own
-cells they follow the curve of the best known member in proportion, for forwards are alike in how they widen: one
-forward over a long prompt is enough to guess what a short verification takes.
+`RoundSeconds` finds the window of least seconds per token of one level over another. Letters: L members, N the longest
+window, v(k) seconds of a forward over k tokens, E(n) tokens of a round of window n.
 
-Held tokens cost too. Forwards of one cell, which differ in what their rows hold, tell how much: one slope a member,
-by least squares within cells (as fixed effects are fitted), so that the curve over new tokens may have any shape. Who
-tells of no held tokens gets the cells as they are.
-
-Watches what the load tells of operations, and tells the profiler what forwards took at their batch and context.
-
-The load tells of whole operations, prefills and their chunks among them, which no single request knows of.
-
-The window of least seconds per token of one level over another.
-
-Letters: L members, N the longest window, v(k) seconds of a forward over k tokens, E(n) tokens of a round of window n.
-
-What a round of a request works, and what that takes in a batch of any size.
-
-An operation of a server also reads prompts of requests that come in while others decode. Its seconds in equal shares
-say more of who came in than of the round. So rounds are counted as work (drafted tokens, verifications and their
-positions, by member) and priced by a profile that all operations tell: what they would take if nobody came in. What
-a member below the target has to read before it can take part is priced by token of the answers to come, and not in the
-round in which it is read.
+`RoundWork` and `WorkPrices` price rounds in a batch of any size. A server's operation also reads prompts of requests
+that come in, so its seconds in equal shares say little of a round. Rounds are counted as work (drafted tokens,
+verifications and their positions, by member) and priced by the profile, as if nobody came in. What a member below the
+target has to read first is priced by token of the answers to come.
 """
 
 from bisect import bisect_right

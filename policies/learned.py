@@ -1,25 +1,12 @@
-"""An acceptance head: how likely the target keeps a drafted token, and the file that says so.
+"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted beforehand and read from a
+file.
 
-Logistic regression by Newton's method, and how well its chances rank and fit what happened.
-
-Letters: N rows, F columns.
-
-It is logistic in what a policy may see of the token and of its request: `decoding.rules.draft_stops.RefusalAbove` has
-the formula, whose bias here also moves with how well the request went so far. A file is JSON with weights and with
-where they come from; every key is read, and none may be missing.
-
-SpecDec++: a draft ends where a learned head says that the target has likely refused a token of it by now.
-
-Huang et al. 2024 (arXiv:2405.19715) cast the length of drafts as a Markov decision process. Where it is worth while to
-go on depends on the chance that at least one token was refused already, and stopping when that exceeds a threshold,
-
-    1 - prod_i P(token i is kept | those before it are) > h
-
-is optimal if the threshold is right. P is an acceptance head: there a network on the drafter's hidden states, trained
-on weighted losses. Here it sees what a policy may see (the drafter's probability, entropy and gap of the token, its
-place in the draft, and how well the request went so far), is logistic in it, is fitted to a recording beforehand by
-`paceline policy fit`, and every token has the same weight, so that its chances are those that happen. The token that
-trips the rule stays in the draft, as there.
+Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens was refused exceeds
+a threshold, 1 - prod_i P(token i is kept | those before it are) > h, which is optimal if the threshold is right. P
+there is a network on the drafter's hidden states, trained on weighted losses. Here it is logistic in what a policy sees
+of the token and of its request (`RefusalAbove` has the formula; the bias moves with how well the request went so far),
+and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is JSON, with
+where its weights come from; no key may be missing. Letters: N rows, F columns.
 """
 
 import json

@@ -1,29 +1,15 @@
-"""The cheapest way through an answer: dynamic programming over trunk positions and caches.
+"""Policies that know the future of a recording: the best window in every round, the best chain, and how both are
+planned.
 
-One round of a chain, tried through a world from any position of a request; nothing is committed.
+They bound all policies that choose among the same rounds, and regret is measured against them. An *attempt* runs one
+round of a chain from any *position* (tokens of the answer, counted on the trunk); nothing is committed, the chain
+decides and the world answers as in a run.
 
-The chain decides, the world answers and the session keeps the rules, as in a run; only the start is made up.
-
-Foresight by trying: one round of a chain is run through a world from any position, and nothing is committed.
-
-A *position* is a number of tokens of the answer, counted on the trunk.
-
-A state is a position and how many tokens of it each member's cache lacks; an action is a round, and its seconds are
-those of the round with warm caches plus what the catch-up of its members adds. So prefill, catch-up and the end of the
-answer are all inside, and the seconds are those of a run at batch 1.
-
-The states are too many to visit. A* (Hart, Nilsson & Raphael 1968) visits few: it takes first what is cheapest by the
-seconds spent plus a bound from below on those to come, and the first end it reaches is the optimum. The bound is the
-dynamic programming over positions alone, in which catching up is free but the first forward ever of a member is not.
-
-Letters: N tokens of the answer, K members whose first forward the bound charges.
-
-The best window in every round, or the best chain, known in advance: the bounds that regret is measured against.
-
-No published policies: the least total seconds over the answer among all sequences of rounds of a stated set of chains.
-The best window bounds all that choose windows of one drafter: its set is the target alone and `draft:n/target`.
-A round is worth what it makes of the next ones, too: see `least_seconds`. Every oracle is shown the future, plans each
-request from end to end, then follows the plan.
+A plan is a cheapest way through an answer, by seconds at batch 1. A state is a position and how many tokens of it each
+member's cache lacks; an action is a round, its seconds those with warm caches plus the catch-up of its members. A*
+(Hart, Nilsson & Raphael 1968) takes first what is cheapest by the seconds spent plus a bound from below on those to
+come: the dynamic programming over positions alone, in which only a member's first forward ever is charged for catching
+up. Letters: N tokens of the answer, K members whose first forward the bound charges.
 """
 
 from abc import ABC, abstractmethod

@@ -1,14 +1,12 @@
-"""Policies as a user names them, read once: `PolicySpec.parse(text)`, then `build(pool)` for every run that wants one.
-
-The policies by name: ours, those of other packages, and a class in a file or module, as `my_policy.py:MyPolicy`.
+"""Policies by name: `PolicySpec.parse(text)` reads a text once, then `build(pool)` makes a policy for every run.
 
     NAME | NAME,key=value,... | NAME(key=value,...)
     draft:4/mid:8/target
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
-A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling of that,
-`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. Where a policy's text begins with a
-file that is there, that file's name may have any of these characters.
+A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling,
+`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. The name of a file that is there, at
+the beginning of a policy's text, may have any of these characters.
 """
 
 import inspect

@@ -1,29 +1,20 @@
 """Suffix decoding: the draft is what most often followed the newest tokens, in this request's text and earlier answers.
 
-A suffix automaton: every piece of some texts, how often it stands there, and what follows it.
+The index of some texts is a suffix automaton: every piece, how often it stands there, and what follows it. Of n tokens
+it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer Science 40).
+A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to one token
+more than the longest piece of the state it links to.
 
-Of n tokens it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer
-Science 40). A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to
-one token more than the longest piece of the state it links to.
-
-Texts of earlier answers, of which the oldest half is forgotten at a time.
-
-Texts of the requests that run, each with its index, and where it ends: in itself and in earlier answers.
-
-What most often followed the newest tokens: candidates of suffix decoding and their scores.
-
-SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975), as vLLM and Arctic Inference have it. A suffix of p tokens of
-the text is looked up in an index of this request's own prompt and answer, and in one of earlier answers. From there
-tokens are added one by one, always the most frequent one; with C(token) its share among all that follow, a token has
+SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975) looks up a suffix of p tokens in an index of the request's own
+text and in one of earlier answers, and adds the most frequent token, one by one. With C(token) its share among all that
+follow,
 
     D(token) = D(the one before it) C(token),    SCORE = sum of D
 
-and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and the index of most score win.
-With a model to fall back on (their hybrid) it drafts instead where the score is below a threshold.
-
-Ours: what is verified is a line and not a tree; the indices are suffix automata, whose links are suffix trees, so that
-p has no bound; and an answer is known to others once its request is done, up to the last round, whose tokens no policy
-is shown.
+and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and index of most score win; a
+model drafts instead where the score is below a threshold (their hybrid). Ours: a line is verified, not a tree; p has no
+bound; an answer is known to others once its request is done, up to its last round, whose tokens no policy is shown; and
+the oldest half of earlier answers is forgotten at a time.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,43 +1,25 @@
-"""How far members agree, pair by pair: SimScore, the rate of equal tokens, and how much is known of either.
+"""What SpecRouter (arXiv:2505.07680) selects by: how far members agree, how runs of tokens survive, how right copies
+are.
 
-What a drafter's probability of its token says of the verifier: how likely a run of tokens survives.
+*Agreement.* SimScore(i, j) = 1 - E[TVD(i, j)], a running average, is the acceptance of rejection sampling. In greedy
+decoding what counts is how often both have their largest probability at the same token. Both are kept, by tag and for
+all. A pair of one tag is known from its own tokens and, while these are few, from those of all tags, moved by what all
+pairs of the tag say of how hard its text is (one step in the log-odds). A pair that never met is guessed as the mean of
+two: both err at the same tokens, or independently of each other.
 
-SpecRouter routes by averages; the windows that its search finds are for tokens that are all alike. They are not: a
-drafter that is sure is seldom refused. Of a run of tokens that nobody has judged, all survive with the probability
-exp(-x), x the sum of (h + g d) over them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, and h
-what every token risks however sure its drafter is. g = 0 is a fixed window, h = 0 and g = 1 take drafters at their
-word. `stops.SurvivalBelow` tests it token by token in both worlds.
+*Evidence.* Where the target commits, all that any member wrote in that context is right or wrong at once (full
+information, as HedgeSpec has it, arXiv:2510.20064), whether it was handed on or refused by a level between. So a chain
+in use also scores those that leave out a level. What a level kept is scored for every level that kept it: only its
+corrections, its hardest tokens, would make it look worse than it is.
 
-h and g are fitted for every drafter, judge and verifier as runs are judged. All tokens of a run count, also those after
-the first refused one: a drafter that has gone astray is often sure of what follows, so that the doubts of tokens that
-were judged on their own promise too much of a run. One Gauss-Newton step of the log-likelihood in (ln h, ln g) a token;
-those of a tag start from those of all tags.
+*Survival.* Of a run of tokens that nobody has judged all survive with probability exp(-x), x the sum of (h + g d) over
+them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, h what every token risks
+(`SurvivalBelow`). Both are fitted for every drafter, judge and verifier, by one Gauss-Newton step of the log-likelihood
+in (ln h, ln g) a token. Tokens after the first refused one count: a drafter that has gone astray is often sure of what
+follows.
 
-How likely a copied token is right, by how long a piece of text matches before it and how surely it followed.
-
-Every token of an answer tells of what would have been copied there, whether or not anything was: so nothing is
-played to learn.
-
-What a verification tells of every member that wrote at the contexts it judged, not of the adjacent pair alone.
-
-Where the target commits, whatever any member wrote in that context is right or wrong at once, whether the chain handed
-it to the target or a level between refused it (full information, as HedgeSpec has it for drafters,
-arXiv:2510.20064). So a chain in use also scores the chains that leave one of its levels out, and needs no exploration
-for them. What a level kept is scored for every level that kept it, or only its corrections, its hardest tokens, would
-count, and it would look worse than it is.
-
-SimScore(i, j) = 1 - E[TVD(i, j)], a running average (SpecRouter, arXiv:2505.07680). For rejection sampling it is the
-acceptance itself; with greedy decoding what counts is how often the largest probability of both is at the same token,
-for which the paper gives no formula. Both are kept, for every tag of requests and for all together.
-
-A pair of one tag is known from its own tokens and, for as long as these are few, from those of all tags, moved by what
-all pairs of the tag say of how hard its text is (one step in the log-odds, the same for every pair); a pair that never
-met is guessed from what the target thinks of either: as if they erred at the same tokens and as if they erred
-independently of each other, and the mean of the two.
-
-Letters: L members.
-
-All that selections go by: seconds, agreement, survival, and verdicts still to be taken in.
+*Copies.* By how long a piece matches and how surely a token followed; every answer tells what would have been right to
+copy, so nothing is played to learn. Letter: L members.
 """
 
 from collections.abc import Sequence

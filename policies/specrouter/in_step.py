@@ -1,17 +1,16 @@
 """One chain for all requests that run, in step: what a batch does.
 
-Rows of a batch that follow chains of their own share few operations, and each of these holds up all the others on their
-way to the target. Here the requests share a chain, and each level acts once a round.
+Each operation of a batch holds up all rows on their way to the target, so requests share a chain in which each level
+acts once a round.
 
-- The window is best for the mix of tags that run: a draft lasts as long as its longest row, so one token more is paid
-  once for all, and what it brings is a sum over tags. A row leaves the draft where its own next token is not worth what
-  it takes to be judged, which `stop=confidence` sees token by token.
-- A request that copies (`copies`) does not draft in that round, and the draft of the others is worth the less the more
-  copy: chains are compared by the tokens of all, at the share that drafts and with what copies bring.
+- The window is best for the mix of tags that run: a draft lasts as long as its longest row, and what it brings is a sum
+  over tags. A row leaves the draft where its own next token is not worth being judged (`stop=confidence`).
+- A request that copies (`copies`) does not draft in that round: chains are compared at the share that drafts, with what
+  copies bring.
 - In the first round up to `probe` requests draft a little for the target, the others not.
-- A member may be better than its evidence says. Where rates raised by their standard errors favour another chain, a few
-  rows have its new member judge what the others draft, for one round, once all trials together take no more than
-  `trial_share` of the seconds of decoding so far. A member that would not pay if it were always right is never tried.
+- Where rates raised by their standard errors favour another chain, a few rows have its new member judge what the others
+  draft, for one round, within `trial_share` of the seconds of decoding so far. A member that would not pay if it were
+  always right is never tried.
 
 Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
 changes by a quarter.

@@ -1,7 +1,4 @@
-"""The options of `specrouter`: one record, checked once and passed whole.
-
-The numbers that SpecRouter was tuned by, in one record that is passed down.
-"""
+"""The options of `specrouter`, checked once, and the numbers that it was tuned by: a record each."""
 
 from dataclasses import dataclass
 

@@ -1,18 +1,12 @@
-"""A chosen chain as steps, and how far each level of it gathers before it hands over.
+"""A chosen chain as steps, and when to choose anew for a tag or for all that run (`Selector`; ours: the paper is
+silent).
 
-Windows stop where the next token no longer pays. A token of level i costs tau_i and is worth tau_(i+1) if the next
-level keeps it; it does so if it survives and all before it have. So level i gathers while S g tau_(i+1) >= tau_i + w: S
-the survival of what it holds (`confidence`), g that of the tokens that one more round of the level below adds, w what a
-further token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
+Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that what
+it holds survives (`estimates`), g that of the tokens that one more round of the level below adds, w what a further
+token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
 
-When to search anew for a chain, and what keeps the choice from going to and fro: for a tag, or for all that run.
-
-SpecRouter (arXiv:2505.07680) has its scheduler re-select while it serves and does not describe when. Here a selection
-holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by a share;
-windows follow at once.
-
-Whose choice it is, how long it holds, what is learnt before the first one, how candidates are compared and how a chain
-becomes a plan is said by the two strategies: `per_tag` and `in_step`.
+A selection holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by a
+share; windows follow at once. `PerTag` and in_step's strategy say the rest.
 """
 
 from abc import ABC, abstractmethod

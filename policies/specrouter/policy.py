@@ -1,37 +1,18 @@
-"""SpecRouter: the chain and its windows follow what members cost and how far they agree, while requests run.
+"""SpecRouter (arXiv:2505.07680): chain and windows follow what members cost and how far they agree, while requests run.
 
-Tells the profiler what the forwards of whole operations took.
+docs/specrouter.md says what the paper leaves open and where what we chose stands. Measured seconds differ between the
+simulator and a machine, and with them the chains; with `costs` stated both worlds take the same steps.
 
-The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
-seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until they
-are whole. Not so those of the target: beside them it reads prompts, whole ones or chunks, of which nobody learns. What
-its latest operation was fed in all, the load says to whoever decides next.
+The timer gathers the rows of an operation until they are whole, since their seconds follow from the widths of all. The
+target also reads prompts beside its rows, of which nobody learns: the load says what its latest operation was fed.
 
-A chain for the requests of each tag: what few requests do.
+A tag's chains are compared by predicted seconds per token at rates raised by their standard errors
+(`Knowledge.optimistic`), so that what is little known is played while it may be the best; nothing else is played to
+learn. The errors count for more the more of the tag was seen, up to `pair_memory` tokens. A selection holds for a third
+of the rounds that the tag has seen, for `every` at most.
 
-Chains are compared by predicted seconds per token, and every pair of members is given the benefit of its doubt: rates
-are raised by their standard errors (`Knowledge.optimistic`), and the chain that is best by these is played. So what is
-little known is played while it may be the best, and no longer; nothing else is played to learn. The errors count for
-more the more of the tag was seen, up to `pair_memory` tokens: until then a pair that looked bad in a few tokens is
-looked at again once they are few beside those of the others. A selection holds for a third of the rounds that the tag
-has seen, for `every` at most.
-
-Which plan a request follows in its next round: the warm-up, a chain of its tag, or one in step with all that run.
-
-SpecRouter (arXiv:2505.07680) has a scheduler pick the chain of least predicted time per token from running profiles.
-How a member gets its first profile is not described. Here the warm-up is one *ladder* for all: a round in which the
-smallest member drafts and every other one judges in turn. It times every member and, by `evidence`, scores every pair.
-One plain step of the target follows.
-
-SpecRouter (arXiv:2505.07680): SimScore between members, a scheduler that picks the chain of least predicted seconds per
-token, and verification level by level in which a cheap level refuses early. The published description leaves open
-the closed form of the prediction, the search, windows, warm-up and when to re-select; what is chosen for each stands
-in `search`, `similarity`, `scheduler` and `parts.performance_profiler`. Beyond the paper, `stop=confidence` (the
-default) ends windows token by token where the next one no longer pays (`plan`, `confidence`); `stop=window` is the
-paper's.
-
-Measured seconds differ between the simulator and a machine, and with them the chains; with `costs` stated the choice
-depends on tokens and signals alone and both worlds take the same steps.
+The warm-up is one *ladder* for all: the smallest member drafts, every other one judges in turn, which times every
+member and scores every pair; then one plain step of the target.
 """
 
 from dataclasses import dataclass

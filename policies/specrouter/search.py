@@ -1,41 +1,30 @@
-"""The chain and windows of least predicted seconds per token.
+"""The chain and windows of least predicted seconds per token, which SpecRouter (arXiv:2505.07680) asks for; three
+forms.
 
 Letters: L members from the smallest (0) to the target (L - 1), N the longest window; a_ji the rate at which member i
 keeps a token of member j, v_i(k) seconds of a forward of member i over k new tokens, e_i what a member adds to a token
-by taking part at all (its reading of the prompt, shared by the answer), and the tokens of a round of window n,
-E_a(n) = 1 + a + ... + a^n (Leviathan et al. 2023, arXiv:2211.17192, equation 1).
-
-SpecRouter (arXiv:2505.07680) asks for the chain of least predicted seconds per token and leaves the formula and the
-search open. Three forms here.
+by taking part at all (its reading of the prompt, shared by the answer), and the tokens of a round of window n, E_a(n) =
+1 + a + ... + a^n (Leviathan et al. 2023, arXiv:2211.17192, equation 1).
 
 Nested: tau_i = e_i + min(v_i(1), min over j < i and n <= N of (n tau_j + v_i(n + 1)) / E_{a_ji}(n)). The right side
-rises with tau_j, so the best chain up to i goes through the best chain up to j, and O(L^2 N) steps find what
-enumerating every chain with every window would. It lets a level hand over exactly n tokens of whatever the level below
-writes.
+rises with tau_j, so the best chain up to i goes through the best chain up to j, and one pass in O(L^2 N) finds the best
+of all chains and windows: a *generalised* shortest path, as the search of arXiv:2510.19705 is told to be. A level hands
+over exactly n tokens.
 
-Filter: a level hands over whole rounds, so the one above waits for its window and may judge more. What
-a level hands over is then a distribution, not a rate: the renewal process of its rounds. Each level keeps the chain of
-least seconds per token and its distribution. For two levels that is exact. From three on the best chain may go through
-a worse chain below, one whose rounds fit the window better; the chain found is then not the best, but what is predicted
-for it is exact. Of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested
+Filter: a level hands over whole rounds, so the one above waits for its window and may judge more: a distribution (the
+renewal process of its rounds). Each level keeps the chain of least seconds per token and its distribution. For two
+levels that is exact. From three on the best chain may go through a worse one below; what is predicted of the chain
+found is exact, and of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested
 form bounds it from below, so that few levels below are looked at in full.
 
-In step: in a batch every operation below the target holds up all requests that wait for the target, so a round is run
-as few operations: the lowest level drafts once, each level above judges once and hands over whatever it kept. v(k) is
-then a forward over k tokens of each of the requests. Two levels take (n v_j(1) + v_t(n + 1)) / E(n). With three the
-middle level m keeps k of n tokens with probability a^k (1 - a), all of them with a^n, and hands over h = k + 1, its own
-among them, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains
-of up to three levels are compared, O(L^2 N); deeper ones have more operations that everybody waits for.
+In step: the lowest level drafts once, each level above judges once and hands over whatever it kept, since every
+operation holds up all requests. v(k) is a forward over k tokens of each. Two levels take (n v_j(1) + v_t(n + 1)) /
+E(n). With three the middle level m keeps k of n tokens with probability a^k (1 - a), all with a^n, and hands over h = k
++ 1, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains of up
+to three levels are compared, O(L^2 N).
 
-A window ends its own search: n tokens of b seconds each and a forward of v(n + 1) take less than s a token only where
-s E(n) exceeds them, and a further token adds s a^(n+1) to the one side and at least b and the least step of v to the
-other. So from the first n on at which s a^(n+1) is no more than these, with s the least found so far at this level, no
-longer window and no other member is better. The search leaves off there; what it finds is the same.
-
-The nested form is a shortest path in which an edge does not add seconds but maps them: n tokens of level j and a
-forward of i take tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with tau_j. The search of hierarchies of Fast
-Inference via Hierarchical Speculative Decoding (arXiv:2510.19705) is told to be one for such a *generalised* shortest
-path; members go from small to large here, so one pass in that order finds it.
+The search of a window ends exactly: with s the least seconds per token found so far at this level, from the first n on
+at which s a^(n+1) is no more than b (a token of the level below) plus the least step of v, no longer window is better.
 """
 
 from collections.abc import Mapping, Sequence
