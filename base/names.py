@@ -101,11 +101,7 @@ class ClassKind(Generic[Maker]):
 
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
-    """Let a file import what lies beside it, as a script may.
-
-    What it imported from there is forgotten again, so that a file of another folder with a neighbour of the same name
-    gets its own.
-    """
+    """Let a file import what lies beside it; forgotten afterwards, as another folder may have such names."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
@@ -119,7 +115,6 @@ def _neighbours(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a file, or a package, of this folder itself."""
     file = getattr(module, "__file__", None)
     if file is None:
         return any(Path(place).parent == folder for place in getattr(module, "__path__", ()))
@@ -152,15 +147,7 @@ class Branch(NamedTuple):
 
 
 def branches_of(name: str, text: str) -> tuple[Branch, ...]:
-    """Read the notation.
-
-    Args:
-        name: what an error calls it, such as "`rollouts`".
-        text: of the branches.
-
-    Raises:
-        ArgumentError: it says nothing, or what `check_branches` refuses.
-    """
+    """Read the notation; raises ArgumentError, which calls it `name`, if it says nothing or as `check_branches`."""
     found: list[Branch] = []
     for part in text.split("/"):
         given = _BRANCH.fullmatch(part)
@@ -198,12 +185,7 @@ def as_text(branches: Iterable[Branch]) -> str:
 
 
 def imported_when_asked(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package.
-
-    Args:
-        package: its `__name__`.
-        modules: by each name that it exports, the module that has it, relative to the package.
-    """
+    """The `__getattr__` of a package with this `__name__`; `modules` has, by exported name, the relative module."""
 
     def get(name: str) -> object:
         if name not in modules:

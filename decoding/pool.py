@@ -26,10 +26,9 @@ class Pool:
     """Members from smallest to largest; a member's index is its level, the last one is the target.
 
     Attributes:
-        members: in level order.
-        names: of the members.
-        target_level: level of the target: the number of members less one.
-        feature_level: level of the member that reads the target's states; None if there is none.
+        members, names: in level order.
+        target_level: the number of members less one.
+        feature_level: of the member that reads the target's states; None if there is none.
 
     Raises:
         ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every

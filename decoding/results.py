@@ -134,11 +134,7 @@ DRAFT, VERIFY, COMMIT, TREE = range(4)
 
 
 class OpRecord(NamedTuple):
-    """An operation that finished.
-
-    Attributes:
-        asked_tokens, hit_tokens, entered_blocks, evicted_blocks: of the member's prefix cache, as in `PrefixCounts`.
-    """
+    """An operation that finished; what its member's prefix cache did is counted as in `PrefixCounts`."""
 
     kind: int  # DRAFT, VERIFY or TREE (a draft of trees)
     level: int  # of the member that ran
@@ -154,11 +150,7 @@ class OpRecord(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """A step of one request that finished; tokens are counted as in `steps.Outcome`.
-
-    Attributes:
-        drafted, judged, accepted, own, emitted: tokens.
-    """
+    """A step of one request that finished; tokens (drafted to emitted) are counted as in `steps.Outcome`."""
 
     request_id: str  # whose step it is
     kind: int  # DRAFT, VERIFY, TREE, or COMMIT, which is part of no operation

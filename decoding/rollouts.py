@@ -27,7 +27,7 @@ class Fork(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """How every prompt of a run branches; raises ArgumentError: as `check_branches`."""
+    """How every prompt of a run branches; raises ArgumentError as `check_branches`."""
 
     branches: tuple[Branch, ...]  # with depths that ascend
 
@@ -56,10 +56,7 @@ class Rollouts:
         return tuple(forks)
 
     def check(self, request_ids: Iterable[str], max_new_tokens: int) -> None:
-        """Refuse what no run can be.
-
-        Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is.
-        """
+        """Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is."""
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
             rule = f"depths must be < {max_new_tokens}, the `max_new_tokens` of an answer"
@@ -93,12 +90,9 @@ class Lost(NamedTuple):
 class RolloutGrowth:
     """The rollouts of one run. Mutated by `ripe` and `ended`, as whoever drives the loop tells it of sessions.
 
-    Args:
-        rollouts: how prompts branch.
-        roots: one session for each prompt; their paths are checked by `Rollouts.check`.
+    `roots` has one session for each prompt, whose paths `Rollouts.check` has seen.
 
     Attributes:
-        rollouts: as given.
         sessions: of all paths that could start so far, by id.
         starts: by path that left another, the tokens of answer that its prompt holds.
         lost: paths that could not start, by id.
@@ -140,12 +134,7 @@ class RolloutGrowth:
         return grown
 
     def ended(self, session: Session, error: Exception | None) -> list[Lost]:
-        """The paths that will never start, now that the one they leave has ended.
-
-        Args:
-            session: that ended; `ripe` was asked before.
-            error: why it failed; None if it did not.
-        """
+        """The paths that will never start, now that this one has ended (`error`: it failed); `ripe` comes before."""
         length = self.starts.get(session.request_id, 0) + len(session.emitted)
         why = f"ended after {length}" if error is None else "failed before"
         return self._lost(session, session.request_id, why)
@@ -161,7 +150,6 @@ class RolloutGrowth:
         return lost
 
     def _leave(self, parent: Session, fork: Fork) -> Session:
-        """The session of a path that leaves its parent."""
         start = self.starts.get(parent.request_id, 0)
         shared = parent.emitted[: fork.depth - start]
         self.starts[fork.request_id] = fork.depth
@@ -177,15 +165,9 @@ def _goes_beyond(session: Session, num_tokens: int) -> bool:
 
 
 def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> RolloutGrowth:
-    """The rollouts of a run that has just begun.
+    """The rollouts of a run that has just begun, with one session for each prompt, all of one budget.
 
-    Args:
-        rollouts: how prompts branch.
-        roots: one session for each prompt, all of one budget.
-        sampling: mode of the run.
-
-    Raises:
-        ArgumentError: as `Rollouts.check`, or several paths of greedy sampling, which would all be the same.
+    Raises ArgumentError as `Rollouts.check`, or for several paths of greedy sampling, which would all be the same.
     """
     if sampling == "greedy" and rollouts.num_paths > 1:
         rule = "`rollouts` must be sampled (`sampling` coupled or rejection), as greedy paths would all be the same"

@@ -19,10 +19,7 @@ from ..base.errors import check_least, check_within
 
 
 class Facts(NamedTuple):
-    """What a rule is told of a judged token: from both distributions at the context before it.
-
-    Every field has one shape, `[]` or `[K]`; so has the answer of a rule.
-    """
+    """What a rule is told of a judged token, from both distributions there; fields and answer are all `[]` or `[K]`."""
 
     same: Any  # whether the verifier would write this very token
     draft_prob: Any  # the drafter's probability of it, 0 to 1; NaN for a model-free drafter
@@ -171,10 +168,7 @@ class Ruling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Lossless: keep what the verifier writes itself (its argmax, or its coupled sample).
-
-    The sampling mode of the run says which token that is, so `same` is all that is asked.
-    """
+    """Lossless: keep what the verifier writes itself (`same`): its argmax, or its coupled sample, by the run's mode."""
 
     lossless: ClassVar[bool] = True
     needs_target_prob: ClassVar[bool] = False
@@ -186,9 +180,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Keep a token with target_prob >= theta x top_prob (the ratio VIA-SD routes on, arXiv:2606.12243). Lossy.
+    """Keep a token with target_prob >= theta x top_prob. Lossy.
 
-    With greedy decoding it is the lenience of Leviathan et al. 2023 (arXiv:2211.17192, A.5).
+    VIA-SD routes on this ratio (arXiv:2606.12243); with greedy decoding it is the lenience of Leviathan et al. 2023
+    (arXiv:2211.17192, A.5).
     """
 
     theta: float
@@ -246,8 +241,8 @@ class Divergence(_ByDistance):
 class Fuzzy(_ByDistance):
     """Keep what the verifier writes itself, and any token where the two differ by at most `tau`. Lossy.
 
-    The fuzzy acceptance of PyramidSD (arXiv:2510.12966): the divergence, there left open, is the total variation
-    distance (0 to 1) here. At 0 it keeps what `Exact` keeps.
+    PyramidSD (arXiv:2510.12966) leaves the divergence open: here total variation, 0 to 1. At 0 it keeps what `Exact`
+    keeps.
     """
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
@@ -286,10 +281,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy.
-
-    With it the target takes a smaller verifier's word, and looks at what that one escalated only.
-    """
+    """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy."""
 
     level: int  # of the pool, >= 1; `Facts.judge` is compared with it
     lossless: ClassVar[bool] = False
@@ -315,10 +307,7 @@ def ruling(rule: Rule, facts: Facts) -> Ruling:
 
 
 class Signal(NamedTuple):
-    """NaN throughout for a model-free drafter.
-
-    Scalars, or arrays of one shape where a world works on many tokens at once.
-    """
+    """What a drafter says of its token; scalars, or arrays of one shape. NaN throughout for a model-free drafter."""
 
     prob: float  # the drafter's probability of the token, 0 to 1
     entropy: float  # of its distribution, nats
@@ -392,13 +381,9 @@ class ProductBelow:
 class RefusalAbove:
     """Stop when the chance that at least one token of this draft is refused exceeds `chance`.
 
-    SpecDec++ (Huang et al. 2024, arXiv:2405.19715): 1 - prod_i P(token i is kept | those before it are) > h. There P is
-    a network on the drafter's hidden states; here it is logistic in what the drafter says of the token,
-    1 / (1 + exp(-(bias + prob p + root_entropy sqrt(H) + gap g + place / (1 + i)))), p its probability, H the entropy
-    in nats, g the gap, i the token's index in the draft.
-
-    Attributes:
-        bias, prob, root_entropy, gap, place: weights, -50 to 50.
+    SpecDec++ (Huang et al. 2024, arXiv:2405.19715): 1 - prod_i P(token i is kept | those before it are) > h. P is
+    logistic here, 1 / (1 + exp(-(bias + prob p + root_entropy sqrt(H) + gap g + place / (1 + i)))), p the token's
+    probability, H the entropy in nats, g the gap, i the token's index in the draft. The five weights are -50 to 50.
     """
 
     chance: float  # h, 0 to 1

@@ -15,10 +15,7 @@ from .trees import DraftTree
 
 
 def check_rule(rule: object) -> None:
-    """That a rule of a verifier can be called: our own are known to fit, and cost nothing here.
-
-    Raises ValueError: it cannot; names the class, and where it is defined.
-    """
+    """Raises ValueError, which names the class and where it is defined, if a verifier's rule cannot be called."""
     if is_foreign(type(rule)):
         _check_method(rule, "accepts", "facts")
         if getattr(rule, "escalates", None) is not None:
@@ -26,7 +23,7 @@ def check_rule(rule: object) -> None:
 
 
 def check_stop(stop: object) -> None:
-    """That a stop of a draft can be called; raises as `check_rule`."""
+    """Raises as `check_rule` if a draft's stop cannot be called."""
     if is_foreign(type(stop)):
         _check_method(stop, "holds", "signal", "product")
         if getattr(stop, "factor", None) is not None:

@@ -155,7 +155,6 @@ def _count(widths: Sequence[int]) -> int:
 
 
 def _paths_of(widths: Sequence[int]) -> tuple[Path, ...]:
-    """All nodes of a tree with so many children by depth."""
     paths: list[Path] = []
     layer: list[Path] = [()]
     for width in widths:
@@ -174,7 +173,7 @@ def _best(scores: Sequence[float], count: int) -> Sequence[int]:
 def tree_shape(text: str) -> TreeShape:
     """A shape by its text: `4x2x1` (children by depth), `0+0.0+1` (paths of ranks), or `beam=4,depth=5,tokens=16`.
 
-    Raises ArgumentError for any other text, or a shape that cannot be; without `tokens` all that grows is kept.
+    Without `tokens` all that grows is kept. Raises ArgumentError for any other text, or a shape that cannot be.
     """
     try:
         if "=" in text:
@@ -206,8 +205,8 @@ class DraftTree:
 
     Legal with nothing pending. The tree's tokens are pending then, parents before their children, and the next step is
     a verification by `Exact` of a larger member, which keeps the path that it would write itself and adds its own
-    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token. Raises ArgumentError:
-    a shape that is none.
+    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token. Raises ArgumentError
+    for a shape that is none.
     """
 
     model: str  # a pool member below the target, with weights and the target's tokenizer
@@ -268,12 +267,7 @@ class Tree(NamedTuple):
 
 
 class Growth:
-    """A tree while it grows.
-
-    Args:
-        shape: of the tree.
-        room: most tokens along a path, >= 1.
-        eos: nothing grows from these.
+    """A tree while it grows, at most `room` >= 1 tokens along a path, and nothing after `eos`.
 
     Attributes:
         asks: contexts to answer for next, as (node, number of branches), `ROOT` first; empty once it has grown.

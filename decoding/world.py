@@ -25,13 +25,13 @@ OpStep = Draft | Verify | DraftTree | Overlap  # those that a world carries out
 class World(Protocol):
     """Where operations happen: a recording (sim) or models (runtime).
 
-    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
-    `Session.forget_caches`, where it drops a request's KV memory (that may be a request outside this operation), and by
+    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`: by
+    `Session.forget_caches`, where it drops a request's KV memory (perhaps of a request outside this operation), and by
     `Session.hold_prefix`, where its prefix cache holds a text.
 
     A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-    back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
-    them: a world that goes on deferring fails the request.
+    back when another request has left the loop or nothing else is left to run. A world that then goes on deferring
+    fails the request.
     """
 
     def open(self, session: Session) -> None:

@@ -77,7 +77,7 @@ def runs_target_alone(policy: object) -> bool:
 
 
 def decides_by_pending(policy: object) -> bool:
-    """Whether a policy says so of itself (`About.by_pending`); whom that binds, see `runs_target_alone`."""
+    """Whether a policy says so of itself (`About.by_pending`), on the terms of `runs_target_alone`."""
     about = about_of(policy)
     return about is not None and about.by_pending and _speaks_for_itself(policy)
 
@@ -92,7 +92,6 @@ def _speaks_for_itself(policy: object) -> bool:
 
 
 def _methods(kind: type) -> list[str]:
-    """Methods and properties of a class itself, but for those that Python calls."""
     return [name for name, value in vars(kind).items() if hasattr(value, "__get__") and not name.startswith("__")]
 
 
@@ -103,33 +102,16 @@ def observed_by(policy: object) -> frozenset[Observable]:
 
 
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:
-    """Refuse a policy that has to see what a world does not know.
-
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        offered: what the world knows.
-        where: the world, as in "recording served".
-
-    Raises:
-        ValueError: something is missing.
-    """
+    """Raise ValueError for a policy, called `name`, that must see what `where` ("recording served") has not offered."""
     missing = sorted(observed_by(policy) - set(offered))
     if missing:
         raise ValueError(f"policy {name} needs {', '.join(missing)} of tokens, which {where} does not hold")
 
 
 def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> None:
-    """Refuse a policy that has a part for a tag which no request has.
+    """Raise ArgumentError for a policy, called `name`, that has a part for a tag which no request has.
 
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        tags: of the requests; asked for only if the policy names any.
-        where: the requests, as in "recording served".
-
-    Raises:
-        ArgumentError: there is such a tag.
+    `where` is as in "recording served"; `tags`, of the requests, are asked for only if the policy names any.
     """
     named: frozenset[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
@@ -145,16 +127,10 @@ Floats = NDArray[np.float64]
 
 
 def round_tokens(acceptance: float, window: int) -> float:
-    """Expected tokens of a two-level round, (1 - a^(n+1)) / (1 - a), and n + 1 at a = 1.
+    """Expected tokens of a two-level round, (1 - a^(n+1)) / (1 - a), and n + 1 at a = 1; n = 0 is plain decoding.
 
-    (Leviathan et al. 2023, arXiv:2211.17192, equation 1.) Summed as 1 + a + ... + a^n, which needs no limit.
-
-    Args:
-        acceptance: a, 0 to 1.
-        window: n, >= 0; 0 is plain decoding.
-
-    Raises:
-        ValueError: an argument out of range.
+    Leviathan et al. 2023 (arXiv:2211.17192, equation 1), summed as 1 + a + ... + a^n, which needs no limit. Raises
+    ValueError unless a is 0 to 1 and n >= 0.
     """
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 0)
@@ -166,20 +142,13 @@ def ahead_tokens(acceptance: float, window: int) -> float:
 
     If all was right, the target's own token is the first one ahead with probability a, and n - 1 tokens are pending in
     the next step; else none is. Of a step with none pending come 1 token and, with probability a, one with n - 1; of
-    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share
-    a / (1 + a - a^n) of all steps begins with n - 1, and a step gives
+    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share a / (1 + a -
+    a^n) of all steps begins with n - 1, and a step gives
 
         (1 - a^n) / ((1 - a) (1 + a - a^n))
 
-    tokens, and n at a = 1. (Ours, for steps as `decoding.contract.Overlap` puts them together; PEARL,
-    arXiv:2408.11850, counts other rounds.)
-
-    Args:
-        acceptance: a, 0 to 1.
-        window: n, >= 1.
-
-    Raises:
-        ValueError: an argument out of range.
+    tokens, and n at a = 1. (Ours, for steps as `Overlap` puts them together; PEARL, arXiv:2408.11850, counts other
+    rounds.) Raises ValueError unless a is 0 to 1 and n >= 1.
     """
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 1)
@@ -224,18 +193,15 @@ def kept_of(judged: Floats, rate: float) -> Floats:
 
 
 class StepWatch:
-    """What the steps so far may have done to the text.
-
-    Args:
-        target: name of the target.
+    """What the steps so far may have done to the text, if `target` is the target.
 
     Attributes:
         inexact: a Commit was among them, or a verification by a lossy rule at any level.
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
-        lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
-            Above one such member the target is told what its tokens follow; above two it may be told too little,
-            since some rules (such as `Vouched`) ask who endorses a token.
+        lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too:
+            above two the target may be told too little of what its tokens follow, since some rules (such as `Vouched`)
+            ask who endorses a token.
     """
 
     __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")
@@ -261,15 +227,7 @@ class StepWatch:
 
 
 class WatchedPolicy:
-    """Passes on to a policy, and notes its steps.
-
-    Args:
-        policy: any.
-        watch: told of every step.
-
-    Attributes:
-        wrapped, watch: as given.
-    """
+    """Passes on to a policy, and tells `watch` of every step."""
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
         self.wrapped = policy

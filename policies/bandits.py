@@ -135,11 +135,9 @@ def _check_explore(kind: str, explore: float) -> None:
 
 
 class Ucb:
-    """Optimism: the arm of the largest upper bound (UCB1, Auer et al. 2002), each once to begin with.
+    """Optimism: the arm of the largest upper bound (UCB1, Auer et al. 2002), each of K once to begin with.
 
-    Args:
-        num_arms: K arms.
-        explore: factor on the radius sqrt(2 ln t / plays), >= 0.
+    `explore` is the factor on the radius sqrt(2 ln t / plays), >= 0.
     """
 
     def __init__(self, num_arms: int, explore: float) -> None:
@@ -175,12 +173,9 @@ class Ucb:
 
 
 class Exp3:
-    """Chance: arms are drawn by weights that grow with what they brought (Auer et al. 2002).
+    """Chance: `rng` draws one of K arms by weights that grow with what they brought (Auer et al. 2002).
 
-    Args:
-        num_arms: K arms.
-        explore: share of even draws, above 0 to 1; also the pace of the weights.
-        rng: of the draws.
+    `explore` is the share of even draws, above 0 to 1, and the pace of the weights.
     """
 
     def __init__(self, num_arms: int, explore: float, rng: Random) -> None:
@@ -196,10 +191,7 @@ class Exp3:
         return self._rng.choices(self._arms, self._chances)[0]
 
     def reward(self, arm: int, tokens: float, seconds: float) -> None:
-        """What a round of the arm brought and took; rewards are in parts of the largest so far.
-
-        The chance is that of now, not of when the arm was drawn: with one request they are the same.
-        """
+        """What a round of the arm brought and took, in parts of the largest reward so far; by the arm's chance now."""
         rate = tokens / seconds
         self._most = max(self._most, rate)
         count = len(self._arms)
@@ -381,19 +373,11 @@ def _check_drafters(pool: Pool) -> None:
 
 
 class NormalHedge:
-    """A choice among N experts of whom all gains are told, without a parameter to tune.
+    """A choice among N >= 1 experts of whom all gains are told, without a parameter to tune.
 
-    Chaudhuri, Freund and Hsu 2009 (arXiv:0903.2851).
-
-    R_i is the regret of not having followed expert i. With [x]+ = max(x, 0) and c such that the mean of
-    exp([R_i]+^2 / 2c) is e, chances are proportional to [R_i]+ / c exp([R_i]+^2 / 2c), and even where nothing is
-    regretted.
-
-    Args:
-        num_experts: N, >= 1.
-
-    Attributes:
-        chances: `[N]`, 0 to 1, sum 1.
+    Chaudhuri, Freund and Hsu 2009 (arXiv:0903.2851). R_i is the regret of not having followed expert i. With [x]+ =
+    max(x, 0) and c such that the mean of exp([R_i]+^2 / 2c) is e, `chances` (`[N]`, sum 1) are proportional to [R_i]+ /
+    c exp([R_i]+^2 / 2c), and even where nothing is regretted.
     """
 
     def __init__(self, num_experts: int) -> None:

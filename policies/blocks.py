@@ -21,14 +21,11 @@ class RunningRatio:
     """One sum over another, recent rounds with more weight.
 
     Args:
-        memory: rounds that it reaches back, >= 1.
+        memory: rounds that it reaches back, >= 1, else ValueError.
         above, below: the sums before anything is noted; at 0 there is no rate until then.
 
     Attributes:
         num_rounds: that were noted.
-
-    Raises:
-        ValueError: `memory` below 1.
     """
 
     __slots__ = ("_above", "_below", "_kept", "num_rounds")
@@ -52,10 +49,9 @@ class RunningRatio:
 
 
 def acceptance_rate(*, memory: int) -> RunningRatio:
-    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1; arguments as of `RunningRatio`.
+    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1, as a `RunningRatio`.
 
-    What follows a refused token was never judged on its own, so it is not counted. Before anything was seen the rate is
-    one half, which weighs as much as two tokens.
+    Before anything was seen the rate is one half, which weighs as much as two tokens.
     """
     return RunningRatio(memory=memory, above=1.0, below=2.0)
 
@@ -66,11 +62,7 @@ def judged(outcome: Outcome) -> tuple[int, int]:
 
 
 class BatchTurns:
-    """Counts rounds as they begin. Mutated by `begins`.
-
-    Attributes:
-        num_turns: that have begun.
-    """
+    """Counts rounds as they begin, and the turns (`num_turns`) that have begun. Mutated by `begins`."""
 
     __slots__ = ("_left", "num_turns")
 
@@ -120,8 +112,7 @@ def lookup_member(pool: Pool, policy: str) -> str:
 def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     """The drafter a user named, or the smallest model that reads the target's tokens.
 
-    Raises ValueError: naming `policy`, one that is not below the target, or that does not say how sure it is of a
-    token.
+    Raises ValueError, naming `policy`, for one that is not below the target, or does not say how sure it is of a token.
     """
     if draft is None:
         draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
@@ -142,7 +133,7 @@ def verifiers_between(pool: Pool, draft: str) -> list[str]:
 def middle_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
     """The middle member a user named, or the largest one below the target that can verify.
 
-    Raises ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
+    Raises ValueError, naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
     """
     return _between(pool, verifier, draft, policy)[-1]
 
@@ -153,7 +144,6 @@ def next_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> 
 
 
 def _between(pool: Pool, verifier: str | None, draft: str, policy: str) -> list[str]:
-    """All that may stand between, or the one that was named."""
     low, high = pool.level(draft), pool.target_level
     if verifier is None:
         between = verifiers_between(pool, draft)
@@ -172,13 +162,7 @@ class DraftedBlocks(ABC):
     """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
 
     A policy says what a `block` is, or how to `judge` it; one that always drafts and judges alike is a `FixedBlocks`.
-
-    Args:
-        draft: the block.
-        verify: how the target judges it.
-
-    Attributes:
-        most_pending: tokens it may have pending, at most.
+    `most_pending` are the tokens it may have pending, at most.
     """
 
     about: About
@@ -257,10 +241,7 @@ class TextToRead:
 
     @property
     def by_answer_token(self) -> float:
-        """Tokens by token: of requests as they come, or of those that run if these lack more.
-
-        One must have been seen and not be done.
-        """
+        """Tokens by token, of requests as they come, or of those that run (one at least) if these lack more."""
         return max(self._new.rate, self._lacking / self._remaining) / self._used.rate
 
 
@@ -356,10 +337,7 @@ class WindowSchedule:
         start: first window of a request, 1 to `most`.
         up: added after a round in which every drafted token stayed, >= 0.
         down: taken off otherwise (the window never falls below 1), >= 0.
-        most: longest window, 1 to 1,000,000.
-
-    Raises:
-        ValueError: an argument out of range.
+        most: longest window, 1 to 1,000,000; ValueError for an argument out of range.
     """
 
     __slots__ = ("_down", "_most", "_start", "_up", "_windows")

@@ -146,8 +146,7 @@ class CsDrafting:
 def _most_before_review(upto: list[tuple[int, ...]], copy: int) -> int:
     """Most tokens that the outermost iteration has pending, from the innermost outwards.
 
-    A member's iterations follow each other until its sum is reached, so the last begins just below it at most; the
-    lookup is asked once.
+    A member's iterations follow each other until its sum is reached, so the last begins just below it at most.
     """
     most = copy
     gains: list[int] = []  # of one iteration of each drafting model, the largest first: its review adds a token
@@ -252,7 +251,6 @@ class Polybasic:
                 self._choose()
 
     def _choose(self) -> None:
-        """The least of all chains and windows; the target alone where none takes less."""
         best_s = self._seconds.verify_s(self._pool.target, 1) or 0.0
         best: tuple[tuple[str, ...], tuple[int, ...]] = ((self._pool.target,), ())
         for ladder in self._ladders:
@@ -285,7 +283,6 @@ class Polybasic:
 
 
 def _ladders(pool: Pool) -> list[tuple[str, ...]]:
-    """Members of all chains of two and three levels, models only."""
     below = [member for member in pool.members[:-1] if not member.model_free]
     if not below:
         raise ValueError("policy polybasic needs a model below the target")
@@ -487,11 +484,7 @@ class _Piece(NamedTuple):
 class CascadePlanner:
     """Acceptance of every pair of members, and the plan that follows from it.
 
-    Args:
-        pool: the members.
-        seconds: of forwards.
-        most: longest piece and most tokens pending.
-        recent: share of the recent rate in a new estimate.
+    `most` is the longest piece and most tokens pending, `recent` the share of the recent rate in a new estimate.
     """
 
     def __init__(self, pool: Pool, seconds: MemberSeconds, *, most: int, recent: float) -> None:

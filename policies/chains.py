@@ -78,13 +78,8 @@ _RANGE = re.compile(r"(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7})(?::(?P<step>\d{
 def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec, ...]:
     """Every chain that the texts hold, each once, in the order of the texts and their windows.
 
-    Args:
-        texts: chains whose windows are numbers or `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included.
-        pool: the members.
-        most: chains at most, counted before any is made.
-
-    Raises:
-        ValueError: a text that is no such chain, or more chains than `most`.
+    Windows are numbers, `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included. Raises ValueError for a text that is
+    no such chain, or for more chains than `most`, counted before any is made.
     """
     ranges = {text: _ranges(text) for text in texts}
     count = sum(prod(len(windows) for windows in parts) for parts in ranges.values())
@@ -101,7 +96,6 @@ def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec
 
 
 def _ranges(text: str) -> list[range]:
-    """The windows of each member but the last."""
     return [_windows(text, part) for part in text.split("/")[:-1]]
 
 
@@ -142,13 +136,9 @@ def default_policies(pool: Pool) -> list[str]:
 
 
 def policies_at_windows(pool: Pool, windows: Mapping[str, int]) -> list[str]:
-    """The target alone, every drafter with its window, prompt lookup, and a window that adapts.
+    """The target alone, every drafter with its window (tokens >= 1), prompt lookup, and a window that adapts.
 
-    None looks at probabilities.
-
-    Args:
-        pool: of a log of rounds.
-        windows: by drafter, tokens that it drafts in a round, >= 1.
+    For the pool of a log of rounds: none looks at probabilities.
     """
     names = [BASELINE, *(f"{name}:{window}/{pool.target}" for name, window in windows.items())]
     if any(member.model_free for member in pool.members):
@@ -186,15 +176,10 @@ def takes_policies(cls: Callable[..., object]) -> bool:
 def read_options(
     cls: Callable[..., object], options: Iterable[str], read_part: Callable[[str], Part]
 ) -> dict[str, PlainValue | Part]:
-    """The values that `options` give, each as its parameter wants it.
+    """The values that `options` (`key=value` each) give, each as its parameter of `cls` wants it.
 
-    Args:
-        cls: what takes them.
-        options: `key=value` each.
-        read_part: of the text of another policy.
-
-    Raises:
-        ValueError: a key that is unknown, empty or there twice, or a value of another kind.
+    `read_part` reads the text of another policy. Raises ValueError for a key that is unknown, empty or there twice, or
+    a value of another kind.
     """
     parameters = policy_options(cls)
     free = any_key(cls)

@@ -215,7 +215,6 @@ class ToyWorld:
         return Facts(same, 0.5, target_prob, 0.9, 1.0, tvd, judge, 0.6, 0.2)
 
     def _unit(self, context: list[int], salt: int) -> float:
-        """A number in [0, 1) from the context."""
         data = struct.pack(f"<{len(context) + 2}q", self._seed, salt, *context)
         # One CRC is linear in its input; mixing it with a multiplication breaks the correlation between salts.
         mixed = (crc32(data) * 0x9E3779B97F4A7C15 + salt * 0xBF58476D1CE4E5B9) % 2**64
@@ -223,7 +222,6 @@ class ToyWorld:
 
 
 def _forward(level: int, rows: Sequence[Row | Failed | Deferred]) -> Forward:
-    """One made-up forward of all rows that ran."""
     num_rows = sum(not isinstance(row, Deferred) for row in rows)
     return (num_rows, num_rows, 1, 1e-3 * (level + 1))
 

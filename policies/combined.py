@@ -1,4 +1,4 @@
-"""Policies made of others: `guarded`, `per-tag`, `per-turn`, and a guard that refuses lossy steps.
+"""Policies made of others (`guarded`, `per-tag`, `per-turn`), and a guard that refuses lossy steps.
 
 `guarded` measures seconds per token of whole rounds, recent ones with more weight, over all requests; a policy that is
 slower than the target alone is set aside for a while and tried again. `per-turn` decides for every request (a turn of a
@@ -23,11 +23,7 @@ from .fixed import Chain
 
 
 class MadeOf:
-    """A policy made of others.
-
-    Args:
-        parts: the policies.
-        tags: for which one of them is there.
+    """A policy made of others; raises ValueError for an oracle among them, to which nobody would show the future.
 
     Attributes:
         about: lossless if all parts are, in need of all that they need; None if one says nothing.
@@ -35,9 +31,6 @@ class MadeOf:
         most_off_trunk: of these, tokens that may follow one another, at most.
         trees: token trees that the parts may draft, as far as they say.
         named_tags: for which a policy is there, here or within one of the parts.
-
-    Raises:
-        ValueError: a part is an oracle, to which nobody would show the future here.
     """
 
     about: About | None
@@ -172,22 +165,16 @@ class Guarded(MadeOf):
 
 @dataclass(slots=True)
 class _Request:
-    """Where one request stands: what decides its round, and what that has cost so far."""
-
     between_rounds: bool = True
     plain: bool = True
     seconds: float = 0.0
 
 
 class OnlyLossless:
-    """Passes a policy's steps on while they are lossless.
+    """Passes on the steps of a policy that nobody vouches for, while they are lossless.
 
-    For policies that nobody vouches for: what they do shows when they do it. A lossy rule below the target is no such
-    step, since the target judges what it kept.
-
-    Args:
-        policy: any but an oracle.
-        about: what it says of itself.
+    `about` is what it says of itself. A lossy rule below the target is no lossy step, since the target judges what it
+    kept.
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
@@ -328,7 +315,6 @@ class PerTurn(MadeOf):
             self._judge(turn, outcome)
 
     def _judge(self, turn: "_Turn", outcome: Outcome) -> None:
-        """Take in a round: what it brought, and out of how much."""
         if self._by_speed:
             turn.rounds.append((outcome.num_emitted, turn.seconds))
         else:

@@ -85,8 +85,7 @@ class MemberSeconds:
     def draft_s(self, model: str, tokens: int) -> float | None:
         """Of a draft of `tokens` >= 1 tokens, catching up included; None if `model` never drafted.
 
-        Some drafters cost by the round rather than by the token, and drafts of several lengths tell. As long as only
-        one length was seen, seconds are taken to be in proportion.
+        Some drafters cost by the round. As long as only one length was seen, seconds are taken to be in proportion.
         """
         if self._stated is not None:
             return tokens * self._stated[model]
@@ -174,22 +173,17 @@ MOST_READ = 64  # tables that are kept: of room, not tuned
 
 
 class PerformanceProfiler:
-    """Seconds of forwards. Mutated by `note`.
-
-    Letters: L members, K widths.
+    """Seconds of forwards. Mutated by `note`. Letters: L members, K widths.
 
     Args:
         pool: the members.
-        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures.
+        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures. ValueError if bad.
         memory: forwards that a cell's mean reaches back, >= 1.
         moved: share by which a mean moves before what was read is read anew, > 0.
 
     Attributes:
         stated: seconds that were stated; None: they are measured.
         num_lookups: members that copy and have no forwards, the lowest ones.
-
-    Raises:
-        ValueError: costs that are none of this pool.
     """
 
     def __init__(self, pool: Pool, costs: str | None = None, *, memory: int = 16, moved: float = 0.05) -> None:
@@ -241,12 +235,9 @@ class PerformanceProfiler:
         return float(self.table(1, num_rows=num_rows)[level, 0])
 
     def table(self, widths: int, *, num_rows: int = 1, held_tokens: int = 0) -> Floats:
-        """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of.
+        """`[L, K]` seconds of a forward over 1 to K = `widths` new tokens a row; infinite where nothing is known.
 
-        Args:
-            widths: K.
-            num_rows: requests that it is for.
-            held_tokens: that these hold, all together, if `note` is told of such.
+        The rows hold `held_tokens`, all together, if `note` is told of such.
         """
         if self.stated is not None:
             forwards = np.array([self.stated.verify_s(name, 1) for name in self._names], dtype=float)
@@ -305,7 +296,6 @@ class PerformanceProfiler:
         self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
-        """Read rows of members that moved, and those that follow another one if that did."""
         # It is the member of most cells, of those that take any time; the largest among equals.
         cells = self._cells
         best = max(
@@ -343,8 +333,8 @@ class _Table:
 class _Cell:
     """Forwards of one member over so many new tokens: `count` of them up to `memory`, mean seconds and held tokens.
 
-    What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
-    so a cell is of tokens, `tokens` in the mean. `read` and `read_held` are the means as they were read.
+    Seconds follow from the tokens of all rows far more than from the number of rows, so a cell is of tokens, `tokens`
+    in the mean. `read` and `read_held` are the means as they were read.
     """
 
     __slots__ = ("count", "held", "mean", "read", "read_held", "tokens")
@@ -365,8 +355,7 @@ class _Cell:
 class _Slope:
     """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight.
 
-    Wide forwards of one cell differ by some new tokens too, and those of a growing batch by both at once: seconds are
-    fitted by both.
+    Wide forwards of one cell differ by some new tokens too: seconds are fitted by both.
     """
 
     __slots__ = ("_held_held", "_held_s", "_held_tokens", "_tokens_s", "_tokens_tokens")
@@ -438,7 +427,6 @@ class _Curve:
 
 
 def _curve(cells: dict[int, _Cell], num_rows: int, slope: float, held: int) -> _Curve:
-    """Seconds by new tokens a row for so many rows, which hold so many tokens."""
     tokens = sorted(cells)
     return _Curve([count / num_rows for count in tokens], [cells[count].at(held, slope) for count in tokens])
 
@@ -450,12 +438,7 @@ def _bucket(width: int) -> int:
 
 
 class ForwardWatch:
-    """Feeds a profiler. Mutated by `look`.
-
-    Args:
-        profiler: is told.
-        levels: of the members to watch.
-    """
+    """Feeds a profiler with operations of the members at `levels`. Mutated by `look`."""
 
     __slots__ = ("_levels", "_profiler", "_seen")
 
@@ -465,9 +448,8 @@ class ForwardWatch:
         self._seen: dict[int, tuple[int, int, float]] = {}
 
     def look(self, load: Load) -> None:
-        """Take in each member's latest operation, if it was not seen before.
-
-        The forwards of a draft count as alike. A repeated operation that is equal in all figures tells nothing new.
+        """Take in each member's latest operation, unless equal in all figures to the last; a draft's forwards are
+        alike.
         """
         for level in self._levels:
             num_forwards, new_tokens, duration_s = key = (
@@ -489,12 +471,8 @@ class ForwardWatch:
 class RoundSeconds:
     """What a search over chains goes by, as lists: it reads single figures, which arrays are slow at. Final.
 
-    Args:
-        rates, seconds, entry_s, drafting, undrafted: as of `specrouter.search.Figures`.
-
-    Attributes:
-        rates, seconds, entry_s: those, as lists.
-        step_s: `[L]` by how much a forward grows with a token at least.
+    Arguments are those of `specrouter.search.Figures`; `step_s` is `[L]` by how much a forward grows with a token at
+    least.
     """
 
     def __init__(
@@ -510,8 +488,7 @@ class RoundSeconds:
     def round(self, below: int, level: int, below_s: float, least_s: float, *, beyond: int = 0) -> tuple[int, float]:
         """The window of least (n tau + v(n + 1)) / E(n) over tau = `below_s`, and those seconds per token.
 
-        (0, `least_s`) where none is less than that. Windows up to N + `beyond` count, where v goes on along its last
-        slope.
+        (0, `least_s`) where none is less. Windows up to N + `beyond` count, where v goes on along its last slope.
         """
         rate, forward_s = self.rates[below][level], self.seconds[level]
         added_s = below_s + self.step_s[level]
@@ -541,13 +518,8 @@ class RoundSeconds:
 class RoundWork:
     """Work of rounds, added up; older rounds may count less. Mutated by `note` and `add`. Letter: L members.
 
-    Args:
-        num_members: L.
-
-    Attributes:
-        tokens: emitted.
-        drafted, verifies, positions: `[L]` by level, drafted tokens, verifications, and positions of these: judged
-            tokens and the verifier's own.
+    `tokens` are emitted ones; `drafted`, `verifies` and `positions` are `[L]` by level: drafted tokens, verifications,
+    and the positions of these, judged tokens and the verifier's own.
     """
 
     __slots__ = ("drafted", "positions", "tokens", "verifies")

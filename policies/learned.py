@@ -1,5 +1,4 @@
-"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted beforehand and read from a
-file.
+"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted beforehand.
 
 Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens was refused exceeds
 a threshold, 1 - prod_i P(token i is kept | those before it are) > h, which is optimal if the threshold is right. P
@@ -39,12 +38,7 @@ BINS = 10
 def fit_logistic(rows: Floats, happened: Bools) -> Floats:
     """`[1 + F]` bias and weights of largest likelihood, less half the squared weights (the bias is free).
 
-    Args:
-        rows: `[N, F]`.
-        happened: `[N]`, both values among them.
-
-    Raises:
-        ValueError: one value only, of which no bias is known.
+    Of `[N, F]` rows and `[N]` what happened; raises ValueError if that is one value only, of which no bias is known.
     """
     if happened.all() or not happened.any():
         raise ValueError("happened must hold both values")

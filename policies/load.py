@@ -120,7 +120,6 @@ class Autotune:
         self.resets = 0
 
     def _begin_anew(self) -> None:
-        """Nothing is known of any arm."""
         members = len(self._pool.members)
         self._values = [RoundWork(members) for _ in self._chains]
         self._begun = [0] * len(self._chains)
@@ -183,8 +182,6 @@ class Autotune:
 
 @dataclass(slots=True)
 class _Round:
-    """A round under way: its arm, whom it rewards, and its work so far."""
-
     arm: int
     value: RoundWork
     work: RoundWork
@@ -368,7 +365,6 @@ class OffUnderLoad(MadeOf):
 
 
 def _parse(table: str) -> list[tuple[int, int]]:
-    """(running requests, window from there on) of a text such as `1:5/16:2/64:0`."""
     steps: list[tuple[int, int]] = []
     for part in table.split("/"):
         first, colon, window = part.partition(":")

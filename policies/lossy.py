@@ -89,18 +89,14 @@ class DivergenceBudget:
 
     A checked block commits no divergence and shows how many an unchecked one would have. A check that looks at n of L
     tokens (a verifier stops at the first divergence) and finds d = 0 or 1 stands for 1 / c blocks: in the mean, if all
-    is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by
-    GAIN x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
+    is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by GAIN
+    x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
 
     Strictness up to 1 tightens thresholds at c = 1 / 8. What these cannot reach (a token that the middle verifier is
     sure of, and wrong) is left to c, which goes from 1 / 8 to 1 between 1 and 2. So every budget can be held, at the
     price of plain speculation with a slim pass on top at worst.
 
-    Args:
-        per_thousand: divergences per 1,000 tokens, above 0 to 1,000.
-
-    Raises:
-        ValueError: a budget out of range.
+    `per_thousand` is the budget in divergences per 1,000 tokens, above 0 to 1,000, else ValueError.
     """
 
     __slots__ = ("_budget", "_credit", "strictness")
@@ -442,13 +438,9 @@ def _bands(accept: float, escalate: float, steps: int) -> list[Band]:
 
 
 def repeated_share(tokens: Sequence[int], order: int) -> float:
-    """Share of the n-grams of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
+    """Share of the n-grams (n = `order` >= 1) of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
 
     Degenerate text makes every model confident, and agreement worthless.
-
-    Args:
-        tokens: token ids.
-        order: n, >= 1.
     """
     count = len(tokens) - order + 1
     if count < 2:

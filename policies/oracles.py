@@ -1,5 +1,4 @@
-"""Policies that know the future of a recording: the best window in every round, the best chain, and how both are
-planned.
+"""Policies that know the future of a recording: the best windows, the best chains, and how they are planned.
 
 They bound all policies that choose among the same rounds, and regret is measured against them. An *attempt* runs one
 round of a chain from any *position* (tokens of the answer, counted on the trunk); nothing is committed, the chain
@@ -100,10 +99,9 @@ class Attempt:
         )
 
     def climb(self, chain: Chain, top: int) -> bool:
-        """Steps of `chain` up to the next verification by level `top`.
+        """Steps of `chain` up to the next verification by level `top`; whether there was one.
 
-        Returns:
-            Whether there was one: not where the target comes first, or something was not recorded.
+        There is none where the target comes first, or something was not recorded.
         """
         while (decided := self._decided(chain)) is not None:
             level = decided[1]
@@ -117,7 +115,7 @@ class Attempt:
     def finish(self, chain: Chain) -> Round | None:
         """Steps of `chain` until the target commits; None where something was not recorded.
 
-        A prefill that is due whatever is done is a round of its own; one that a chain's draft waits for is part of it.
+        A prefill that is due whatever is done is a round of its own; one that a draft waits for is part of that round.
         """
         session = self.session
         target = session.pool.target_level
@@ -135,10 +133,7 @@ class Attempt:
         return Round(chain, len(session.emitted) - self._position, self._seconds, tuple(feeds))
 
     def _decided(self, chain: Chain) -> tuple[Step, int] | None:
-        """The next step of `chain` and who runs it, the prefill done where that waits for it.
-
-        None where something was not recorded, or the prefill ended the answer.
-        """
+        """The next step of `chain` and who runs it; None if it was not recorded, or a prefill ended the answer."""
         session = self.session
         if not self._known or session.done:
             return None
@@ -206,11 +201,11 @@ class Foresight:
     Args:
         pool: the members.
         foreseen: what the recording shows.
-        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
+        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf where nothing is known
+            of a forward so large.
 
     Attributes:
         request_ids: in the order of the recording.
-        forward_s: as given; inf where nothing is known of a forward so large.
     """
 
     def __init__(self, pool: Pool, foreseen: Foreseen, forward_s: ForwardSeconds) -> None:
@@ -263,7 +258,6 @@ class Foresight:
         return rounds if last is None else [*rounds, last]
 
     def _at(self, request_id: str, position: int) -> Attempt:
-        """A request placed on its trunk, every cache warm."""
         session, tokens, places = self._answers[request_id]
         session = copied(session)
         session.emitted = tokens[:position]
@@ -326,13 +320,8 @@ class Seconds:
 def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequence[Round]]) -> Plan:
     """The rounds of least total seconds from the first token of an answer to its end.
 
-    Args:
-        foresight: of the request.
-        request_id: the request.
-        rounds: `[N]` by position what may be done there, at least one each.
-
-    Raises:
-        ValueError: there is no way whose seconds are all known.
+    `rounds` is `[N]`: by position what may be done there, at least one each. Raises ValueError if there is no way whose
+    seconds are all known.
     """
     seconds = Seconds(foresight)
     rounds = [_distinct(offered) for offered in rounds]
@@ -364,10 +353,7 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
 class Bound:
     """The fewest seconds that can be left, by position and by which members have never run.
 
-    Args:
-        rounds: `[N]` by position what may be done there.
-        num_prompt: tokens of the prompt.
-        seconds: of forwards.
+    `rounds` is `[N]`: by position what may be done there.
     """
 
     def __init__(self, rounds: Sequence[Sequence[Round]], num_prompt: int, seconds: Seconds) -> None:
@@ -454,13 +440,7 @@ LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
 
 
 class Oracle(ABC):
-    """A policy that sees ahead.
-
-    Plans are made for batch 1 and without seconds for decisions; a larger batch follows the same plans.
-
-    Args:
-        pool: the members.
-    """
+    """A policy that sees ahead; plans are for batch 1, without seconds for decisions. Larger batches follow them."""
 
     def __init__(self, pool: Pool) -> None:
         self._alone = Chain(pool, pool.target)
@@ -473,19 +453,15 @@ class Oracle(ABC):
         ...
 
     def foresee(self, foresight: Foresight) -> dict[str, float]:
-        """Plan every request anew; whoever runs the policy calls it before the first step.
-
-        Returns:
-            Seconds that each request will take at batch 1.
-        """
+        """Plan every request anew, before the first step; returns seconds that each will take at batch 1."""
         self._running.clear()
         self._plans = {name: self._planned(foresight, name) for name in foresight.request_ids}
         return {name: plan.seconds for name, plan in self._plans.items()}
 
     def decide(self, seen: Observation) -> Step:
-        """As the chain that was planned for this round; after the recorded answer, the target alone.
+        """As the chain planned for this round; after the recorded answer, the target alone.
 
-        Raises ValueError: nobody called `foresee`.
+        Raises ValueError if nobody called `foresee`.
         """
         request_id = seen.request_id
         chain = self._running.get(request_id)

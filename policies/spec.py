@@ -240,7 +240,6 @@ def _file_first(text: str) -> tuple[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses."""
     parts, opened, start = list[str](), list[int](), 0
     for place, char in enumerate(text):
         if char == "(":

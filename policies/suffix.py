@@ -137,11 +137,8 @@ class Match:
 class EarlierAnswers:
     """An index of the newest answers, in two generations. Mutated by `add`.
 
-    When the younger one is full it becomes the older one, and what that held is forgotten: so between half of `most`
+    When the younger one is full it becomes the older one, and what that held is forgotten: between half of `most` >= 2
     tokens and all of them are kept, once there were as many.
-
-    Args:
-        most: tokens kept, >= 2.
     """
 
     def __init__(self, most: int) -> None:
@@ -187,9 +184,6 @@ class EarlierAnswers:
 class RequestText:
     """A request's text and its index. Mutated by `extend`.
 
-    Args:
-        prompt: ids.
-
     Attributes:
         answer: ids of the committed tokens.
         index: of prompt and answer.
@@ -223,9 +217,7 @@ class RequestTexts:
     """What requests have written so far. Mutated by `read` and `learn`.
 
     An answer is known to others once its request is done, up to the last round, whose tokens no policy is shown.
-
-    Args:
-        store: tokens of earlier answers that are kept, 0 or >= 2; between half of them and all.
+    `store` tokens of earlier answers are kept, 0 or >= 2: between half of them and all.
     """
 
     def __init__(self, store: int) -> None:

@@ -37,10 +37,7 @@ class _Candidate(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """At the beginning of a round: tokens of the answer, where the text ends elsewhere, and what it might go on by.
-
-    Places are those of then: what is kept of earlier answers changes as other requests end.
-    """
+    """At a round's beginning: the answer's tokens, where the text ends elsewhere as of then, what may follow."""
 
     num_known: int
     places: list[tuple[int, Place]]
@@ -48,12 +45,9 @@ class _Reading(NamedTuple):
 
 
 class Copies:
-    """Texts, and what is known of copying them. Mutated by `begin` and `learn`.
+    """Texts, and what is known of copying them, in a pool whose lowest members are model-free.
 
-    Args:
-        pool: the lowest members are model-free.
-        options: the longest copy, how much is kept, and what to do without.
-        constants: of the policy.
+    Mutated by `begin` and `learn`.
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
@@ -80,11 +74,9 @@ class Copies:
         self._open[seen.request_id] = _Reading(len(text.answer), places, candidates)
 
     def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
-        """The copy that saves most seconds after what is pending; None where none saves any.
+        """The copy that saves most seconds after what is pending; None where none saves any. The round has begun.
 
-        Args:
-            seen: the request, in a round that has begun.
-            worths: of copies, by who judges them; the target does so only where nothing is pending.
+        `worths` are of copies by who judges them; the target does so only where nothing is pending.
         """
         most = seen.room - 1  # the target writes the last token of the budget itself
         if most < 1:

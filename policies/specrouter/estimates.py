@@ -1,5 +1,4 @@
-"""What SpecRouter (arXiv:2505.07680) selects by: how far members agree, how runs of tokens survive, how right copies
-are.
+"""What SpecRouter (arXiv:2505.07680) selects by: agreement of members, survival of drafts, how right copies are.
 
 *Agreement.* SimScore(i, j) = 1 - E[TVD(i, j)], a running average, is the acceptance of rejection sampling. In greedy
 decoding what counts is how often both have their largest probability at the same token. Both are kept, by tag and for
@@ -58,11 +57,7 @@ _Fit = tuple[float, float, float, float, float]
 
 
 class Survival:
-    """Hazards by tag. Mutated by `note` and `note_run`.
-
-    Args:
-        constants: of the policy.
-    """
+    """Hazards by tag. Mutated by `note` and `note_run`."""
 
     def __init__(self, constants: RouterConstants) -> None:
         self._weight = constants.hazard_weight
@@ -139,11 +134,7 @@ Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and tokens that it r
 
 
 class CopiedTokens:
-    """Rates by tag. Mutated by `note`.
-
-    Args:
-        constants: of the policy.
-    """
+    """Rates by tag. Mutated by `note`."""
 
     def __init__(self, constants: RouterConstants) -> None:
         self._memory, self._shared = constants.copy_memory, constants.copy_tokens
@@ -178,13 +169,9 @@ class CopiedTokens:
 
 
 def cell_of(source: int, length: int, share: float, count: int) -> int:
-    """The cell of a token after a match.
+    """The cell of a token after a match of `length` >= 1 tokens in `source` (`OWN` or `EARLIER`).
 
-    Args:
-        source: `OWN` or `EARLIER`.
-        length: tokens that match, >= 1.
-        share: of it among all that followed, above 0 to 1.
-        count: how often it followed, >= 1.
+    `share` is the token's part of all that followed, above 0 to 1; `count` >= 1 how often it followed.
     """
     kind = (
         (0 if count == 1 else 1) if share == 1.0 else 2 if share >= MOST_COPIED else 3 if share >= MOSTLY_COPIED else 4
@@ -222,12 +209,9 @@ class _Refused(NamedTuple):
 
 
 class RoundEvidence:
-    """The tokens of one request's round. Mutated by its methods; appends to `verdicts` and `runs`.
+    """The tokens of one request's round. Mutated by its methods.
 
-    Args:
-        tag: of the request.
-        verdicts: where to put what is known of tokens.
-        runs: where to put what was judged together.
+    It appends what is known of tokens to `verdicts`, and what was judged together to `runs`.
     """
 
     __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
@@ -359,12 +343,8 @@ def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: flo
 class _Compared:
     """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
 
-    SimScores say how many tokens are accepted if they do so pair by pair: that those of one pair promise too much and
-    those of another too little says that they do not. With P pairs the sum of (kept - promised)^2 over the variance
-    that the promises have is P in the mean if they hold, and its own variance 2 P.
-
-    Attributes:
-        tokens: how many.
+    SimScores say how many tokens are accepted if they do so pair by pair. With P pairs the sum of (kept - promised)^2
+    over the variance that the promises have is P in the mean if they hold, and its own variance 2 P.
     """
 
     __slots__ = ("_alike", "_off", "_spread", "tokens")
@@ -392,7 +372,7 @@ class _Compared:
 
 
 class PairAgreement:
-    """Running agreement of every pair. Mutated by `note` and `fade`.
+    """Running agreement of every pair of L members. Mutated by `note` and `fade`.
 
     Args:
         num_members: L.
@@ -417,14 +397,9 @@ class PairAgreement:
         self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
-        """Take in one token.
+        """Take in one token, proposed by `lower`.
 
-        Args:
-            tag: of its request.
-            lower: who proposed it.
-            higher: who judged it.
-            kept: whether `higher` kept it, or would have.
-            similar: 1 - TVD of the two there; NaN if nobody knows.
+        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if nobody knows.
         """
         self._shared = None
         own = self._by_tag.get(tag)
@@ -491,10 +466,7 @@ class PairAgreement:
         return moved
 
     def _read(self, counts: tuple[_Counts, _Counts], what: str) -> Floats:
-        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one.
-
-        Nobody knows that of a member that copies, nor of a token that a level between refused.
-        """
+        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one."""
         equal = np.array(getattr(counts[0], what))
         if self.uses_simscore:
             overall, similar = self._all
@@ -504,10 +476,7 @@ class PairAgreement:
 
 
 def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
-    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each.
-
-    A larger member is guessed to miss the fewer of the target's tokens.
-    """
+    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each."""
     by_target = np.ones(len(counts))
     guess = constants.first_rate
     guesses = np.empty(len(counts))
@@ -524,15 +493,8 @@ def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
 class Knowledge:
     """Running estimates of members and pairs. Mutated by `digest`, through `verdicts` and through its parts.
 
-    Args:
-        pool: the members.
-        options: the longest window, what agreement is made of, costs and what to do without among them.
-        constants: of the policy.
-
     Attributes:
-        profiler: seconds.
-        agreement: of pairs.
-        survival: of drafted tokens.
+        profiler, agreement, survival: of seconds, pairs and drafted tokens.
         verdicts: what is to be taken in by `digest`.
         runs: the same of tokens that were judged together.
     """
@@ -566,12 +528,11 @@ class Knowledge:
         )
 
     def optimistic(self, tag: str, figures: Figures) -> Figures:
-        """The same with the rates of a tag raised to what they may be.
+        """The same with the rates of a tag raised by `optimism` times (V ln N / n)^(1/2).
 
-        By `optimism` times (V ln N / n)^(1/2): V / n the variance of a pair's rate by its n tokens, N those of the pair
-        of the tag that is known best, after UCB1 (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens
-        and an upper bound for V. Tokens count up to `pair_memory`; from there on N grows no more, and a pair that was
-        left alone stays so. Full information makes the pairs of a chain in use known without being played alone.
+        V / n is the variance of a pair's rate by its n tokens, N those of the tag's pair that is known best, after UCB1
+        (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens and an upper bound for V. Tokens count up
+        to `pair_memory`; from there on N grows no more, and a pair that was left alone stays so.
         """
         rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
         variances = (rates * (1.0 - rates) + constants.least_variance) / tokens

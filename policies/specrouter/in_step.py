@@ -248,9 +248,9 @@ def _best_of_three(
 
 
 def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:
-    """How many tokens of a member, at most `most`, are worth more than judging them takes, and what they gain in all.
+    """How many tokens of a member, at most `most`, are worth more than judging them (by those `above`) takes.
 
-    Those `above` judge. The gain is in seconds; what the member takes itself is not in it.
+    Also what they gain in all, seconds; what the member takes itself is not in it.
     """
     cost_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s

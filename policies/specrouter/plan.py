@@ -1,12 +1,12 @@
-"""A chosen chain as steps, and when to choose anew for a tag or for all that run (`Selector`; ours: the paper is
-silent).
+"""A chosen chain as steps, and when to choose anew for a tag, or for all that run (`Selector`).
 
 Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that what
 it holds survives (`estimates`), g that of the tokens that one more round of the level below adds, w what a further
-token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
+token costs the next level to judge. SpecRouter (arXiv:2505.07680) has fixed windows, and `stop=window` keeps to them.
 
-A selection holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by a
-share; windows follow at once. `PerTag` and in_step's strategy say the rest.
+When to choose anew the paper does not describe. Here a selection holds for a number of rounds, for fewer at first.
+Another set of members must be predicted to be better by a share; windows follow at once. `PerTag` and `InStep` say the
+rest.
 """
 
 from abc import ABC, abstractmethod
@@ -58,14 +58,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans, and every step of them once.
-
-    Args:
-        pool: the members.
-        options: the longest window, and whether windows are those that were found.
-        survival: of drafted tokens.
-        constants: of the policy.
-    """
+    """Makes plans, and every step of them once."""
 
     def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
@@ -87,7 +80,7 @@ class Planner:
     def ladder(self, levels: tuple[int, ...]) -> Plan:
         """Every member once: the lowest drafts a little, each of the others judges and hands over at once.
 
-        Drafted token by token, for the first one, which reads the prompt, has to be timed apart from the others.
+        Drafted token by token, since the first one, which reads the prompt, has to be timed apart from the others.
         """
         windows = (self._ladder, *[1] * (len(levels) - 2))
         chain = FoundChain(levels=levels, windows=windows, level_s=(inf,) * len(levels))
@@ -230,16 +223,7 @@ class Choice:
 
 
 class Selector(ABC):
-    """Plans of requests by what was selected for them. Mutated by `plan` and `note_round`.
-
-    Args:
-        pool: the members.
-        options: of the policy.
-        knowledge: to select by.
-        planner: makes plans.
-        counters: of what is done.
-        constants: of the policy.
-    """
+    """Plans of requests by what was selected for them. Mutated by `plan` and `note_round`."""
 
     shared: ClassVar[bool]  # whether one choice is for all tags
 

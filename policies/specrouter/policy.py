@@ -36,24 +36,13 @@ NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an ope
 
 
 def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> int:
-    """Tokens that the first forward of a step by `model` is fed for this request.
-
-    Args:
-        seen: the request, when the step is decided.
-        model: drafts or verifies.
-        judged: pending tokens that it judges, all of which it reads; None of a draft.
-    """
+    """Tokens that the first forward of a step by `model` is fed for a request; `judged` ones are all read."""
     context, cached = seen.context_tokens, seen.cached(model)
     return context - (cached if judged is None else min(cached, context - judged - 1))
 
 
 class OperationTimer:
-    """Feeds a profiler with whole operations. Mutated by `note` and `settle`.
-
-    Args:
-        profiler: is told.
-        target: level of the target.
-    """
+    """Feeds a profiler with whole operations. Mutated by `note` and `settle`."""
 
     def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
         self._profiler = profiler
@@ -69,10 +58,8 @@ class OperationTimer:
     def settle(self, load: Load, *, begins: bool) -> None:
         """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
 
-        Args:
-            load: as it is seen.
-            begins: whether it is the first decision of a request, so that an operation of the target has read the end
-                of its prompt. Nobody may have learnt of that one.
+        `begins`: it is the first decision of a request, so that an operation of the target has read the end of its
+        prompt, of which nobody may have learnt.
         """
         self._settled = True
         if not (self._target_ran or begins):
@@ -157,7 +144,6 @@ class PerTag(Selector):
         return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
-        """Search anew."""
         knowledge = self._knowledge
         knowledge.digest()
         self._counters.selections += 1
@@ -200,11 +186,6 @@ class PerTag(Selector):
 class ModelChainScheduler:
     """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
 
-    Args:
-        pool: the members.
-        options: of the policy.
-        constants: of the policy.
-
     Attributes:
         counters: what was done.
         knowledge: what selections go by; takes verdicts.
@@ -229,10 +210,7 @@ class ModelChainScheduler:
     def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
         """What a request of this tag does in the round that begins now.
 
-        Args:
-            tag: of the request.
-            num_rows: requests that the target met last.
-            num_running: requests that run.
+        The target met `num_rows` requests last; `num_running` run.
         """
         self._num_running = num_running
         if self._warm_up:

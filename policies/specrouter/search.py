@@ -1,5 +1,4 @@
-"""The chain and windows of least predicted seconds per token, which SpecRouter (arXiv:2505.07680) asks for; three
-forms.
+"""The chain and windows of least predicted seconds per token (SpecRouter, arXiv:2505.07680), in three forms.
 
 Letters: L members from the smallest (0) to the target (L - 1), N the longest window; a_ji the rate at which member i
 keeps a token of member j, v_i(k) seconds of a forward of member i over k new tokens, e_i what a member adds to a token
@@ -134,7 +133,6 @@ def _best_nested(known: RoundSeconds, among: Sequence[int], judging: Sequence[in
 
 
 def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence[float]) -> FoundChain:
-    """The chain up to the target, by what every level goes through."""
     levels, windows = [target], list[int]()
     while levels[-1] in through:
         lower, window = through[levels[-1]]
@@ -162,8 +160,8 @@ def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: Ro
 
     A round that judges m tokens with some probability takes m tau_j + v_i(m + 1) seconds and writes E(m) tokens at each
     m (by Wald's identity rounds below cost tau_j for every token they hand over), and a ratio of sums is no less than
-    the least ratio of their terms. So the nested form over all m is a bound from below, and what it is for a level that
-    writes one token at a time. Levels are tried in the order of their bounds, up to the first that cannot be better.
+    the least ratio of their terms. So the nested form over all m is a bound from below. Levels are tried in the order
+    of their bounds, up to the first that cannot be better.
     """
     alone_s, tau = known.seconds[level][0], rounds.tau
     least, bounds = Below(alone_s, -1, 0), []
@@ -184,7 +182,6 @@ def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: Ro
 
 
 def _best_in_step(known: RoundSeconds, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
-    """The best of all chains of up to three members."""
     target = among[-1]
     best = _in_step((target,), known)
     for low in among[:-1]:
