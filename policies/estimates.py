@@ -448,9 +448,7 @@ class ForwardWatch:
         self._seen: dict[int, tuple[int, int, float]] = {}
 
     def look(self, load: Load) -> None:
-        """Take in each member's latest operation, unless equal in all figures to the last; a draft's forwards are
-        alike.
-        """
+        """Take in each member's latest operation, unless it equals the last; a draft's forwards count as alike."""
         for level in self._levels:
             num_forwards, new_tokens, duration_s = key = (
                 load.num_forwards[level],

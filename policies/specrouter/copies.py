@@ -2,7 +2,7 @@
 
 The longest suffix of the text that stands elsewhere is followed by what most often came next there (`suffix`, after
 SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975): no operation is spent on looking. S_k is the probability that the
-first k tokens of a candidate are right (`estimates.copied`). Handing n of them to level i, in place of what the levels
+first k tokens of a candidate are right (`estimates.CopiedTokens`). Handing n of them to level i, in place of what the levels
 up to i would write, saves tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c seconds: tau_i the seconds per token of the
 chain up to level i, v_i those of its forward, c those of a copy. The candidate, i and n that save most win; nothing is
 copied where none saves any. The target judges copies alone, at the beginning of a round. In step it is the only judge,
@@ -37,7 +37,7 @@ class _Candidate(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """At a round's beginning: the answer's tokens, where the text ends elsewhere as of then, what may follow."""
+    """At a round's beginning: tokens of the answer, where the text ends elsewhere, and what it might go on by."""
 
     num_known: int
     places: list[tuple[int, Place]]
