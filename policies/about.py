@@ -193,15 +193,15 @@ def kept_of(judged: Floats, rate: float) -> Floats:
 
 
 class StepWatch:
-    """What the steps so far may have done to the text, if `target` is the target.
+    """What the steps so far may have done to the text; `target` is the target's name.
 
     Attributes:
         inexact: a Commit was among them, or a verification by a lossy rule at any level.
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
-        lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too:
-            above two the target may be told too little of what its tokens follow, since some rules (such as `Vouched`)
-            ask who endorses a token.
+        lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
+            Above one such member the target is told what its tokens follow; above two it may be told too little, since
+            some rules (such as `Vouched`) ask who endorses a token.
     """
 
     __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")

@@ -162,7 +162,13 @@ class DraftedBlocks(ABC):
     """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
 
     A policy says what a `block` is, or how to `judge` it; one that always drafts and judges alike is a `FixedBlocks`.
-    `most_pending` are the tokens it may have pending, at most.
+
+    Args:
+        draft: the block.
+        verify: how the target judges it.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
     """
 
     about: About

@@ -23,7 +23,11 @@ from .fixed import Chain
 
 
 class MadeOf:
-    """A policy made of others; raises ValueError for an oracle among them, to which nobody would show the future.
+    """A policy made of others.
+
+    Args:
+        parts: the policies.
+        tags: for which one of them is there.
 
     Attributes:
         about: lossless if all parts are, in need of all that they need; None if one says nothing.
@@ -31,6 +35,9 @@ class MadeOf:
         most_off_trunk: of these, tokens that may follow one another, at most.
         trees: token trees that the parts may draft, as far as they say.
         named_tags: for which a policy is there, here or within one of the parts.
+
+    Raises:
+        ValueError: a part is an oracle, to which nobody would show the future here.
     """
 
     about: About | None

@@ -2,11 +2,14 @@
 
 The longest suffix of the text that stands elsewhere is followed by what most often came next there (`suffix`, after
 SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975): no operation is spent on looking. S_k is the probability that the
-first k tokens of a candidate are right (`estimates.CopiedTokens`). Handing n of them to level i, in place of what the levels
-up to i would write, saves tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c seconds: tau_i the seconds per token of the
-chain up to level i, v_i those of its forward, c those of a copy. The candidate, i and n that save most win; nothing is
-copied where none saves any. The target judges copies alone, at the beginning of a round. In step it is the only judge,
-and a copy has to gain more than the request's draft.
+first k tokens of a candidate are right (`estimates.CopiedTokens`). Handing n of them to level i, in place of what the
+levels up to i would write, saves
+
+    tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c
+
+seconds: tau_i the seconds per token of the chain up to level i, v_i those of its forward, c those of a copy. The
+candidate, i and n that save most win; nothing is copied where none saves any. The target judges copies alone, at the
+beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
 """
 
 from collections.abc import Iterator, Sequence
