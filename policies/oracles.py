@@ -440,7 +440,13 @@ LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
 
 
 class Oracle(ABC):
-    """A policy that sees ahead; plans are for batch 1, without seconds for decisions. Larger batches follow them."""
+    """A policy that sees ahead.
+
+    Plans are made for batch 1 and without seconds for decisions; a larger batch follows the same plans.
+
+    Args:
+        pool: the members.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._alone = Chain(pool, pool.target)
