@@ -1,4 +1,4 @@
-"""Errors in one line: of arguments, by name, range and value; of foreign code, in words and where; of missing extras.
+"""Errors in one line: of arguments (name, range, value), of foreign code (words and place), of missing extras.
 
 Also what such lines are made of: counts with their noun, and text from outside that is safe to print.
 """
@@ -35,17 +35,18 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class ArgumentError(ValueError):
-    """An argument that does not do; its text has the names of arguments in backquotes: "`batch` must be >= 1, got 0".
+    """An argument that does not do.
 
-    The command line prints its options instead of them.
+    Its text has names of arguments in backquotes, "`batch` must be >= 1, got 0"; the command line prints its options
+    instead.
     """
 
 
 def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) -> str:
-    """What is said of arguments, said of options.
+    """What an ArgumentError says of arguments, said of options.
 
     Args:
-        text: as an ArgumentError says it.
+        text: of the error.
         rule: whether it is the rule of a file.
         own: options of the command that are called as the argument is, whatever others call it.
     """
@@ -101,7 +102,6 @@ def repeated(values: Iterable[Value]) -> list[Value]:
 
 
 def _beginning(names: Sequence[str], where: str) -> str:
-    """Names with commas between: all of them, or as many as can be read and how many there are."""
     ends = list(accumulate(len(name) + 2 for name in names))
     shown = bisect_right(ends, _MOST_LISTED)
     if shown == len(names):
@@ -119,13 +119,7 @@ def _read(interval: str) -> tuple[float, float, str]:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`count` and the noun in its number.
-
-    Args:
-        count: >= 0, shown with commas.
-        noun: of one thing.
-        plural: of several; None: the noun with an s.
-    """
+    """`count` >= 0, with commas, and the noun in its number; `plural` None is the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -164,13 +158,9 @@ def at(error: BaseException) -> str:
 def raised_at(error: BaseException, *, installed: bool = True) -> str | None:
     """The deepest line of the user's file that an error passed: `my_policy.py:7`; None if it passed none.
 
-    The user's file is the first that is neither ours nor of the standard library: what it calls may be anybody's. An
-    error that was raised from another one is where that one was, if it passed no such file itself.
-
-    Args:
-        error: caught where foreign code was called, or anywhere above.
-        installed: whether the file may be of an installed package. Not where the error was caught far above: what came
-            through libraries alone may be our own mistake.
+    The user's file is the first that is neither ours nor of the standard library. An error that was raised from another
+    one is where that one was, if it passed no such file itself. `installed`: the file may be of an installed package;
+    not where the error was caught far above, since what came through libraries alone may be our own mistake.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -210,7 +200,6 @@ def decides_at(policy: object) -> str | None:
 
 
 def _foreign_lines(error: BaseException) -> Iterator[tuple[str, int]]:
-    """File and line of each frame of foreign code, the outermost first."""
     for frame, line in walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
         if not name.startswith("<") and not _is_ours(str(frame.f_globals.get("__name__"))) and not _is_standard(name):
@@ -251,14 +240,7 @@ GPU_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/
 
 @contextmanager
 def needs_torch(who: str = "this command") -> Iterator[None]:
-    """Around the import of modules that run real models: tells in one line what to install where the extra is missing.
-
-    Args:
-        who: is told to need it.
-
-    Raises:
-        ModuleNotFoundError: the extra is not installed; the message says how.
-    """
+    """Around imports of modules that run real models; raises ModuleNotFoundError, which says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -269,11 +251,10 @@ def needs_torch(who: str = "this command") -> Iterator[None]:
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra: of the checkout that this is, or of the package that is installed.
+    """The command that installs an extra of pyproject.toml, or `LABORATORY`, which only checkouts have.
 
-    Args:
-        extra: of pyproject.toml, or `LABORATORY`, which only checkouts have. Where it brings torch and no GPU is found,
-            the index of its CPU builds is named: on Linux the default ones are several gigabytes of CUDA.
+    Where the extra brings torch and no GPU is found, the command names the index of CPU builds: on Linux the default
+    ones are several gigabytes of CUDA.
     """
     command = f"{_pip()} install {_requirement(extra)}"
     if extra in (NEEDS_TORCH, LABORATORY) and sys.platform == "linux" and not _has_gpu():
@@ -298,7 +279,6 @@ def _requirement(extra: str) -> str:
 
 
 def _has_gpu() -> bool:
-    """Without torch, which is what is missing."""
     return shutil.which("nvidia-smi") is not None or any(Path(sign).exists() for sign in GPU_SIGNS)
 
 

@@ -17,11 +17,7 @@ from .trees import DraftTree
 
 
 def check_step(session: Session, step: Step) -> int:
-    """The level that executes `step` (the target's for a Commit, the highest of an Overlap).
-
-    Raises:
-        ValueError: with the rule that the step breaks.
-    """
+    """The level that runs `step` (the target's for a Commit, an Overlap's highest); raises ValueError where illegal."""
     pool = session.pool
     if session.tree is not None:
         _check_on_tree(session, step)

@@ -1,9 +1,8 @@
 """The only caller of policies: asks each ready request for its step, batches equal steps, feeds outcomes back.
 
-No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is.
-The prefill, in which the target writes a request's first token, is an operation of the loop's own: no policy is asked
-for it and none learns of it.
-Letters: B requests of one operation.
+No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is. The prefill, in
+which the target writes a request's first token, is the loop's own operation: no policy is asked for it or learns of it.
+Letter: B requests of one operation.
 """
 
 from collections import deque
@@ -63,9 +62,9 @@ class Loop:
         view: what policies see of a request.
 
     Attributes:
-        load: what policies see of the server. `num_waiting` is set by whoever drives the loop, all else by the loop.
-        finished: requests that are done, for whoever drives the loop to take out.
-        failed: requests that failed, each with its error; likewise.
+        load: what policies see of the server. Whoever drives the loop sets `num_waiting`, the loop all else.
+        finished, failed: requests that are done, and those that failed with their errors, for whoever drives the loop
+            to take out.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class Loop:
             self._ready.append(session)
 
     def admit_apart(self, session: Session) -> VerifyItem:
-        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop.
+        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop; raises as `admit`.
 
-        It is asked for nothing before the item returned was part of an operation of the target that `finish` was told
-        of. Raises ValueError if its id is already running.
+        Its policy is asked only after the item returned was part of an operation of the target that `finish` was told
+        of.
         """
         request_id = session.request_id
         if request_id in self._views:
@@ -125,8 +124,8 @@ class Loop:
     def withdraw(self, session: Session) -> None:
         """Put a running request back, without its pending tokens, until it is admitted again; its world keeps it open.
 
-        Its policy is told nothing: when it is asked next, what was drafted is gone, and `last` is None as before its
-        first step. No operation that `next_op` returned before may be finished with it.
+        Its policy is told nothing; when it is asked next, `last` is None. No operation returned before may be finished
+        with it.
         """
         self._waiting.drop(session)
         self._ready = deque(other for other in self._ready if other is not session)
@@ -138,8 +137,7 @@ class Loop:
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
-        Raises:
-            PolicyError: the policy raised, returned an illegal step or makes no progress.
+        Raises PolicyError if the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
         ready, waiting, prefills = self._ready, self._waiting, self._prefills
@@ -163,10 +161,8 @@ class Loop:
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
 
-        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
-
-        Raises:
-            TypeError: a draft that was answered with verdicts, or the other way about.
+        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps. Raises
+        TypeError for a draft that was answered with verdicts, or the other way about.
         """
         kind, level, _, _ = op
         expected = OverlapResults if kind == OVERLAPS else DraftResults if kind <= TREES else VerifyResults
@@ -274,7 +270,7 @@ class Loop:
         return ran, results, num_ran
 
     def _guard_memory(self, reason: str) -> None:
-        """Fail the latest held request of a world that defers all there is, over and over."""
+        """Fail the latest held request where the world defers all there is, over and over."""
         self._deferred_ops += 1
         if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
             _, session, _ = self._waiting.held.pop()
@@ -331,6 +327,5 @@ class Loop:
         self._ready.append(session)
 
     def _end(self, session: Session) -> None:
-        """A request is done."""
         self.finished.append(session)
         self._leave(session)

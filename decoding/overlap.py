@@ -58,17 +58,7 @@ def outcomes_of(
     *,
     num_rows: int,
 ) -> list[Outcome]:
-    """`[P]` outcomes, with nothing emitted and not done.
-
-    Args:
-        request_id: whose step it was.
-        step: the whole.
-        spans: `[P]` the pending tokens of each part.
-        rows: `[P]` what each said.
-        own: `[P]` own tokens that had room.
-        parts: `[P]` how each ran.
-        num_rows: requests in the operation.
-    """
+    """`[P]` outcomes, nothing emitted and not done, from `[P]` spans, rows, own tokens that had room, and runs."""
     outcomes = []
     for part, (first, end), row, num_own, ran in zip(step.steps, spans, rows, own, parts, strict=True):
         num_drafted = num_judged = num_accepted = 0
@@ -97,29 +87,16 @@ def outcomes_of(
 
 
 class Settled(NamedTuple):
-    """What an `Overlap` leaves of a request.
+    """What an `Overlap` leaves of a request."""
 
-    Attributes:
-        pending: what stands from the first part's span on: its accepted tokens, its own one, and what stays of those
-            after them.
-        own: `[P]` 1 where the part's own token had room, else 0.
-        cached: `[L]` tokens of the context that each member's cache holds and that are still its text.
-    """
-
+    # what stands from the first part's span on: its accepted tokens, its own one, and what stays of those after them
     pending: PendingTokens
-    own: list[int]
-    cached: list[int]
+    own: list[int]  # `[P]` 1 where the part's own token had room, else 0
+    cached: list[int]  # `[L]` tokens of the context that each member's cache holds and that are still its text
 
 
 def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows: Parted) -> Settled:
-    """Take the parts from the last to the first. Changes nothing.
-
-    Args:
-        text: before the operation.
-        levels: `[P]` of the members.
-        spans: `[P]` by `spans_of`.
-        rows: `[P]` what each part said.
-    """
+    """What `[P]` rows leave of the text as it was before, by `[P]` levels and spans; changes nothing."""
     held = list(text.cached)
     own: list[int] = []
     committed = text.num_prompt + len(text.emitted)
@@ -143,10 +120,7 @@ def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows
 
 
 def _continues(first: int, end: int, row: Judged, ahead: PendingTokens) -> bool:
-    """Whether what stands after a part's span goes on from the part's verdict.
-
-    A token that replay does not know (below 0) equals none.
-    """
+    """Whether what stands after a part's span goes on from its verdict; a token below 0, unknown, equals none."""
     return row.num_accepted == end - first and ahead.tokens[:1] == [row.own_token] and row.own_token >= 0
 
 

@@ -12,7 +12,7 @@ from .world import OverlapItem, World
 def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
     """Let each member do its part, the largest first, on the text as it was before; takes the sum of their seconds.
 
-    A world whose answers change what the next part would read, as real caches do, cannot use this.
+    Not for a world whose answers change what the next part would read, as real caches do.
     """
     spans = [spans_of(session, step, levels) for session, step in items]
     answers: list[Results] = []

@@ -1,9 +1,9 @@
 """Where the continuations of a prompt branch, in words such as `4@0/2@32/2@64`, and which of them may start.
 
-Four paths start at the prompt, each goes on as two after 32 tokens of answer, and each of those as two after 64: 16
-answers. The path that is there goes on under its own id as the first of them; the others are sessions of their own,
-whose prompts hold what the path has written until then, and whose budgets are what the answer has left. So each is
-decoded as that prompt alone would be, by its own id and so by chance of its own.
+Here four paths start at the prompt, each becomes two after 32 tokens of answer, and each of those two after 64: 16
+answers. The path that is there goes on under its own id as the first. The others are sessions of their own: their
+prompts hold what the path has written until then, their budgets are what the answer has left, and chance is by their
+own ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,31 +18,18 @@ _NAME = "`rollouts`"
 
 
 class Fork(NamedTuple):
-    """Where a path that is a request of its own begins.
+    """Where a path that is a request of its own begins."""
 
-    Attributes:
-        request_id: of the path: its parent's id, a dot, and a number that counts the parent's children from 1.
-        parent_id: of the path that it leaves.
-        depth: tokens of answer that both share.
-    """
-
-    request_id: str
-    parent_id: str
-    depth: int
+    request_id: str  # of the path: its parent's id, a dot, and a number that counts the parent's children from 1
+    parent_id: str  # of the path that it leaves
+    depth: int  # tokens of answer that both share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """How every prompt of a run branches.
+    """How every prompt of a run branches; raises ArgumentError as `check_branches`."""
 
-    Attributes:
-        branches: with depths that ascend.
-
-    Raises:
-        ArgumentError: as `check_branches`.
-    """
-
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...]  # with depths that ascend
 
     def __post_init__(self) -> None:
         check_branches(_NAME, self.branches)
@@ -69,11 +56,7 @@ class Rollouts:
         return tuple(forks)
 
     def check(self, request_ids: Iterable[str], max_new_tokens: int) -> None:
-        """Refuse what no run can be.
-
-        Raises:
-            ArgumentError: a path that would have no token left, or that would be called as a prompt is.
-        """
+        """Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is."""
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
             rule = f"depths must be < {max_new_tokens}, the `max_new_tokens` of an answer"
@@ -96,30 +79,20 @@ def rollouts_of(given: object) -> Rollouts:
 
 
 class Lost(NamedTuple):
-    """A path that cannot start.
+    """A path that cannot start."""
 
-    Attributes:
-        fork: where it would have begun.
-        tag: of its prompt.
-        num_prompt: tokens that its prompt would have had.
-        reason: one line that names the path.
-    """
-
-    fork: Fork
-    tag: str
-    num_prompt: int
-    reason: str
+    fork: Fork  # where it would have begun
+    tag: str  # of its prompt
+    num_prompt: int  # tokens that its prompt would have had
+    reason: str  # one line that names the path
 
 
 class RolloutGrowth:
     """The rollouts of one run. Mutated by `ripe` and `ended`, as whoever drives the loop tells it of sessions.
 
-    Args:
-        rollouts: how prompts branch.
-        roots: one session for each prompt; their paths are checked by `Rollouts.check`.
+    `roots` has one session for each prompt, whose paths `Rollouts.check` has seen.
 
     Attributes:
-        rollouts: as given.
         sessions: of all paths that could start so far, by id.
         starts: by path that left another, the tokens of answer that its prompt holds.
         lost: paths that could not start, by id.
@@ -161,12 +134,7 @@ class RolloutGrowth:
         return grown
 
     def ended(self, session: Session, error: Exception | None) -> list[Lost]:
-        """The paths that will never start, now that the one they leave has ended.
-
-        Args:
-            session: that ended; `ripe` was asked before.
-            error: why it failed; None if it did not.
-        """
+        """The paths that will never start, now that this one has ended (`error`: it failed); `ripe` comes before."""
         length = self.starts.get(session.request_id, 0) + len(session.emitted)
         why = f"ended after {length}" if error is None else "failed before"
         return self._lost(session, session.request_id, why)
@@ -182,7 +150,6 @@ class RolloutGrowth:
         return lost
 
     def _leave(self, parent: Session, fork: Fork) -> Session:
-        """The session of a path that leaves its parent."""
         start = self.starts.get(parent.request_id, 0)
         shared = parent.emitted[: fork.depth - start]
         self.starts[fork.request_id] = fork.depth
@@ -198,15 +165,9 @@ def _goes_beyond(session: Session, num_tokens: int) -> bool:
 
 
 def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> RolloutGrowth:
-    """The rollouts of a run that has just begun.
+    """The rollouts of a run that has just begun, with one session for each prompt, all of one budget.
 
-    Args:
-        rollouts: how prompts branch.
-        roots: one session for each prompt, all of one budget.
-        sampling: mode of the run.
-
-    Raises:
-        ArgumentError: as `Rollouts.check`, or several paths of greedy sampling, which would all be the same.
+    Raises ArgumentError as `Rollouts.check`, or for several paths of greedy sampling, which would all be the same.
     """
     if sampling == "greedy" and rollouts.num_paths > 1:
         rule = "`rollouts` must be sampled (`sampling` coupled or rejection), as greedy paths would all be the same"

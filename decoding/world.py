@@ -1,7 +1,7 @@
 """What the loop asks of a world: batched operations, who carries them out, and which of them run next.
 
-Every world drafts and judges. Token trees and members that work ahead (`Overlap`) a world need not know: then these
-steps are refused. Letters: B requests of one operation, P parts of an `Overlap`.
+A world may refuse token trees and members that work ahead (`Overlap`). Letters: B requests of one operation, P parts of
+an `Overlap`.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ OpStep = Draft | Verify | DraftTree | Overlap  # those that a world carries out
 class World(Protocol):
     """Where operations happen: a recording (sim) or models (runtime).
 
-    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
-    `Session.forget_caches`, where it drops a request's KV memory (that may be a request outside this operation), and by
+    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`: by
+    `Session.forget_caches`, where it drops a request's KV memory (perhaps of a request outside this operation), and by
     `Session.hold_prefix`, where its prefix cache holds a text.
 
     A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-    back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
-    them: a world that goes on deferring fails the request.
+    back when another request has left the loop or nothing else is left to run. A world that then goes on deferring
+    fails the request.
     """
 
     def open(self, session: Session) -> None:
@@ -108,19 +108,12 @@ DRAFTS, TREES, VERIFIES, TREE_VERIFIES, OVERLAPS = range(5)
 
 
 class Op(NamedTuple):
-    """A batched operation.
+    """A batched operation."""
 
-    Attributes:
-        kind: `DRAFTS`, `TREES`, `VERIFIES`, `TREE_VERIFIES` or `OVERLAPS`.
-        level: of the member that runs, of an Overlap the largest one.
-        items: `[B]` requests with their steps.
-        levels: `[P]` of an Overlap, the members of its parts.
-    """
-
-    kind: int
-    level: int
-    items: list[tuple[Session, Any]]
-    levels: tuple[int, ...] = ()
+    kind: int  # `DRAFTS`, `TREES`, `VERIFIES`, `TREE_VERIFIES` or `OVERLAPS`
+    level: int  # of the member that runs, of an Overlap the largest one
+    items: list[tuple[Session, Any]]  # `[B]` requests with their steps
+    levels: tuple[int, ...] = ()  # `[P]` of an Overlap, the members of its parts
 
     @property
     def drafts(self) -> bool:

@@ -1,14 +1,12 @@
-"""Policies as a user names them, read once: `PolicySpec.parse(text)`, then `build(pool)` for every run that wants one.
-
-The policies by name: ours, those of other packages, and a class in a file or module, as `my_policy.py:MyPolicy`.
+"""Policies by name: `PolicySpec.parse(text)` reads a text once, then `build(pool)` makes a policy for every run.
 
     NAME | NAME,key=value,... | NAME(key=value,...)
     draft:4/mid:8/target
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
-A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling of that,
-`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. Where a policy's text begins with a
-file that is there, that file's name may have any of these characters.
+A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling,
+`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. The name of a file that is there, at
+the beginning of a policy's text, may have any of these characters.
 """
 
 import inspect
@@ -132,8 +130,7 @@ def policies_of_packages() -> dict[str, PolicyClass | PolicySpecError]:
 def policy_class(name: str) -> PolicyClass | None:
     """What a name stands for: a registered one, `path/to/file.py:Class` or `package.module:Class`; None if unknown.
 
-    Raises:
-        ValueError: a file or module that is not there or raises, or that has no such class.
+    Raises ValueError for a file or module that is not there or raises, or that has no such class.
     """
     return _POLICIES.called(name, own_policies())
 
@@ -148,26 +145,20 @@ TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """A policy that is named but not built.
+    """A policy that is named but not built."""
 
-    Attributes:
-        name: `chain` of a bare chain; else as in the text.
-        options: by parameter of the constructor, as it wants them; a policy among them is a spec of its own.
-        label: the text, which tables print; of a bare chain, its windows without zeros before them.
-        policy_class: what builds it; None of a word that nobody has registered: a pool's target, or a mistake.
-    """
-
-    name: str
+    name: str  # `chain` of a bare chain; else as in the text
+    # by parameter of the constructor, as it wants them; a policy among them is a spec of its own
     options: Mapping[str, OptionValue]
-    label: str
+    label: str  # the text, which tables print; of a bare chain, its windows without zeros before them
+    # what builds it; None of a word that nobody has registered: a pool's target, or a mistake
     policy_class: PolicyClass | None
 
     @classmethod
     def parse(cls, text: str) -> "PolicySpec":
         """Read a text.
 
-        Raises:
-            PolicySpecError: unknown file, module, class or option, or a value of another kind than the option.
+        Raises PolicySpecError for unknown file, module, class or option, or a value of another kind than the option.
         """
         try:
             name, options = name_and_options(text)
@@ -201,8 +192,7 @@ class PolicySpec:
     def build(self, pool: Pool) -> Policy:
         """A new policy for `pool`.
 
-        Raises:
-            PolicySpecError: an unknown name, an option's value out of range, or a chain that is wrong.
+        Raises PolicySpecError for an unknown name, an option's value out of range, or a chain that is wrong.
         """
         if self.policy_class is None:
             if self.name != pool.target:
@@ -250,7 +240,6 @@ def _file_first(text: str) -> tuple[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses."""
     parts, opened, start = list[str](), list[int](), 0
     for place, char in enumerate(text):
         if char == "(":
