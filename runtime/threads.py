@@ -29,13 +29,13 @@ class Memory:
     """
 
     cache: CacheKind = "slots"  # `slots` (a slot is a position) or `mask` (append-only with a validity mask)
-    # of all members' caches on a device together: one number, or by device (`cuda:0`); None: whatever it has
+    # of all members' caches on a device together: one number, or by device (`cuda:0`); None or not named: all it has
     limit_bytes: int | Mapping[str, int] | None = None
     # of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1]
     dead_share: float = 0.5
     # of each member's prefix cache, whose memory is among `limit_bytes`; None for none
     prefixes: PrefixCacheSize | None = None
-    # fused forwards attend once to a prefix that all their rows share, the same but for rounding
+    # fused forwards attend once to a prefix that all rows share (same but for rounding); `auto`: where quicker
     shared_attention: SharedKind = "auto"
 
     def __post_init__(self) -> None:

@@ -174,8 +174,8 @@ class TorchWorld:
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
 
-        Other requests than those of `items` may have `chunks`, which it reads in the same forward, as the next tokens
-        of its caches. Who asks for them says so to the sessions afterwards (`cached`).
+        It reads `chunks`, of other requests than `items`, in the same forward, as the next tokens of its caches. Who
+        asks for them says so to the sessions afterwards (`cached`).
 
         Raises:
             MemoryError: a chunk has no room.

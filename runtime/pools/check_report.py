@@ -23,7 +23,7 @@ class MemberCheck:
     # that it adds to the pool; of a submodel those of its own, which only `low_rank` gives it
     weight_bytes: int | None = None
     kv_bytes_per_token: int | None = None  # keys and values of one token of context
-    # only loading tells that it looks where its masks say; a submodel, that it is its model without the layers
+    # only loading tells whether it obeys its masks; of a submodel, whether it is its model less the layers
     masks_tried_at_load: bool = False
     problems: tuple[str, ...] = ()  # why it cannot be used, a line each
 

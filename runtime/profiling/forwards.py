@@ -3,7 +3,8 @@
 Beside the grid: rows of unequal length or apart from each other; how much longer a forward takes when its weights were
 not read just before (other members run meanwhile, as other processors share the outer caches); a smooth model for other
 shapes; a few forwards measured again, to see whether a profile still holds; and on a GPU the floor: the time memory
-takes to hand over what a forward must read. Letters: R rows, M measured forwards.
+takes to hand over what a forward must read (what is above it is lost to launches, small products or a cache read
+twice). Letters: R rows, M measured forwards.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -644,7 +645,7 @@ _CASES = (
 def measure_uneven(
     forwards: Mapping[str, ModelForward], even: Mapping[str, ProfiledForwards], *, longest: int
 ) -> dict[str, UnevenRows]:
-    """By member, what rows of other than `even` length cost.
+    """By member, what rows of unequal length cost beyond `even`, what was measured with rows of equal length.
 
     `longest` is the context of the pool, in tokens; rows hold less where it has no room for what a case holds, and
     cases that it has no room for even so are left out.

@@ -2,9 +2,11 @@
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
 that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Letters: Q contexts, V
-vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off the trunk (`Writers`), F
-ancestors off the trunk, C children.
+truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Here too: contexts of a
+trie that wait for their evaluation, and who may write after them.
+
+Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off
+the trunk (`Writers`), F ancestors off the trunk, C children.
 """
 
 from collections.abc import Sequence
