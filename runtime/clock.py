@@ -1,7 +1,7 @@
 """Where decoding times its operations, in one place, so that no measurement forgets to wait for the device.
 
-Beside the clock: seconds from a price list in its place, so that a policy that weighs seconds sees what a replay shows
-it, and a policy whose own thinking is measured.
+A price list can stand in for the clock, so that a policy that weighs seconds sees what a replay shows it.
+`TimedPolicy` measures a policy's own thinking.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,7 @@ Mark = float | torch.cuda.Event
 
 
 class Clock:
-    """Seconds since it was made.
-
-    Args:
-        devices: those whose pending work a reading waits for.
-    """
+    """Seconds since it was made; a reading waits for the pending work of `devices`."""
 
     def __init__(self, devices: Iterable[torch.device] = ()) -> None:
         self._devices = tuple({device for device in devices if device.type == "cuda"})
@@ -54,10 +50,6 @@ class SharedClock(Clock):
     """A clock that shows the same in every process: rank 0's, so that policies that look at seconds decide alike.
 
     Every process makes it and reads it in the same order; a reading waits for rank 0.
-
-    Args:
-        devices: as of `Clock`.
-        ranks: the processes.
     """
 
     def __init__(self, devices: Iterable[torch.device], ranks: Ranks) -> None:
@@ -92,12 +84,9 @@ class Prices(Protocol):
     """What operations are said to take; the simulator's cost models fit by shape.
 
     `context_tokens` is told as 0, since nobody counts them here: prices must not depend on it.
-
-    Attributes:
-        lookup_s: seconds of one prompt lookup.
     """
 
-    lookup_s: float
+    lookup_s: float  # of one prompt lookup
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward of `model` over `new_tokens` tokens of `num_rows` requests."""
@@ -105,12 +94,7 @@ class Prices(Protocol):
 
 
 class PricedSeconds:
-    """A clock that only operations move, each by its price. Mutated by `priced`.
-
-    Args:
-        prices: of forwards and lookups.
-        names: of the members, by level.
-    """
+    """A clock that only operations move, each by its price; mutated by `priced`. `names` are of members, by level."""
 
     def __init__(self, prices: Prices, names: Sequence[str]) -> None:
         self._prices = prices
@@ -130,7 +114,7 @@ class PricedSeconds:
         return results._replace(forwards=forwards, duration_s=duration_s)
 
     def _priced_parts(self, op: Op, results: OverlapResults) -> OverlapResults:
-        """Members that work ahead of others; as in a replay on one device, one after the other."""
+        """As in a replay on one device, one after the other."""
         parts, whole_s = [], 0.0
         for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
             verifies = not (op.drafts and number == len(op.levels) - 1)
@@ -154,14 +138,10 @@ class PricedSeconds:
 
 
 class TimedPolicy(WatchedPolicy):
-    """Passes on to a policy, notes its steps, and adds up the seconds it takes.
+    """Passes on to a policy, notes its steps, and adds up the `seconds` that its `decide` and `learn` take.
 
     Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
     signal) is computed when asked for, and counts.
-
-    Attributes:
-        seconds: in `decide` and `learn` so far.
-        decisions: steps it was asked for so far.
     """
 
     seconds = 0.0

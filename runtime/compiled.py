@@ -1,9 +1,9 @@
 """A model's own forward compiled whole by torch, for a few fixed shapes over a slot cache.
 
-`torch.compile` fuses the operations, and on CUDA records what remains as graphs, which it replays. So each forward is
-padded to one of a few shapes: all rows of the cache, and 1, 4, 8 or 16 tokens of each. Row n of the cache is row n of
-the forward, so nothing is gathered. What is missing are tokens of nobody: id 0 at position 0, written to the last slots
-of their row, which no forward reads. The mask is made of the positions inside, so rolling back compiles nothing.
+`torch.compile` fuses the operations; on CUDA graphs replay what remains. Each forward is padded to one of a few shapes:
+all rows of the cache (row n of the forward is row n of the cache, so nothing is gathered), and 1, 4, 8 or 16 tokens of
+each. Padding is id 0 at position 0, written to the last slots of its row, which no forward reads. The mask is made of
+the positions inside, so rolling back compiles nothing.
 
 Letters: T new tokens of all requests, R rows of the cache, Q tokens of a row, S slots that are read, V vocabulary.
 """
@@ -35,12 +35,8 @@ Backend = str | Callable[..., Any]
 class DoublingCache(SlotCache):
     """Slot == position, in memory that grows by doubling rows and slots, so that its shapes are few.
 
-    The last step of slots of every row is nobody's. It is not even read, since a masked slot is multiplied by 0, and
-    what broken weights leave there may be NaN.
-
-    Args:
-        shape: of one slot.
-        context_tokens: longest text, >= 1.
+    The last step of slots of every row is for padding. It is not even read, since a masked slot is multiplied by 0, and
+    what broken weights leave there may be NaN. `context_tokens` is the longest text, >= 1.
     """
 
     def __init__(self, shape: KVShape, context_tokens: int) -> None:
@@ -84,7 +80,7 @@ def _power_of_two(count: int) -> int:
 
 
 class _Whole:
-    """All memory of a cache as a forward over fixed shapes takes it; see `KeysValues`."""
+    """All memory of a cache as a forward over fixed shapes takes it."""
 
     def __init__(self, keys_values: Tensor) -> None:
         self._kv = keys_values
@@ -118,9 +114,7 @@ def _fixed(forward: ModuleForward, tokens: Tensor, keys_values: Tensor) -> Tenso
 
 
 class CompiledForward:
-    """A model's modules, compiled; see `ModelForward`.
-
-    Prompts, token trees and caches of another kind run by the modules as they are.
+    """A model's modules, compiled. Prompts, token trees and caches of another kind run by the modules as they are.
 
     Args:
         model: in evaluation mode; it is not changed.

@@ -1,9 +1,9 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`.
 
 `Run` is a world with all that drives it; its `Driver` admits requests and runs the loop's operations, on the clock of
-this machine or by a price list. `text_qualities` measures a lossy policy's texts when they are written: the target
-continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says what it would
-have written at every place and how probable the text is to it. Letters: T tokens of an answer, V vocabulary.
+this machine or by a price list. `text_qualities` measures a lossy policy's texts: the target continues the same prompts
+alone, and one forward of it over each text, without any cache, says what it would have written at every place and how
+probable the text is to it. Letters: T tokens of an answer, V vocabulary.
 """
 
 from collections import deque
@@ -87,15 +87,8 @@ INTERRUPTED = "interrupted"
 class Driver:
     """Admits requests as others end, and runs operations until none is left.
 
-    Args:
-        loop: decides.
-        world: carries out.
-        ledger: of the loop.
-        on_commit: told of every request's newly committed tokens, in order.
-        priced: tells the seconds instead of the clock; None measures.
-
-    Attributes:
-        failed: the errors of requests that failed, by id.
+    `on_commit` is told of every request's newly committed tokens, in order; `priced` tells the seconds in place of the
+    clock (None measures). The attribute `failed` holds the errors of requests that failed, by id.
     """
 
     def __init__(
@@ -179,14 +172,12 @@ class Driver:
     def raise_failure(self) -> None:
         """Raise the error of the first request that failed, if one did.
 
-        It leaves the driver first. An error refers to the frames that it passes; if one of them referred back to it,
-        that cycle would keep all of the run in memory until Python's collector finds it.
+        The error leaves the driver first: a cycle through its frames would hold the run's memory until Python collects.
         """
         for request_id in self.failed:
             raise self.failed.pop(request_id).with_traceback(None)
 
     def _admit(self) -> None:
-        """Let as many requests start as the batch has room for."""
         now_s = self._clock.now_s()
         while self._waiting and len(self._running) < self._batch:
             session = self._waiting.popleft()
@@ -205,7 +196,6 @@ class Driver:
         evicted.clear()
 
     def _tell(self) -> None:
-        """Pass on what was committed since the last time."""
         assert self._on_commit is not None
         for request_id, session in self._running.items():
             told = self._told.get(request_id, 0)
@@ -250,13 +240,6 @@ class Run:
         name: of the policy, for errors and the log.
         on_commit: told of every request's newly committed tokens.
         prices: what operations are said to take; None measures.
-
-    Attributes:
-        world: as given.
-        members: the pool as the policy sees it.
-        ledger: told of all that happens.
-        driver: answers the sessions of the run.
-        timed: the policy, and the seconds it has taken.
 
     Raises:
         ValueError: an oracle, or token trees under rejection sampling.
@@ -351,29 +334,18 @@ OnToken = Callable[[str, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What one request was answered.
-
-    Attributes:
-        request_id: of the prompt.
-        tag: of the prompt.
-        tokens: committed ids after the prompt, an end-of-sequence token or the end of a stop string included; of a path
-            of rollouts all from the prompt of the first path on.
-        text: those tokens decoded, up to where a stop string begins.
-        finish_reason: an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or that the
-            request failed (`error`).
-        error: why it failed; empty if it did not.
-        parent: of a path that left another one in rollouts, that one's request id; else empty.
-        depth: tokens of answer that both share; 0 without a parent.
-    """
+    """What one request was answered."""
 
     request_id: str
     tag: str
+    # ids after the prompt (of a path: the first path's prompt), an end of sequence or of a stop string included
     tokens: tuple[int, ...]
-    text: str
+    text: str  # those tokens decoded, up to where a stop string begins
+    # an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or a failure (`error`)
     finish_reason: FinishReason | Literal["error"]
-    error: str = ""
-    parent: str = ""
-    depth: int = 0
+    error: str = ""  # why it failed; empty if it did not
+    parent: str = ""  # of a path that left another one in rollouts, that one's request id; else empty
+    depth: int = 0  # tokens of answer that both share; 0 without a parent
 
 
 def decode(
@@ -476,7 +448,6 @@ def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], R
 
 
 def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
-    """Hands committed tokens on one by one, each with the text it completes."""
     if on_token is None:
         return None
     streams: dict[str, TextStream] = {}
@@ -495,7 +466,7 @@ def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
 def _plain_step_s(
     pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
 ) -> float | None:
-    """Seconds of a step of the target alone at this batch, in the middle of an answer; None if there is none."""
+    """Of the target alone at this batch, in the middle of an answer; None if there is none."""
     if not sessions:
         return None
     middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
@@ -574,15 +545,10 @@ class Alone(TypedDict, total=False):
 
 
 class Verdict(NamedTuple):
-    """What the target says of an answer.
+    """What the target says of an answer."""
 
-    Attributes:
-        log_prob: sum over its tokens, nats, <= 0, each rounded as recordings are.
-        divergences: tokens it would not have written in their contexts; -1 with rejection sampling, which draws.
-    """
-
-    log_prob: float
-    divergences: int
+    log_prob: float  # sum over its tokens, nats, <= 0, each rounded as recordings are
+    divergences: int  # tokens it would not have written in their contexts; -1 with rejection sampling, which draws
 
 
 def text_qualities(
@@ -592,17 +558,11 @@ def text_qualities(
     alone: Alone,
     scorer: Scorer | None = None,
 ) -> dict[str, TextQuality]:
-    """Measure every answer that was finished.
+    """Measure every answer that was finished; failed ones are left out.
 
     With rejection sampling two texts of one prompt are two draws: where they part means nothing and stays unknown.
-    Rounding may turn a near tie, so that a token of the target's own counts as a divergence.
-
-    Args:
-        pool: that wrote them.
-        prompts: of the run.
-        outputs: of the run; failed ones are left out.
-        alone: how the target writes.
-        scorer: of answers; None runs no tests.
+    Rounding may turn a near tie, so that a token of the target's own counts as a divergence. `alone` is how the target
+    writes; `scorer` is of answers, None runs no tests.
 
     Raises:
         KeyboardInterrupt: the user would not wait.

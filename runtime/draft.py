@@ -1,9 +1,7 @@
 """Carries out a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
 
-A model's first forward reads what it lacks of the texts; from then on there is one for each token, for all requests
-that still write. Of a foreign text whole target tokens count.
-
-Letters: B requests, N of them still writing, V vocabulary.
+A model's first forward reads what it lacks of the texts; then there is one for each token, for all requests that still
+write. Of a foreign text whole target tokens count. Letters: B requests, N of them still writing, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +26,7 @@ from .tokenizers import Alignment
 
 
 def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:
-    """Fill `tokens` of every writing; there must be room for all in the member's cache.
-
-    Args:
-        executor: runs the member.
-        sampler: chooses the tokens.
-        level: of the member.
-        writings: in the order of the cache's rows.
-    """
+    """Fill `tokens` of every writing, in the order of the cache's rows; there must be room in the member's cache."""
     if writings:
         go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
 
@@ -106,17 +97,8 @@ class ForeignDrafter:
     """Turns drafts of one member into target tokens. Mutates its caches through the state manager only.
 
     It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling takes its drafts for
-    certain tokens (a point mass), which is lossless whatever they are.
-
-    Args:
-        level: of the member.
-        manager: caches and requests.
-        alignment: of the two tokenizers.
-        eos: the member's end-of-sequence tokens; may be none.
-        context_tokens: longest text the member can read, in its own tokens.
-
-    Attributes:
-        sampler: greedy.
+    certain tokens (a point mass), which is lossless whatever they are. `eos` are the member's end-of-sequence tokens,
+    maybe none; `context_tokens` is the longest text it can read, in its own tokens.
     """
 
     def __init__(
@@ -180,12 +162,7 @@ class TextReader(Protocol):
 class DraftProcessor:
     """Mutates caches and request states, no session.
 
-    Args:
-        members: by level.
-        executor: runs them.
-        rollback: prepares their caches.
-        foreign: by level, the members with a tokenizer of their own.
-        readers: by level, the member that reads the target's states, if there is one.
+    `foreign` holds by level members with a tokenizer of their own, `readers` the one that reads the target's states.
     """
 
     def __init__(
@@ -275,7 +252,6 @@ class DraftProcessor:
         return self._manager.reserve(level, [writing.state for writing in more], [1] * len(more), further, kept=done)
 
     def _ordered(self, level: int, writings: Sequence[Writing]) -> list[Writing]:
-        """In the order of the cache's rows."""
         order = self._manager.cache(level).in_order([writing.state.request_id for writing in writings])
         return [writings[index] for index in order]
 

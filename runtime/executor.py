@@ -1,8 +1,7 @@
 """Runs one member on a ragged batch: places its tokens, times the forward, hands back logits.
 
-Beside it what a draft writes (`Writing`), and what takes back of caches what goes beyond a request's text
-(`RollbackProcessor`), which moves no data. Letters: B requests, T tokens fed in all, N contexts whose logits are asked
-for, V vocabulary.
+Here too: what a draft writes (`Writing`), and what cuts caches back to a request's text without moving data
+(`RollbackProcessor`). Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +26,11 @@ from .state import PrefixSharing, RequestState, StateManager
 
 @dataclass(slots=True, kw_only=True)
 class Phases:
-    """Seconds of decoding by kind of work; mutated by whoever does it.
+    """Seconds of decoding by kind of work; mutated by whoever does it."""
 
-    Attributes:
-        forward_s: inside models.
-        placing_s: slots and masks of their caches.
-        sampling_s: from logits to tokens, verdicts and distances.
-    """
-
-    forward_s: float = 0.0
-    placing_s: float = 0.0
-    sampling_s: float = 0.0
+    forward_s: float = 0.0  # inside models
+    placing_s: float = 0.0  # slots and masks of their caches
+    sampling_s: float = 0.0  # from logits to tokens, verdicts and distances
 
     def __add__(self, other: "Phases") -> "Phases":
         return Phases(
@@ -48,18 +41,10 @@ class Phases:
 
 
 class Executor:
-    """Mutates the caches of its state manager and what it notes of forwards.
+    """Mutates the caches of its state manager and its notes of forwards.
 
-    Args:
-        forwards: by level, the members that have a model.
-        manager: caches and requests.
-        sampler: of the run.
-        clock: measures.
-        sharing: the prefix caches of the run; None for none.
-        reader: level and forward of the member that reads the target's states; None for none.
-
-    Attributes:
-        phases: seconds since the beginning of the run, of forwards whose marks were read.
+    `forwards` are by level. `sharing`: the prefix caches of the run; `reader`: level and forward of the member that
+    reads the target's states (None for none). `phases`: seconds since the run began, of forwards whose marks were read.
     """
 
     def __init__(
@@ -257,8 +242,8 @@ class RollbackProcessor:
     def after(self, state: RequestState, num_tokens: int, *, by_target: bool) -> None:
         """A verifier kept the first `num_tokens` tokens of a context: no member may hold more.
 
-        Whoever reads the target's states read by its own what stands beyond the tokens that the target had judged
-        before, and the one after them: it reads that anew.
+        Whoever reads the target's states read its own states for what stands beyond the tokens that the target had
+        judged before, and the one after them: it reads that anew.
         """
         if self._beside:
             return
@@ -271,31 +256,18 @@ class RollbackProcessor:
 
 @dataclass(slots=True, kw_only=True)
 class Writing:
-    """One request's part in a draft; mutated token by token.
-
-    Attributes:
-        state: of the request.
-        feed: tokens the member's first forward reads.
-        most: tokens to write, >= 1.
-        position: output position of the first one.
-        eos: each ends the draft.
-        stop: ends the draft early; None never.
-        tokens: written so far.
-        rows: per token the distribution `[V]` it was chosen from.
-        said: per token what the member said of it, where `stop` asked.
-        broken: whether the logits were not finite; then the last token is missing.
-    """
+    """One request's part in a draft; mutated token by token."""
 
     state: RequestState
-    feed: list[int]
-    most: int
-    position: int
-    eos: frozenset[int]
-    stop: Stop | None = None
+    feed: list[int]  # tokens the member's first forward reads
+    most: int  # tokens to write, >= 1
+    position: int  # output position of the first one
+    eos: frozenset[int]  # each ends the draft
+    stop: Stop | None = None  # ends the draft early; None never
     tokens: list[int] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
-    said: list[Signal] = field(default_factory=list)
-    broken: bool = False
+    rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
+    said: list[Signal] = field(default_factory=list)  # per token what the member said of it, where `stop` asked
+    broken: bool = False  # whether the logits were not finite; then the last token is missing
     _product: float = 1.0
 
     def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:

@@ -19,11 +19,9 @@ INPUT, WEIGHT = "fc", "fc.weight"
 
 
 def give_input(model: PreTrainedModel, weight: Tensor | None = None) -> None:
-    """Let a model have the input layer `fc`: `[W]` of an embedding and a state side by side, without a bias.
+    """Let `model` have the input layer `fc` (it is changed): of an embedding and a state side by side, without a bias.
 
-    Args:
-        model: changed.
-        weight: `[W, 2 W]`; None leaves it without values.
+    `weight` is `[W, 2 W]`; None leaves it without values.
 
     Raises:
         BrokenRuleError: a weight of another shape.
@@ -65,11 +63,9 @@ def read_input_weight(location: Path | str) -> Tensor:
 
 
 class FeatureForward:
-    """A model with an input layer; see `ModelForward`. Which states it reads, whoever calls `after` says.
+    """A model with an input layer (`input_layer.give_input`). Which states it reads, whoever calls `after` says.
 
-    Args:
-        model: in evaluation mode, with an input layer (`input_layer.give_input`).
-        body: its layers and its head; None runs them by the model's own modules.
+    `model` is in evaluation mode; `body` is its layers and its head, None runs them by the model's own modules.
 
     Raises:
         ValueError: as of `ModuleForward`.

@@ -1,14 +1,13 @@
 """A transformers model, run through its own forward, over a `MemberKV`.
 
-`ModelForward` is what those who run a member see of it. Which tokens a layer looks at is said by masks alone: caches
-keep every token, so that they can be rolled back, and a sliding window is a narrower mask. The slots that a token looks
-at stand in the order of their positions, in caches with holes and in token trees as well, so a window is counted along
-the row.
+`ModelForward` is what those who run a member see of it. Masks alone say which tokens a layer looks at: caches keep
+every token, so that they can be rolled back, and a sliding window is a narrower mask. Slots that a token looks at stand
+in the order of their positions, in caches with holes and in token trees too, so a window is counted along the row.
 
-Configs do not say whether a model takes masks and caches as it is given them: it may make masks of its own, count
-positions itself, look ahead, or keep more of the past than keys and values. `check_masks` tries it: two texts that
-share their beginning are fed as one token tree, then texts of two requests over a cache from which tokens are dropped
-again, and both must give the logits of the texts one by one, but for rounding (`TOLERANCES`).
+Configs do not say whether a model takes masks and caches as given: it may make masks of its own, count positions
+itself, look ahead, or keep more of the past than keys and values. `check_masks` tries it: two texts that share their
+beginning as one token tree, then texts of two requests over a cache from which tokens are dropped; both must give the
+logits of the texts one by one, but for rounding (`TOLERANCES`).
 
 Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, L layers, H key and value heads, D
 head width, N kept tokens, V vocabulary.
@@ -65,11 +64,7 @@ def within_window(looks: Tensor, window: int) -> Tensor:
 class LayerMasks:
     """Turns what tokens may look at into what the modules of a model take as `attention_mask`.
 
-    Args:
-        config: of the model.
-
-    Attributes:
-        windows: see `layer_windows`.
+    The attribute `windows` is as of `layer_windows`.
 
     Raises:
         ValueError: kinds of layers or of attention that are not supported.
@@ -87,9 +82,7 @@ class LayerMasks:
     def of(self, looks: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """One mask for all layers, or one for each kind of layer.
 
-        Args:
-            looks: `[B, 1, Q, S]` bool, where a token may look: its text so far.
-            dtype: of the model.
+        `looks` is `[B, 1, Q, S]` bool, where a token may look: its text so far. `dtype` is the model's.
         """
         window = next((window for window in self.windows if window is not None), None)
         if window is None:
@@ -346,13 +339,8 @@ def apart_by_more_than_rounding(
 ) -> tuple[float, float] | None:
     """(largest difference, what rounding explains) of logits that are further apart; None of those that are not.
 
-    Broken weights are the guards' business, as long as both show them.
-
-    Args:
-        found: of one way.
-        expected: of the other, of the same shape.
-        dtype: of the model that computed them.
-        most: of the largest logit, where rounding has less room than usual.
+    Broken weights are the guards' business, as long as both show them. The logits have one shape; `dtype` is of the
+    model that computed them. `most` is of the largest logit, where rounding has less room than usual.
     """
     finite = expected.isfinite()
     any_finite = bool(finite.any())

@@ -1,7 +1,4 @@
-"""Choose how a model is run, and check a fused forward against the model's own before it is used.
-
-Letters: T tokens, V vocabulary.
-"""
+"""Choose how a model is run, and check a fused forward against the model's own. Letters: T tokens, V vocabulary."""
 
 from statistics import median
 from time import perf_counter
@@ -160,14 +157,13 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
 
 
 def _weights_of(products: ProductChooser, *, share_weights: bool) -> str:
-    """How the fused forward has its weights, which decides how quick it is."""
     if share_weights:
         return "laid out anew"
     return "copied" if products.copy_all else "as they stand"
 
 
 def _choice_key(model: PreTrainedModel) -> str:
-    """What a choice of forward holds for: the model's kind and widths, whatever its depth."""
+    """The model's kind and widths, whatever its depth."""
     config = model.config
     widths = f"{config.hidden_size}/{config.intermediate_size}/{model.lm_head.out_features}"
     heads = f"{config.num_attention_heads}/{getattr(config, 'num_key_value_heads', None)} heads"

@@ -1,14 +1,12 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-The modules of a stock model cost the same Python per layer however small the model is, and so most where the arithmetic
-is least. Here projections of one input stand side by side as `[in, out]`, and tokens stay packed; only queries are
-padded, for the attention. `fused_supports` says which models this can stand in for; the other families' modules have
-the attributes of Llama's, whose names stand in the annotations.
+Modules of a stock model cost the same Python per layer however small the model is. Here projections of one input stand
+side by side as `[in, out]`, and tokens stay packed; only queries are padded, for the attention. `fused_supports` says
+which models this can stand in for; annotations name Llama's modules, whose attributes the other families share.
 
 `TokenRows` makes one vocabulary, the target's, of members whose tables of tokens are padded differently (Qwen2.5:
 151,936 rows up to 3B, 152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it
-is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer, with logits as
-wide.
+is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer.
 
 Letters: I inputs, O outputs of one projection or of several, T new tokens of all requests, B requests, Q the most of
 one, S slots, C positions of the context, H key and value heads, G query heads of each, D head width, N kept tokens, V
@@ -103,15 +101,10 @@ _MOVED_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Linear maps of the same input.
+    """Linear maps of the same input."""
 
-    Attributes:
-        parts: of weights `[I, O]` of one map or of several fused, or of a part `[I, O']` for each.
-        bias: `[O]`, None if there is none.
-    """
-
-    parts: tuple[Multiplier, ...]
-    bias: Tensor | None
+    parts: tuple[Multiplier, ...]  # of weights `[I, O]` of one map or of several fused, or of a part `[I, O']` for each
+    bias: Tensor | None  # `[O]`, None if there is none
 
     def of(self, inputs: Tensor) -> Tensor:
         """`[T, O]` of `[T, I]`."""
@@ -128,13 +121,10 @@ class Projection:
 
 
 def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_weights: bool) -> Projection:
-    """The linears as one projection.
+    """The linears, all of the same input, as one projection.
 
-    Args:
-        linears: of the same input.
-        products: chooses how to multiply.
-        share_weights: make one tensor and re-point the linears' parameters to views of it, so that no memory is
-            taken twice; else the parameters stay as they are, and no copy is made of them.
+    `share_weights` makes one tensor and re-points the linears' parameters to views of it, so that no memory is taken
+    twice; else the parameters stay as they are, and no copy is made of them.
     """
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     parameters = [linear.weight for linear in linears]
@@ -146,9 +136,8 @@ def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_wei
 def share(parameters: Sequence[Tensor]) -> Tensor:
     """One `[I, O]` tensor of `[O', I]` parameters, which become views of it; the one made before if there is one.
 
-    Beside all weights there is one new tensor at a time; of a mapped file a part of it only.
-
-    `[I, O]`, as CPU libraries multiply one or two tokens with it 1.2 to 1.6 times as fast as with `[O, I]`.
+    Beside all weights there is one new tensor at a time; of a mapped file a part of it only. CPU libraries multiply one
+    or two tokens with `[I, O]` 1.2 to 1.6 times as fast as with `[O, I]`.
     """
     joined = _joined(parameters)
     if joined is None:
@@ -206,23 +195,14 @@ Norm = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedLayer:
-    """One decoder layer.
+    """One decoder layer."""
 
-    Attributes:
-        attention_norm, mlp_norm: of the residual stream.
-        head_norm: of the query and key heads `[..., H G + H, D]`; None but in Qwen3.
-        qkv: queries, keys and values, in this order.
-        output: of the attention.
-        gate_up: gates, then what they let through.
-        down: back to the residual stream.
-    """
-
-    attention_norm: Norm
+    attention_norm: Norm  # of the residual stream, as `mlp_norm`
     mlp_norm: Norm
-    head_norm: Norm | None
-    qkv: Projection
+    head_norm: Norm | None  # of the query and key heads `[..., H G + H, D]`; None but in Qwen3
+    qkv: Projection  # queries, keys and values, in this order
     output: Projection
-    gate_up: Projection
+    gate_up: Projection  # gates, then what they let through
     down: Projection
 
 
@@ -266,9 +246,7 @@ def rotation_table(rotary: LlamaRotaryEmbedding, shape: KVShape, context_tokens:
 def make_norm(weight: Tensor, eps: float) -> Norm:
     """A function that normalises the last dimension of `[..., W]` as transformers does, in the quickest way here.
 
-    Args:
-        weight: `[W]`, or `[..., W]` as broadcast over what is normalised.
-        eps: added to the mean square.
+    `weight` is `[W]`, or `[..., W]` as broadcast over what is normalised; `eps` is added to the mean square.
     """
     width = weight.shape[-1]
     if weight.dtype != torch.float32:
@@ -294,7 +272,7 @@ def _by_length(inputs: Tensor, scaled: Tensor, floor: Tensor) -> Tensor:
 
 
 class FusedForward:
-    """A model of the Llama family; see `ModelForward`.
+    """A model of the Llama family, one that `fused_supports`.
 
     Args:
         model: one that `fused_supports`.
@@ -357,7 +335,7 @@ class FusedForward:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        """See `ModelForward`; raises ValueError for a run of positions beyond `context_tokens`."""
+        """Raises ValueError for a run of positions beyond `context_tokens`."""
         hidden = self._layered(functional.embedding(ids, self._embedding), placement, cache)
         return self._logits(self._norm(hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)))
 
@@ -448,17 +426,11 @@ class FusedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRows:
-    """How a member's tokens are those of its pool.
+    """How a member's tokens are those of its pool."""
 
-    Attributes:
-        own: rows of its table of embeddings.
-        said: it writes tokens below that; <= own.
-        width: V.
-    """
-
-    own: int
-    said: int
-    width: int
+    own: int  # rows of its table of embeddings
+    said: int  # it writes tokens below that; <= own
+    width: int  # V
 
     def ids(self, ids: Tensor) -> Tensor:
         """What the member reads: a row of the target that it has not, which no token has, as its own last row.
@@ -478,12 +450,7 @@ class TokenRows:
 
 
 class PaddedForward:
-    """A member's forward over the pool's vocabulary; see `ModelForward`.
-
-    Args:
-        inner: over the member's own.
-        rows: how one is the other.
-    """
+    """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` says how one is the other."""
 
     def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
         self._inner = inner

@@ -243,7 +243,6 @@ class Prepared:
         return self._make_ready(context_tokens)
 
     def _make_ready(self, context_tokens: int) -> LoadedMembers:
-        """Put the models together and choose how they run."""
         try:
             pool = self._make(_room(context_tokens, self._models))
         except ValueError:  # some models have fewer positions than their config names first

@@ -28,18 +28,12 @@ Layout = Literal["columns", "rows", "packed"]
 
 
 class Product(NamedTuple):
-    """One way to multiply.
+    """One way to multiply."""
 
-    Attributes:
-        name: in options, in files and in what is printed.
-        layout: how it wants the weight stored: `columns` is `[I, O]` as it stands in the model, `rows` is `[O, I]`
-            without gaps, `packed` is oneDNN's own.
-        times: `[T, O]` from inputs `[T, I]` and the weight in that layout.
-    """
-
-    name: str
+    name: str  # in options, in files and in what is printed
+    # of the weight: `columns` `[I, O]` as in the model, `rows` `[O, I]` without gaps, `packed` oneDNN's own
     layout: Layout
-    times: Callable[[Tensor, Tensor], Tensor]
+    times: Callable[[Tensor, Tensor], Tensor]  # `[T, O]` from inputs `[T, I]` and the weight in that layout
 
 
 def _onednn(inputs: Tensor, weight: Tensor) -> Tensor:
@@ -82,12 +76,9 @@ def timing_bytes(weight_bytes: int) -> int:
 
 
 class Multiplier:
-    """One weight, and the product that each number of tokens is multiplied by.
+    """One weight `[I, O]`, as it stands in the model, and the product that each number of tokens is multiplied by.
 
-    Args:
-        weight: `[I, O]`, as it stands in the model.
-        products: one for each of `TOKEN_COUNTS`.
-        copies: of the weight, in the layouts that they want.
+    `products` are one for each of `TOKEN_COUNTS`, `copies` of the weight in the layouts that they want.
     """
 
     __slots__ = ("_by_count", "products", "weight")
@@ -115,10 +106,8 @@ class KnownChoices:
     """What was quickest on this machine, by what was chosen for; mutated by `note`, which writes it down.
 
     It is a memory and no promise: a file that cannot be read is measured anew, and one that cannot be written is left.
-
-    Args:
-        path: of the file; None remembers in this object alone.
-        machine: what the choices hold for: processor, threads, version of torch.
+    Without `path` only this object remembers. `machine` is what the choices hold for: processor, threads, version of
+    torch.
     """
 
     def __init__(self, path: Path | None, machine: str = "") -> None:

@@ -1,13 +1,12 @@
 """Text of tokens: as it is written, up to a stop string, and carried between two tokenizers.
 
 A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
-piece is decoded after a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
-follows can change it.
+piece is decoded after a *lead*: some tokens before it whose text is **settled**: no token that follows can change it.
 
 A drafter with another tokenizer reads the context's text in its own tokens; the target's tokenizer spells what it
-drafts, and the target judges that as any draft. So the text never depends on the alignment: a draft that is spelled as
-the target would not spell it is refused, no more. A span counts as drafted only if it ends where a token of both
-tokenizers ends and reads the same in both.
+drafts, and the target judges that as any draft. So the text never depends on the alignment: a draft that the target
+would spell differently is refused, no more. A span counts as drafted only if it ends where a token of both tokenizers
+ends and reads the same in both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -110,8 +109,8 @@ class Alignment:
         """The context in the other's tokens, with the special tokens its tokenizer puts in front.
 
         The context's own special tokens and half a character at its end are left out (a replacement character, U+FFFD,
-        that is really written there reads the same as half a one). Only the last few tokens change
-        as the context grows, so that a cache of the common prefix stays good.
+        that is really written there reads the same as half a one). Only the last few tokens change as the context
+        grows, so that a cache of the common prefix stays good.
         """
         ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
         return ids[: len(ids) - self._num_after]
@@ -152,12 +151,10 @@ class Alignment:
         return []
 
     def _before_special(self, draft: Sequence[int]) -> list[int]:
-        """The draft up to its first special token."""
         end = next((index for index, token in enumerate(draft) if token in self._other_special), len(draft))
         return list(draft[:end])
 
     def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
-        """What the draft says after `lead`."""
         num_lead = len(_decode(self._other, lead))
         texts = [_decode(self._other, lead + draft[: index + 1])[num_lead:] for index in range(len(draft))]
         whole = [text for text in texts if REPLACEMENT not in text]
@@ -211,17 +208,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spans:
-    """What a draft says.
+    """What a draft says."""
 
-    Attributes:
-        text: of its longest part without half a character at the end.
-        ends: lengths of `text` at which a token of the draft ends, 0 included.
-        is_whole: whether that part is the whole draft.
-    """
-
-    text: str
-    ends: frozenset[int]
-    is_whole: bool
+    text: str  # of its longest part without half a character at the end
+    ends: frozenset[int]  # lengths of `text` at which a token of the draft ends, 0 included
+    is_whole: bool  # whether that part is the whole draft
 
 
 def _check_alignable(target: Tokenizer, other: Tokenizer) -> None:
@@ -246,12 +237,12 @@ def _num_special_after(tokenizer: Tokenizer) -> int:
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of `text` alone, no special tokens added."""
+    """Without special tokens."""
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text without special tokens."""
+    """Without special tokens."""
     return str(tokenizer.decode(ids))
 
 
@@ -260,14 +251,8 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
 
     The answer ends with the first new token that completes a stop string in the decoded text; the function returns None
     if there is no such token. It holds no state: one serves every request. It reads a tail of the answer only, long
-    enough for the longest stop string.
-
-    Args:
-        tokenizer: the pool's.
-        stop_strings: may be none; a stop string may start and end inside of tokens.
-
-    Returns:
-        None if no stop string is given.
+    enough for the longest stop string. A stop string may start and end inside of tokens; None is returned if there is
+    none.
 
     Raises:
         ArgumentError: a stop string that is empty or holds U+FFFD.
@@ -283,12 +268,7 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """`text` up to where the first of the stop strings starts; all of it if it holds none.
-
-    Args:
-        text: of an answer.
-        stop_strings: that `make_ending` took.
-    """
+    """`text` up to where the first of the stop strings (as `make_ending` took) starts; all of it if it holds none."""
     starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
     return text[: min(starts)] if starts else text
 

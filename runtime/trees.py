@@ -1,12 +1,10 @@
 """Token trees: a member drafts one by a forward for each layer, another judges it by one forward over all its nodes.
 
-A drafter's branches are its best tokens by rank, a verifier's walk down goes by its own tokens.
-
-Tokens rank by the scores that the next token is the argmax of, here and in a recording: logits if greedy, logits over
-the temperature and noise if coupled. So rank 0 is what the member writes, and under coupled sampling the branches are
-those that the target's coupled sample is most likely among: it is the argmax of the target's logits and the very same
-noise, while the most probable tokens without the noise are not the likelier draws of this position. The weight of a
-branch is the softmax of the scores, likewise.
+A drafter's branches are its best tokens by rank, a verifier's walk down goes by its own tokens. Tokens rank by the
+scores that the next token is the argmax of: logits if greedy, logits over the temperature and noise if coupled. So rank
+0 is what the member writes, and under coupled sampling the target's sample is most likely among the branches: it is the
+argmax of the target's logits and the very same noise, while the most probable tokens without the noise are not the
+likelier draws of this position. A branch weighs the softmax of the scores.
 
 Letters: B requests, K nodes of one, N contexts of all requests in a forward, V vocabulary.
 """
@@ -36,9 +34,7 @@ from .state import KVMemoryError, PendingView, RequestState
 def ranked(scores: Tensor, widths: Sequence[int]) -> list[Branches]:
     """`[N]` the best tokens of each context; equal scores rank by token, and what sampling leaves out does not.
 
-    Args:
-        scores: `[N, V]`, the largest of each context finite.
-        widths: `[N]` how many at most, >= 1.
+    `scores` are `[N, V]`, the largest of each context finite; `widths` `[N]` how many at most, >= 1.
     """
     most = min(max(widths), scores.shape[-1])
     least: NDArray[np.float32] = scores.topk(most, dim=-1).values[:, -1:].cpu().numpy()
@@ -88,7 +84,6 @@ class _Growing:
         return [growth.tokens[node] for node in nodes], row
 
     def drafted(self, member: str) -> Drafted | Failed:
-        """What the tree ends with."""
         growth = self.growth
         if self.broken:
             return Failed(NonFiniteLogitsError(member, self.session.request_id, len(self.session.emitted)))
@@ -99,29 +94,19 @@ class _Growing:
 
 
 class _Row(NamedTuple):
-    """One request's part.
-
-    Attributes:
-        session: read only.
-        state: of the request.
-        tree: that is pending.
-        feed: tokens its forward reads, the nodes last.
-        depth: `[K]` of each node.
-    """
+    """One request's part."""
 
     session: Session
     state: RequestState
-    tree: Tree
-    feed: list[int]
-    depth: list[int]
+    tree: Tree  # pending
+    feed: list[int]  # tokens its forward reads, the nodes last
+    depth: list[int]  # `[K]` of each node
 
     @property
     def num_text(self) -> int:
-        """Tokens of the committed text."""
         return self.session.num_prompt + len(self.session.emitted)
 
     def placed(self) -> TreeRow:
-        """Where its tokens stand."""
         linear = len(self.feed) - len(self.depth)
         text = range(self.num_text - linear, self.num_text)
         positions = [*text, *(self.num_text - 1 + depth for depth in self.depth)]
@@ -129,19 +114,12 @@ class _Row(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """A verifier's way down a tree.
-
-    Attributes:
-        row: whose tree it is.
-        path: nodes.
-        contexts: among all N, that of the text and those of the path.
-        own_token: what comes after it.
-    """
+    """A verifier's way down a tree."""
 
     row: _Row
-    path: list[int]
-    contexts: list[int]
-    own_token: int
+    path: list[int]  # nodes
+    contexts: list[int]  # among all N, that of the text and those of the path
+    own_token: int  # what comes after it
 
     @staticmethod
     def along(row: _Row, start: int, written: Sequence[int]) -> "_Walk":
@@ -167,13 +145,7 @@ Part = TypeVar("Part", _Growing, _Row)
 
 
 class TreeProcessor:
-    """Drafts and judges trees. Mutates caches, request states and pending views, no session.
-
-    Args:
-        executor: runs the members.
-        rollback: prepares and cleans up their caches.
-        names: of the members, by level.
-    """
+    """Drafts and judges trees. Mutates caches, request states and pending views, no session."""
 
     def __init__(self, executor: Executor, rollback: RollbackProcessor, names: Sequence[str]) -> None:
         self._executor = executor
@@ -252,7 +224,6 @@ class TreeProcessor:
             logits = executor.feed(level, [row.state for row in rows], tokens, slice(None), trees=trees)
 
     def _answer(self, rows: Sequence[_Growing], logits: Tensor) -> None:
-        """Hand the logits `[N, V]` at all contexts that were asked for to their requests."""
         sampler = self._executor.sampler
         assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
         distributions = sampler.distributions(logits)

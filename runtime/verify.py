@@ -24,33 +24,20 @@ Chunk = tuple[Session, int]
 
 
 class Row(NamedTuple):
-    """One request's part in a verification under way.
-
-    Attributes:
-        session: read only.
-        step: the verification.
-        state: of the request.
-        feed: tokens its forward reads.
-        first: index of the first pending token that is judged.
-        views: `[K]` of the judged tokens.
-    """
+    """One request's part in a verification under way."""
 
     session: Session
     step: Verify
     state: RequestState
-    feed: list[int]
-    first: int
-    views: list[PendingView]
+    feed: list[int]  # tokens its forward reads
+    first: int  # index of the first pending token that is judged
+    views: list[PendingView]  # `[K]` of the judged tokens
 
 
 class VerifyProcessor:
     """Mutates caches, request states and pending views, no session.
 
-    Args:
-        members: by level.
-        executor: runs them.
-        rollback: prepares and cleans up caches.
-        readers: by level, the member that reads the target's states, if there is one.
+    `readers` holds by level the member that reads the target's states, if there is one.
     """
 
     def __init__(
@@ -114,7 +101,6 @@ class VerifyProcessor:
         return rows
 
     def _reads(self, level: int, chunks: Sequence[Chunk]) -> list[tuple[RequestState, list[int]]]:
-        """The tokens that chunks feed."""
         read = []
         for session, num_tokens in chunks:
             held = session.cached[level]

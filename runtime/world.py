@@ -52,9 +52,7 @@ class TorchWorld:
             the first operations of the run show (`ahead.pace`). What they answer is the same.
 
     Attributes:
-        pool, sampling, memory: as given.
         clock: measures, with all work of the models' devices done.
-        manager: caches and requests.
         forward_names: by member, how it runs (`fused`, `modules` or `compiled`).
     """
 
@@ -176,11 +174,8 @@ class TorchWorld:
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
 
-        Args:
-            level: of the member.
-            items: what it judges; other requests than those of `chunks`.
-            chunks: what it reads in the same forward, as the next tokens of its caches. Who asks for them says so to
-                the sessions afterwards (`cached`).
+        It reads `chunks`, of other requests than `items`, in the same forward, as the next tokens of its caches. Who
+        asks for them says so to the sessions afterwards (`cached`).
 
         Raises:
             MemoryError: a chunk has no room.
@@ -282,7 +277,6 @@ def _length(step: object) -> object:
 def _forwards(
     pool: LoadedMembers, kind: ForwardKind, share_weights: bool, watch: Callable[[ModelForward], ModelForward]
 ) -> dict[int, ModelForward]:
-    """How each member with a model runs, by level."""
     models = [level for level, member in enumerate(pool.members) if member.model is not None]
     return {level: watch(pool.forward(level, kind, share_weights=share_weights)) for level in models}
 

@@ -2,17 +2,16 @@
 
 `TreeForward` evaluates many contexts per forward, over one KV cache that holds prompt, trunk and tree. A new context is
 one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions; layers with a
-sliding window attend to the last of these. Its slot in the cache says nothing of its position; slots are only ever
-appended or cut.
+sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or cut.
 
 `FeatureTree` is a drafter that reads the target's states, at each depth that is recorded. A context at depth d reads,
-for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before.
-What lies in front of them was read by the target, and is the same at all depths. So there is a slot for each context
-and depth, and a context looks at those of its ancestors, one depth less at each, down to 1.
+for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before. The
+target read what lies in front of them, the same at all depths. So there is a slot for each context and depth, and a
+context looks at those of its ancestors, one depth less at each, down to 1.
 
 `TreeBranches` grows token trees from every context of the trunk, as decoding would. The trees of a few neighbouring
 starts grow together, layer by layer, so that a context they share is evaluated once and a layer is one forward of each
-model. A context that the closure holds already is evaluated again here, for its branches, and not kept twice.
+model. A context of the closure is evaluated again, for its branches, and not kept twice.
 
 Letters: B rows, H heads, Q contexts evaluated together, S slots, D head width, depths, or models that draft trees, R
 contexts at depths, E further depths, W hidden size or writers, V vocabulary, F ancestors off the trunk, C children, M
@@ -85,10 +84,8 @@ def append_slots(cache: SlotCache, positions: Numbers, mask: Mask) -> Placement:
 class TreeForward:
     """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else.
 
-    Args:
-        model: in evaluation mode.
-        capacity: slots there is room for from the beginning; more is made by doubling.
-        rows: how the model's tokens are those of its pool; None where they are the same.
+    `capacity` is the slots there is room for from the beginning; more is made by doubling. `rows` is how the model's
+    tokens are those of its pool; None where they are the same.
 
     Raises:
         ValueError: a model that cannot be run so (`ModuleForward`).
@@ -109,13 +106,10 @@ class TreeForward:
         self._cache.roll_back(REQUEST, num_slots)
 
     def append(self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0) -> Tensor:
-        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits`.
+        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits` (0: all).
 
-        Args:
-            tokens: `[Q]` the last token of each context.
-            positions: `[Q]` its place in the text, from 0.
-            mask: `[Q, num_slots + Q]` the slots each context attends to, its own among them.
-            num_logits: 0 for all.
+        `tokens` `[Q]` are the last of each context, `positions` `[Q]` their places in the text, from 0. `mask` is
+        `[Q, num_slots + Q]` the slots each context attends to, its own among them.
         """
         placement = append_slots(self._cache, positions, mask)
         return self._forward(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
@@ -134,11 +128,7 @@ class TreeForward:
 class FeatureTree:
     """One drafter, the cache of its contexts, and what is known of states; changed by `trunk`, `behind` and `cut`.
 
-    Args:
-        model: the drafter.
-        num_prompt: tokens of the prompt.
-        depths: D.
-        rows: how its tokens are those of its pool; None where they are the same.
+    `depths` is D; `rows` is how its tokens are those of its pool, None where they are the same.
     """
 
     def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int, rows: TokenRows | None = None) -> None:
@@ -151,11 +141,7 @@ class FeatureTree:
         self._states: list[Tensor] = []  # by ordinary slot, the target's
 
     def trunk(self, tokens: Sequence[int], states: Tensor) -> list[Tensor]:
-        """Read prompt and trunk.
-
-        Args:
-            tokens: of both, `[S]`.
-            states: `[S, W]` of the target.
+        """Read prompt and trunk, of `tokens` `[S]` and the target's `states` `[S, W]`.
 
         Returns:
             By depth, `[Q, V]` logits after the prompt and each token of the trunk; NaN where the target has read all.
@@ -182,11 +168,9 @@ class FeatureTree:
         return found
 
     def behind(self, contexts: Contexts, states: Tensor) -> list[Tensor]:
-        """Read contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
+        """Read Q contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
 
-        Args:
-            contexts: Q of them.
-            states: `[Q, W]` of the target.
+        `states` are `[Q, W]` of the target.
         """
         first, count = len(self._slots), len(contexts)
         self._slots = np.concatenate([self._slots, np.full((count, self._depths), -1, dtype=np.int64)])
@@ -246,7 +230,6 @@ class FeatureTree:
         return self._forward.after(ids, before, placement, self._cache, slice(None))
 
     def _note(self, at: NDArray[np.integer], depths: NDArray[np.integer], own: Tensor) -> None:
-        """The newest slots belong to these ordinary slots and depths."""
         held = self._cache.length(REQUEST)
         self._slots[at, depths - 1] = np.arange(held - len(at), held)
         for place, depth, state in zip(at.tolist(), depths.tolist(), own.unbind(), strict=True):
@@ -390,12 +373,8 @@ Keep = Callable[..., None]
 class TreeBranches:
     """Adds the contexts of trees to a trie; made for one request.
 
-    Args:
-        trunk: where trees start.
-        known: nodes so far; mutated.
-        forwards: of all models; their caches hold prompt and trunk, mutated.
-        evaluate: contexts behind those in the caches.
-        keep: notes new nodes.
+    `known` are the nodes so far; mutated, as the caches of `forwards`, which hold prompt and trunk. `evaluate` is for
+    contexts behind those in the caches; `keep` notes new nodes.
     """
 
     def __init__(
@@ -522,7 +501,6 @@ def _first(branches: Branches, width: int) -> Branches:
 
 
 def _taken(seen: Views, places: Sequence[int]) -> Views:
-    """The views of some contexts, without distributions."""
     columns = {field.name: getattr(seen, field.name) for field in fields(Views) if field.name != "log_probs"}
     return replace(seen, **{name: column[..., places] for name, column in columns.items()})
 

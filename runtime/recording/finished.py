@@ -1,12 +1,10 @@
 """What a recording keeps beside its tries: options, members, near ties, and finished requests until all are.
 
-A near tie is a choice between two tokens that rounding may turn over, so that another width of forward writes another
-text: a forward over more rows or more tokens sums in another order. What that does to the difference of a model's two
-best scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped
-pool, fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
-bfloat16. The bounds are the next power of two above that, and four times as much for float32, which has room for it.
-
-Letters: Q contexts, V vocabulary.
+A near tie is a choice between two tokens that rounding may turn over: a forward over more rows or more tokens sums in
+another order. What that does to the difference of a model's two best scores was measured as a share of the largest
+logit of the context, on 150 contexts of each model of the shipped pool, fed token by token and in steps of 2, 5 and all
+tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in bfloat16. The bounds are the next power of two above
+that, and four times as much for float32, which has room for it. Letters: Q contexts, V vocabulary.
 """
 
 import re
@@ -224,7 +222,6 @@ def _of_experts(model: PreTrainedModel, number: int) -> Iterator[tuple[str, int]
 
 
 def _has_router(model: PreTrainedModel, number: int) -> bool:
-    """Whether some weight of a layer tells experts apart."""
     return any(
         weight.dim() == 2 and weight.shape[0] == number and _LAYER.search(name)
         for name, weight in model.named_parameters()

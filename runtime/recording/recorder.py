@@ -182,7 +182,6 @@ def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[T
 
 
 def _recorded(pool: ModelPool) -> list[LoadedMember]:
-    """Members with a model, smallest first."""
     return [member for member in pool.members if member.model is not None]
 
 

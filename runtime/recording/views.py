@@ -2,8 +2,8 @@
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
 that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Contexts of a request's trie
-wait for their evaluation beside who may write after them.
+truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Here too: contexts of a
+trie that wait for their evaluation, and who may write after them.
 
 Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off
 the trunk (`Writers`), F ancestors off the trunk, C children.
@@ -66,7 +66,6 @@ def scores(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None
 
 
 def _with_noise(plain: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
-    """`[..., V]` scores from truncated logits; raises ValueError as `scores` does."""
     if sampling.mode == "rejection":
         raise ValueError("scores choose a token if sampling is greedy or coupled, got rejection")
     if (noise is None) != (sampling.mode == "greedy"):
