@@ -227,25 +227,15 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedRun:
-    """What is replayed without a loop, and who is told.
+    """What is replayed without a loop, and who is told."""
 
-    Attributes:
-        policy: says `About.by_pending` of itself.
-        name: of it, for errors.
-        tables: the recording.
-        world: told of requests that begin and end; what it keeps of them is as after a run of the loop.
-        cost: seconds.
-        decide_s: seconds that the policy is charged for each step.
-        ledger: told what happens.
-    """
-
-    policy: Policy
-    name: str
-    tables: TrieTables
-    world: ReplayWorld
-    cost: CostModel
-    decide_s: float
-    ledger: RunLedger
+    policy: Policy  # says `About.by_pending` of itself.
+    name: str  # of it, for errors.
+    tables: TrieTables  # the recording.
+    world: ReplayWorld  # told of requests that begin and end; what it keeps of them is as after a run of the loop.
+    cost: CostModel  # seconds.
+    decide_s: float  # seconds that the policy is charged for each step.
+    ledger: RunLedger  # told what happens.
 
     def automaton(self) -> Automaton:
         """The policy, to be asked."""
@@ -315,25 +305,15 @@ class ClosedLoop:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that runs.
+    """A request that runs."""
 
-    Attributes:
-        session: of the world.
-        recorded: what it replays.
-        walk: where it stands.
-        index: by order of admission.
-        state: what is pending.
-        position: tokens committed.
-        idle: steps in a row of which nothing came.
-    """
-
-    session: Session
-    recorded: RequestTables
-    walk: TrieWalk
-    index: int
-    state: Pending
-    position: int = 0
-    idle: int = 0
+    session: Session  # of the world.
+    recorded: RequestTables  # what it replays.
+    walk: TrieWalk  # where it stands.
+    index: int  # by order of admission.
+    state: Pending  # what is pending.
+    position: int = 0  # tokens committed.
+    idle: int = 0  # steps in a row of which nothing came.
 
 
 _Item = tuple[_Running, Due]

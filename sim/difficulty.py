@@ -87,19 +87,12 @@ MOST_FITTED = 4000  # requests that a fit looks at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldRounds:
-    """What the rounds of one drafter tell, request by request in order.
+    """What the rounds of one drafter tell, request by request in order."""
 
-    Attributes:
-        request: `[N]` index of each round's request.
-        start: `[N]` output position, ascending in a request.
-        accepted: `[N]` tokens seen to agree.
-        refused: `[N]` whether a refusal was seen after them.
-    """
-
-    request: Ints
-    start: Ints
-    accepted: Ints
-    refused: NDArray[np.bool_]
+    request: Ints  # `[N]` index of each round's request.
+    start: Ints  # `[N]` output position, ascending in a request.
+    accepted: Ints  # `[N]` tokens seen to agree.
+    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them.
 
     def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
@@ -115,15 +108,10 @@ class ToldRounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCounts:
-    """Decisions by depth.
+    """Decisions by depth."""
 
-    Attributes:
-        agreed: `[R, D]` rounds that kept the token at that depth.
-        refused: `[R, D]` rounds that were seen to lose the token at that depth.
-    """
-
-    agreed: Floats
-    refused: Floats
+    agreed: Floats  # `[R, D]` rounds that kept the token at that depth.
+    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth.
 
 
 def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
@@ -190,15 +178,10 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultyFit:
-    """How difficulty goes along a text.
+    """How difficulty goes along a text."""
 
-    Attributes:
-        persistence: rho, 0 to 0.99.
-        share: `[G]` F, the share of round starts below each point of the grid.
-    """
-
-    persistence: float
-    share: Floats
+    persistence: float  # rho, 0 to 0.99.
+    share: Floats  # `[G]` F, the share of round starts below each point of the grid.
 
 
 # Every position has a difficulty of its own.
@@ -207,15 +190,10 @@ NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """How alike neighbouring rounds of a recording are.
+    """How alike neighbouring rounds of a recording are."""
 
-    Attributes:
-        wanted: mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
-        chained: whether rounds follow one another; otherwise they start at every position.
-    """
-
-    wanted: float
-    chained: bool
+    wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
+    chained: bool  # whether rounds follow one another; otherwise they start at every position.
 
 
 def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
@@ -332,32 +310,21 @@ class BesideOutcome(IntEnum):
 
 
 class Beside(NamedTuple):
-    """What a round that started elsewhere says of a position.
+    """What a round that started elsewhere says of a position."""
 
-    Attributes:
-        outcome: of the other round there.
-        depth: of the position in the other round, >= 0.
-    """
-
-    outcome: BesideOutcome
-    depth: int
+    outcome: BesideOutcome  # of the other round there.
+    depth: int  # of the position in the other round, >= 0.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """Difficulty of positions as rounds of one drafter come to them.
+    """Difficulty of positions as rounds of one drafter come to them."""
 
-    Attributes:
-        densities: `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
-        thresholds: `[W]` t as the rates give them, chance and all.
-        falling: `[W]` t made to fall where it does so by two standard errors, else level.
-        steps: `[G, G]` chances of where the walk goes in one step.
-    """
-
+    # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
     densities: Floats
-    thresholds: Floats
-    falling: Floats
-    steps: Floats
+    thresholds: Floats  # `[W]` t as the rates give them, chance and all.
+    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level.
+    steps: Floats  # `[G, G]` chances of where the walk goes in one step.
 
     def chance(self, depth: int, beside: Beside) -> float:
         """Probability that a token at `depth` of its round agrees, given what another round says of its position."""

@@ -63,19 +63,13 @@ _CERTAIN = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthFit:
-    """Hazards and how requests differ.
+    """Hazards and how requests differ."""
 
-    Attributes:
-        alpha: `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
-        sigma: standard deviation of beta between requests, >= 0.
-        beta: `[R]` each request's own offset, pulled towards 0 where it has few rounds.
-        spread: `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
-    """
-
+    # `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
     alpha: Floats
-    sigma: float
-    beta: Floats
-    spread: Floats
+    sigma: float  # standard deviation of beta between requests, >= 0.
+    beta: Floats  # `[R]` each request's own offset, pulled towards 0 where it has few rounds.
+    spread: Floats  # `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
 
     def hazards(self, beta: float) -> list[float]:
         """`[D]` probability of agreement at each depth of a request with offset `beta`."""
@@ -167,16 +161,11 @@ _GRAIN = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLengths:
-    """Recorded lengths of drafts.
+    """Recorded lengths of drafts."""
 
-    Attributes:
-        drafted: `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no
-            end.
-        first: `[R + 1]` where each request's rounds begin in it.
-    """
-
+    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no end.
     drafted: NDArray[np.int32]
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # `[R + 1]` where each request's rounds begin in it.
 
     @property
     def fewest(self) -> int:
@@ -236,16 +225,11 @@ class StandIns:
 
     They are those of the same tag, or all if fewer than 8 of it have rounds, each as likely as it has tokens: then
     rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
-
-    Attributes:
-        group: `[R]` index into `members`, -1 for a request with rounds of its own.
-        members: of each group, indices of requests.
-        shares: of each group, the share of tokens up to and with each member.
     """
 
-    group: LongInts
-    members: tuple[LongInts, ...]
-    shares: tuple[Floats, ...]
+    group: LongInts  # `[R]` index into `members`, -1 for a request with rounds of its own.
+    members: tuple[LongInts, ...]  # of each group, indices of requests.
+    shares: tuple[Floats, ...]  # of each group, the share of tokens up to and with each member.
 
     def of(self, request: int, draw: float) -> int:
         """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
@@ -257,27 +241,17 @@ class StandIns:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for what is worked out at first use
 class DrafterFit:
-    """One drafter's estimate.
+    """One drafter's estimate."""
 
-    Attributes:
-        depths: acceptance by depth and request.
-        decisions: `[D]` that the rates by depth were counted on.
-        difficulty: of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
-        window: most tokens that rounds are known to draft, up to 64.
-        found: how alike neighbouring rounds are; None where no two are neighbours.
-        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
-        stand_ins: who stands for requests without rounds of their own.
-        lengths: how much it drafts; None for one that was never seen to draft less than its window.
-    """
-
-    depths: DepthFit
-    decisions: Floats
+    depths: DepthFit  # acceptance by depth and request.
+    decisions: Floats  # `[D]` that the rates by depth were counted on.
+    # of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
     difficulty: DifficultyFit
-    window: int
-    found: Neighbours | None
-    typical: Floats
-    stand_ins: StandIns
-    lengths: DraftLengths | None
+    window: int  # most tokens that rounds are known to draft, up to 64.
+    found: Neighbours | None  # how alike neighbouring rounds are; None where no two are neighbours.
+    typical: Floats  # `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    stand_ins: StandIns  # who stands for requests without rounds of their own.
+    lengths: DraftLengths | None  # how much it drafts; None for one that was never seen to draft less than its window.
 
     @cached_property
     def persistence(self) -> float:
@@ -389,25 +363,15 @@ class _Draws:
 
 @dataclass(slots=True, kw_only=True)
 class _Luck:
-    """One drafter's draws in one request, and its rates there.
+    """One drafter's draws in one request, and its rates there."""
 
-    Attributes:
-        beta: the request's offset, see the module.
-        hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
-        rounds: draws that decide a round, alike for neighbouring positions.
-        tokens: draws that decide a token, each apart.
-        lengths: two draws for each position, of how much is drafted there.
-        survival: probability that at least so many tokens stay, as far as it was asked for.
-        chances: those of tokens of which another round says something, once one was asked for.
-    """
-
-    beta: float
-    hazards: list[float]
-    rounds: _Draws
-    tokens: _Draws
-    lengths: _Draws
-    survival: list[float]
-    chances: Chances | None = None
+    beta: float  # the request's offset, see the module.
+    hazards: list[float]  # `[D]` probability of agreement by depth, the last for all deeper ones.
+    rounds: _Draws  # draws that decide a round, alike for neighbouring positions.
+    tokens: _Draws  # draws that decide a token, each apart.
+    lengths: _Draws  # two draws for each position, of how much is drafted there.
+    survival: list[float]  # probability that at least so many tokens stay, as far as it was asked for.
+    chances: Chances | None = None  # those of tokens of which another round says something, once one was asked for.
 
     def hazard(self, depth: int) -> float:
         """Probability of agreement at `depth` among rounds that got there."""

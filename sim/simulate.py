@@ -169,31 +169,22 @@ MOST_BATCH = 1_000_000
 class Scenario:
     """What stays the same when policies are compared.
 
-    Attributes:
-        tables: the recording.
-        cost: seconds.
-        batch: requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
-        seed: of decisions that have to be modelled.
-        strict: refuse what is not recorded instead of modelling it.
-        decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
-        start: how requests begin; None for the recording's default.
-        placement: which members run at the same time where a policy lets them (`decoding.steps.Overlap`).
-        prefixes: of each member's prefix cache; None for none.
-
     Raises:
         ValueError: batch or decide_s out of range, a start that the recording does not hold, devices or prefix caches
             where no contexts are recorded, or these caches with a cost that knows more than forwards.
     """
 
-    tables: ReplayTables
-    cost: CostModel
-    batch: int = 1
-    seed: int = 0
-    strict: bool = False
+    tables: ReplayTables  # the recording.
+    cost: CostModel  # seconds.
+    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
+    seed: int = 0  # of decisions that have to be modelled.
+    strict: bool = False  # refuse what is not recorded instead of modelling it.
+    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
     decide_s: float | None = None
-    start: Start | None = None
+    start: Start | None = None  # how requests begin; None for the recording's default.
+    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`).
     placement: DevicePlacement = field(default_factory=DevicePlacement)
-    prefixes: PrefixCacheSize | None = None
+    prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none.
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:

@@ -49,18 +49,16 @@ class SmoothForward(Record):
 
     intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_context_token_s x tokens held
     + per_pair_s x new tokens x tokens held per row.
-
-    Attributes:
-        intercept_s, per_row_s, per_new_token_s, per_context_token_s, per_pair_s: none negative.
-        held_out_error: median relative error on measured shapes that a fit did not see; None if there were too few of
-            them to leave any out, so that nobody knows.
     """
 
+    # none negative.
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
+    # median relative error on measured shapes that a fit did not see; None if there were too few of them to leave any
+    # out, so that nobody knows.
     held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
@@ -79,11 +77,9 @@ class UnevenRows(Record):
 
     per_padding_s x padding + per_padding_pair_s x padding x slots, and, if the rows are apart,
     apart_s + per_gathered_slot_s x rows x slots.
-
-    Attributes:
-        per_padding_s, per_padding_pair_s, apart_s, per_gathered_slot_s: none negative.
     """
 
+    # none negative.
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds

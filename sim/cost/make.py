@@ -20,17 +20,12 @@ DEFAULT_DEVICE = "h100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
-    """Where measured seconds are taken to.
+    """Where measured seconds are taken to."""
 
-    Attributes:
-        device: of the sheet.
-        measured_on: device of the sheet that the seconds were measured on; None: what the recording's hardware names.
-        reading: of the measurement.
-    """
-
-    device: str
+    device: str  # of the sheet.
+    # device of the sheet that the seconds were measured on; None: what the recording's hardware names.
     measured_on: str | None = None
-    reading: Reading = Reading.device
+    reading: Reading = Reading.device  # of the measurement.
 
 
 def make_cost(

@@ -228,17 +228,11 @@ def _refuse_log(recording: Recording, name: str) -> TrieMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRounds:
-    """Seconds of one drafter's rounds in one request; R of them.
+    """Seconds of one drafter's rounds in one request; R of them."""
 
-    Attributes:
-        draft_s: `[R]` of drafting, NaN if unknown.
-        verify_s: `[R]` of the target's forward, NaN if unknown.
-        shared: whether they are shares of a whole answer's seconds.
-    """
-
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    shared: bool
+    draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown.
+    verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown.
+    shared: bool  # whether they are shares of a whole answer's seconds.
 
 
 class RoundMeans:

@@ -125,15 +125,10 @@ class MappedCost(WrappedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Where the seconds of one member come from.
+    """Where the seconds of one member come from."""
 
-    Attributes:
-        cost: that knows the other model.
-        model: its name there.
-    """
-
-    cost: CostModel
-    model: str
+    cost: CostModel  # that knows the other model.
+    model: str  # its name there.
 
 
 class PricedAsCost(CostModel):
