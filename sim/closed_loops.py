@@ -1,8 +1,8 @@
 """A recording of contexts replayed without a loop, under a policy that only pending tokens decide.
 
-What `simulate` does by loop, session and policy, done in bulk: rounds are walked in the tries, and written down many at
-once. One request at a time is walked from its start to its end; of several, what runs next, who shares an operation and
-who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
+What `simulate` does by loop, session and policy is done here in bulk: rounds are walked in the tries, and written down
+many at once. One request at a time is walked from its start to its end. Of several, what runs next, who shares an
+operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,12 @@ _FIELDS = (
 
 
 class OpRows:
-    """Takes operations in the order in which they run, and tells the ledger.
+    """Takes operations in the order in which they run, and tells the ledger of requests, operations and steps.
 
     Args:
-        cost: seconds.
         names: of the members by level.
         num_free: model-free members, which come first.
         decide_s: seconds that a policy is charged for each step.
-        ledger: told of requests, operations and steps.
     """
 
     def __init__(
@@ -159,11 +157,7 @@ _STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emit
 
 
 class BatchRows:
-    """Takes operations in the order in which they run, and tells the ledger.
-
-    Args:
-        ledger: told of operations and steps.
-    """
+    """Takes operations in the order in which they run, and tells the ledger of operations and steps."""
 
     def __init__(self, ledger: RunLedger) -> None:
         self._ledger = ledger
@@ -243,11 +237,7 @@ class WalkedRun:
 
 
 class ClosedLoop:
-    """Requests one after another, each walked from its start to its end.
-
-    Args:
-        run: what is replayed.
-    """
+    """Requests one after another, each walked from its start to its end."""
 
     def __init__(self, run: WalkedRun) -> None:
         self._tables, self._world = run.tables, run.world
@@ -305,8 +295,6 @@ class ClosedLoop:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that runs."""
-
     session: Session  # of the world.
     recorded: RequestTables  # what it replays.
     walk: TrieWalk  # where it stands.
@@ -320,12 +308,7 @@ _Item = tuple[_Running, Due]
 
 
 class BatchedLoop:
-    """Requests of a recording, so many at a time.
-
-    Args:
-        run: what is replayed.
-        batch: requests that run at a time, >= 1.
-    """
+    """Requests of a recording, `batch` >= 1 of them at a time."""
 
     def __init__(self, run: WalkedRun, batch: int) -> None:
         self._run, self._batch = run, batch

@@ -117,9 +117,9 @@ class DepthCounts:
 def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
     """What a drafter's rounds tell, but for those the end of the text may have ended.
 
-    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
-    those that reached the end would count short rounds more often than long ones. Where no round had room, all are
-    taken, and one that reached the last token tells of agreements only.
+    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only those
+    that reached the end would count short rounds more often than long ones. Where no round had room, all are taken, and
+    one that reached the last token tells of agreements only.
     """
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
@@ -159,7 +159,6 @@ def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
 
 
 def _last_depth(decisions: Ints) -> int:
-    """The deepest depth with enough decisions there and beyond; `decisions` of each round."""
     for depth in range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1):
         if int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) >= MIN_DECISIONS:
             return depth
@@ -200,11 +199,8 @@ def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     """What the recording says; None if no two rounds are neighbours.
 
     A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
-    request have in common is taken off: it is what the fit of the request missed, or took away.
-
-    Args:
-        told: the rounds.
-        survival: `[R, W + 1]` by request, the share of rounds that keep at least 0, 1, ... W tokens.
+    request have in common is taken off: it is what the fit of the request missed, or took away. `survival` is `[R, W +
+    1]`: by request, the share of rounds that keep at least 0, 1, ... W tokens.
     """
     same = told.request[1:] == told.request[:-1]
     gap = told.start[1:] - told.start[:-1]
@@ -218,11 +214,9 @@ def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
 
 
 def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
-    """The walk whose neighbouring rounds are as alike as recorded ones.
+    """The walk whose neighbouring rounds are as alike as recorded ones, `found`.
 
-    Args:
-        found: how alike they are.
-        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    `typical` is `[W + 1]`: the share of rounds of a typical request that keep at least 0, 1, ... W tokens.
     """
     if found is None:
         return NO_PERSISTENCE
@@ -299,10 +293,7 @@ _ERRORS = 2.0
 
 
 class BesideOutcome(IntEnum):
-    """How another round ended at a position, or that it came to it and drafted no farther.
-
-    Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
-    """
+    """How another round ended at a position, or that it came to it and drafted no farther; numbers, quick to hash."""
 
     agreed = 0
     refused = 1
@@ -360,13 +351,10 @@ class Positions:
 
 
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
-    """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
+    """The walk of persistence `rho`, 0 to 0.99, whose rounds agree at the rates `hazards`; `window` is W >= 1.
 
-    Args:
-        hazards: `[D]` probability of agreement by depth, of rounds that got there.
-        decisions: `[D]` that these were counted on, > 0.
-        window: W, >= 1.
-        rho: 0 to 0.99.
+    `hazards` is `[D]` probability of agreement by depth, of rounds that got there; `decisions` is `[D]` that these were
+    counted on, > 0.
     """
     steps = steps_of(rho)
     rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
@@ -388,13 +376,10 @@ def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: 
 
 
 def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
-    """The rho whose neighbouring rounds are as alike as recorded ones.
+    """The rho whose neighbouring rounds are as alike as `wanted`, the mean product of their recorded scores.
 
-    Args:
-        hazards: `[D]` of a typical request.
-        decisions: `[D]` that these were counted on, > 0.
-        score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        wanted: mean product of the scores of neighbouring rounds.
+    `hazards` is `[D]` of a typical request, `decisions` `[D]` that these were counted on; `score` is `[W + 1]`, of a
+    round that kept 0, 1, ... W tokens.
     """
     return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
 
@@ -402,9 +387,7 @@ def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, want
 def falling(values: Floats, variances: Floats) -> Floats:
     """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
 
-    Args:
-        values: `[W]`.
-        variances: `[W]` of what is not known of each, > 0.
+    `variances` is `[W]` of what is not known of each of the `[W]` values, > 0.
     """
     means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
     while len(means) > 1:
@@ -443,7 +426,6 @@ def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[
 
 
 def _threshold(mass: Floats, share: float) -> float:
-    """Where so great a share of the mass lies below."""
     ends = np.cumsum(mass)
     wanted = share * float(ends[-1])
     cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)

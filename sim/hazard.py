@@ -3,17 +3,16 @@
 **Acceptance.** A round that got to depth d either agreed there or was refused there; a censored round (its draft was
 kept whole) only tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share
 of rounds that keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA
-53:457-481), which needs no assumption on what censored rounds would have kept. Requests differ:
-logit h_(d,r) = alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated
-out, by expectation-maximisation (sigma is a priori a standard normal number, or two requests with nothing in common
-would make it infinite). Alphas of the pooled counts with offsets put on top would make rounds too long, since the
-pooled counts of deep rounds come from good requests already.
+53:457-481), which needs no assumption on what censored rounds would have kept. Requests differ: logit h_(d,r) = alpha_d
++ sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated out, by
+expectation-maximisation (sigma is a priori a standard normal number, or two requests with nothing in common would make
+it infinite). Alphas of the pooled counts with offsets put on top would make rounds too long, since the pooled counts of
+deep rounds come from good requests already.
 
-**Lengths.** A drafter that was always seen to draft its window drafts its window. Of any other, one that stops by its
-own rule (an n-gram that finds nothing, a confidence too low), a round that no log speaks of drafts as much as one of
-the recorded rounds, drawn with equal chances: from those of the same request if there are many, else from all. With n
-rounds of its own a request is its own model with probability n / (n + 8). Lengths are drawn apart from acceptance,
-which is fitted by depth among the rounds that drafted that far.
+**Lengths.** A drafter that was always seen to draft its window drafts its window. Any other stops by its own rule; a
+round that no log speaks of then drafts as much as a recorded round, drawn with equal chances: of the same request with
+probability n / (n + 8), for n rounds of its own, else of all. Lengths are drawn apart from acceptance, which is fitted
+by depth among the rounds that drafted that far.
 
 What rounds near each other have in common is in `difficulty`. Draws are keyed by (seed, request, position, drafter), so
 that two policies that come to the same unknown meet the same luck (common random numbers).
@@ -149,7 +148,6 @@ def _logit(agreed: Floats, refused: Floats) -> Floats:
 
 
 def _logistic(logit: Floats) -> Floats:
-    """1 / (1 + e^-x), exactly 0 or 1 where a count left no doubt."""
     rates: Floats = 1.0 / (1.0 + np.exp(-np.clip(logit, -_CERTAIN, _CERTAIN)))
     certain: Floats = np.where(np.abs(logit) > _CERTAIN / 2, np.rint(rates), rates)
     return certain
@@ -205,9 +203,7 @@ def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 def stated_lengths(drafting: float, num_requests: int) -> DraftLengths:
     """Whole drafts, of any window, in a share of the steps that somebody states for all requests; none in the others.
 
-    Args:
-        drafting: the share, above 0 and at most 1; kept to four decimals.
-        num_requests: R.
+    `drafting` is the share, above 0 and at most 1, kept to four decimals; `num_requests` is R.
     """
     drafted = np.zeros(_GRAIN, np.int32)
     drafted[: max(round(drafting * _GRAIN), 1)] = MOST
@@ -263,11 +259,7 @@ class DrafterFit:
 
 
 def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
-    """Estimate a drafter.
-
-    Raises:
-        ValueError: nothing is known of its acceptance.
-    """
+    """Estimate a drafter; raises ValueError where nothing is known of its acceptance."""
     if drafter.stated is not None:
         return _stated_fit(drafter.stated, drafter.window or 1, len(requests))
     told = told_by(requests, drafter)
@@ -314,7 +306,6 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
 
 
 def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
-    """Whether the log says of any round where it stood."""
     return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
@@ -342,11 +333,7 @@ _BETA_STEP = 0.1  # in which requests share what is worked out of positions: rat
 
 
 class _Draws:
-    """Numbers from [0, 1), one for each output position.
-
-    Args:
-        more: blocks of them, in order.
-    """
+    """Numbers from [0, 1), one for each output position."""
 
     __slots__ = ("_more", "_numbers")
 
@@ -388,9 +375,7 @@ class _Luck:
 class Hazard:
     """Draws what a recording of rounds does not tell.
 
-    Args:
-        trace: what the hazards are fitted on, at the first draw: an exact run never needs them.
-        seed: of the draws.
+    It is fitted on `trace` at the first draw: an exact run never needs that.
     """
 
     def __init__(self, trace: RoundsRecording, *, seed: int = 0) -> None:
@@ -417,8 +402,8 @@ class Hazard:
             drafter: index into `meta.drafters`.
             start: output position of the round's first token, >= 0.
             depth: of the token in its round, 0 for the first.
-            known: leading tokens of the round that are recorded as agreeing, or that were decided by what other rounds
-                say of them, <= depth; those between were drawn.
+            known: leading tokens of the round, <= depth, that are recorded as agreeing, or that other rounds decided;
+                those between were drawn.
             beside: what rounds that started elsewhere say of the token's position.
 
         Raises:
@@ -449,7 +434,6 @@ class Hazard:
         return self._fits[drafter]
 
     def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
-        """Probability that a token agrees of which another round says something."""
         if not self._trace.meta.drafters[drafter].by_start:
             # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
             return max(luck.hazard(depth), luck.hazard(beside.depth))

@@ -2,8 +2,8 @@
 
 A round is played step by step, by the loop, the session and the answers that any other policy meets; what the policy
 sees shows its pending tokens, and an error for anything else. As an automaton the policy is asked about a state once,
-however often a request comes to it. States also know what each member's cache holds, since that, too, follows from the
-steps alone: so what an operation is fed is known of a transition once and for all. Letters: L levels.
+however often a request comes to it. States also hold what each member's cache holds, which follows from the steps
+alone: so what an operation is fed is known of a transition once and for all. Letters: L levels.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,6 @@ class ByPendingView(Observation):
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> object:
-        """As ever, if it may be seen."""
         if name in _ITS_OWN or name.startswith("__"):
             return super().__getattribute__(name)
         raise ValueError(
@@ -53,7 +52,7 @@ class FixedOp(NamedTuple):
     drafted: int  # tokens that came of it.
     pending: int  # tokens before it.
     first: int  # index of the first pending token that a verification judges; of a draft `pending`.
-    # Both: tokens of a verification, as in `steps.Outcome`.
+    # Tokens of a verification, both as in `steps.Outcome`.
     accepted: int
     own: int
     modelled: int  # decisions that were modelled rather than replayed.
@@ -208,12 +207,12 @@ MOST = 1 << 20  # above any number of tokens of a step
 class Pending:
     """What is pending, and what is due then."""
 
-    # Both: of each pending token, by level.
+    # Levels of who drafted and who judged each pending token.
     drafters: tuple[int, ...]
     judges: tuple[int, ...]
     cached: Cached  # `[L]` see `Cached`.
     found_nothing: bool  # whether the step before was a draft that came back empty.
-    # Both: what is due with and without room, once somebody came here with it.
+    # What is due with and without room, once somebody came here with it.
     open: "Due | None" = None
     full: "Due | None" = None
 
@@ -254,12 +253,7 @@ class Lead:
 
 
 class Automaton:
-    """States and steps as they are come to.
-
-    Args:
-        fixed: the policy.
-        num_free: model-free members, which come first in the pool.
-    """
+    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool."""
 
     def __init__(self, fixed: Fixed, num_free: int) -> None:
         self._fixed = fixed

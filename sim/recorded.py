@@ -1,7 +1,6 @@
 """What a recording answers whichever its form: its pool, its answers row by row, and where they end.
 
-And on which device each member runs, which makes the seconds of members that work at the same time. Letters: P parts of
-an `Overlap`.
+Also on which device each member runs, which decides what runs at the same time. Letters: P parts of an `Overlap`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +37,7 @@ class DevicePlacement:
     def placed(self, levels: Sequence[int], results: OverlapResults) -> OverlapResults:
         """What ran in turns, with the starts of its parts and its seconds as these devices have them.
 
-        Args:
-            levels: `[P]` members of the parts.
-            results: of the operation, one part after the other.
+        `levels` has the `[P]` members of the parts; `results` are of the operation, one part after the other.
         """
         if self._shared:
             return results
@@ -55,12 +52,10 @@ class DevicePlacement:
 
 
 def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlacement:
-    """Where members run.
+    """Where members run, as `text` says it.
 
-    Args:
-        text: `one` device for all, `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who is not
-            named runs on a device with all others that are not. None is `one`.
-        pool: the members.
+    That is `one` device for all (None too), `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who
+    is not named runs on a device with all others that are not.
 
     Raises:
         ArgumentError: another text, an unknown member, one that is named twice, or an empty device.

@@ -1,12 +1,11 @@
 """What answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
-A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted; after a token that is not the target's nothing
-is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+A drafted token is either the target's own or a refused one. Which it is, rounds say, or it is drawn from the fitted
+hazard when it is drafted and counted as modelled; after a refused token nothing is drawn, since the target refuses all
+of it. Verification then compares tokens, and models nothing.
 
 A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
-drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
-log says so, counts as modelled.
+drafted nothing the answer is an empty draft. What was placed where it stands, and not logged there, counts as modelled.
 
 The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
 compared with others of the same position. `place` is 1 after a token of the target's text and 0 after any other. A
@@ -39,8 +38,6 @@ WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as m
 
 
 class _Round(NamedTuple):
-    """One recorded round."""
-
     accepted: int  # tokens that stayed.
     refused: bool  # whether a refusal was seen after them.
     num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not.
@@ -195,7 +192,6 @@ def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> KnownTokens:
 
 
 def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> dict[int, _Round]:
-    """The rounds by where they started."""
     short = rounds.short(window, num_tokens)
     columns: tuple[Iterable[int], ...] = (
         rounds.accepted.tolist(),
@@ -290,9 +286,7 @@ class Kept(NamedTuple):
 class RoundDrafts:
     """Drafts of recorded drafters, by index into `meta.drafters`.
 
-    Args:
-        trace: the recording.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
     """
 
     def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
@@ -385,7 +379,7 @@ class RoundAnswers:
         hazard: draws what no round says; None makes the first unknown an error.
 
     Attributes:
-        num_free: see above.
+        num_free: as given.
         num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
     """
 

@@ -42,14 +42,10 @@ def device_process(
     *,
     on_finished: Callable[[float], None],
 ) -> Generator[simpy.Event, None, None]:
-    """Run operations until the loop has no request left.
+    """Run operations until the loop has no request left; of the clock `env` only `env.now` is read.
 
-    Args:
-        env: the clock; only `env.now` is read.
-        loop: decides what runs.
-        world: runs it.
-        on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
-            `loop.failed`, and are taken out here); may admit more.
+    `on_finished` is called with the time when requests have finished or failed (they stand in `loop.finished` and
+    `loop.failed`, and are taken out here); it may admit more.
     """
     now_s, next_event_s = env.now, env.peek()
     while True:
@@ -83,8 +79,7 @@ def device_process(
 def paused_collector() -> Iterator[None]:
     """Pause the cyclic garbage collector, if it runs, for the duration.
 
-    Replay makes no cycles but keeps tens of thousands of small tuples beside the recording's millions of list items;
-    walking those again and again takes a third of the time.
+    Replay makes no cycles but keeps millions of list items; to walk those again and again takes a third of the time.
     """
     if not gc.isenabled():
         yield
@@ -108,14 +103,7 @@ def grant_foresight(
 ) -> None:
     """Show a policy the future if it is an oracle; any other is left as it is.
 
-    Args:
-        policy: any.
-        name: for errors.
-        recording: holds the future.
-        cost: of the run.
-        prefill_before: of the run's sessions.
-        seed: of the run.
-        strict: whether the run refuses what is not recorded.
+    `recording` holds the future; cost, prefill, seed and strictness are the run's; `name` is for errors.
 
     Raises:
         ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
@@ -289,7 +277,6 @@ def _looped(
     *,
     view: type[Observation] = Observation,
 ) -> RunLog:
-    """The run step by step."""
     recording = scenario.tables
     world = _world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
@@ -337,7 +324,6 @@ def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, wo
 
 
 def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
-    """What the log says of the run as a whole."""
     about, replayed = about_of(policy), scenario.tables.trace.about
     return {
         "world": "sim",

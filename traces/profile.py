@@ -51,7 +51,7 @@ class SmoothForward(Record):
     + per_pair_s x new tokens x tokens held per row.
     """
 
-    # none negative.
+    # None of these is negative.
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
@@ -79,7 +79,7 @@ class UnevenRows(Record):
     apart_s + per_gathered_slot_s x rows x slots.
     """
 
-    # none negative.
+    # None of these is negative.
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds

@@ -1,8 +1,8 @@
 """The interface of every cost model: seconds of forwards, and what only some of them know besides.
 
 Some know what recorded rounds took, some what operations take besides their forwards, some tell what is read from what
-is attended to. And some say over which range of tokens held their seconds lie on a line, so that all forwards of a
-batch that only decodes are one sum.
+is attended to. Some have seconds on a line over a range of tokens held, so that all forwards of a batch that only
+decodes are one sum.
 """
 
 from collections.abc import Iterable, Mapping
@@ -107,14 +107,10 @@ class CostModel:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """Seconds of one forward whose rows share a part of their keys and values.
+        """Seconds of one forward whose rows share a part of their keys and values; arguments as of `forward_s`.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows; those that rows share count for each.
-            read_tokens: of these, how many are read, 0 to `context_tokens`; those that rows share count once.
+        Of `context_tokens`, those that rows share count for each. `read_tokens` of these are read, 0 to
+        `context_tokens`; those that rows share count once.
         """
         raise NotImplementedError
 
@@ -123,10 +119,8 @@ class CostModel:
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
         """Seconds of the round that was recorded at `start`: (drafting, the target's forward); None if none was.
 
-        Args:
-            request_id: of the recording.
-            start: output position of the round's first token.
-            drafter: by name; "" is a step of the target alone, whose drafting takes 0 seconds.
+        `start` is the output position of the round's first token. Drafter "" is a step of the target alone, whose
+        drafting takes 0 seconds.
         """
         return None
 
@@ -157,14 +151,9 @@ class CostModel:
         return self.lookup_s * num_rows
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """Seconds of one operation that are no forward's, up to the next operation.
+        """Seconds of one operation of this kind that are no forward's, up to the next operation.
 
-        Args:
-            kind: of operation.
-            model: that runs.
-            num_forwards: of the operation.
-            num_rows: requests in it.
-            num_tokens: drafted, or judged and written, over all rows.
+        `num_rows` counts its requests, `num_tokens` those drafted, or judged and written, over all rows.
         """
         return 0.0
 

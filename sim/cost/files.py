@@ -25,13 +25,8 @@ class TableProfile:
     """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
 
     Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
-    last measured value, and holds the first measured value downwards.
-
-    Args:
-        points: new tokens, strictly increasing.
-        seconds: one for each point.
-        whose: the model, for errors.
-        extrapolate: answer beyond the measured range.
+    last measured value, and holds the first measured value downwards. Points are new tokens, strictly increasing, with
+    seconds for each.
 
     Attributes:
         least: fewest new tokens that were measured.
@@ -64,10 +59,7 @@ class TableProfile:
 def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: int) -> float:
     """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
 
-    Args:
-        points: strictly increasing.
-        value_at: at a point, by its index.
-        where: any number.
+    `points` increase strictly; `value_at` gives the value at a point by its index.
     """
     if where < points[0]:
         return value_at(0)
@@ -119,10 +111,6 @@ class GridProfile:
     """Seconds from a `CostGrid`, bilinear between its points.
 
     Beyond the measured range it refuses or extrapolates as `TableProfile` does, along each axis on its own.
-
-    Args:
-        grid: what was measured.
-        whose, extrapolate: as of `TableProfile`.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
@@ -244,11 +232,7 @@ class _Formula(Protocol):
 class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
-    Args:
-        name: of the file.
-        figures: by model.
-        extrapolate: answer beyond what was measured; lines have no end, so they need it never.
-        lookup_s: seconds of one prompt lookup, >= 0.
+    Lines have no end, so `extrapolate` is for other figures. `lookup_s` is seconds of one prompt lookup, >= 0.
 
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.

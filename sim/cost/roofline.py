@@ -73,12 +73,10 @@ class RooflineCost(CostModel):
     tokens held. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
-    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them.
-
-    Quantised weights are read in their own bytes, and multiplied in their own format where activations are in it too
-    and the device has such units; else they are dequantised and multiplied in the model's dtype.
-
-    A draft by a block drafter is one forward over all that it drafts.
+    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are
+    read in their own bytes, and multiplied in their own format where activations are in it too and the device has such
+    units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
+    all that it drafts.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
@@ -237,13 +235,11 @@ def _multiplied(device: Device, model: ModelInfo, peak: float) -> float:
 
 
 def _expert_width(model: ModelInfo) -> float:
-    """Bytes of an expert's weight."""
     quantised = model.quantised
     return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:
-    """What is charged for quantised weights."""
     quantised = model.quantised
     assert quantised is not None
     share = f"{model.name}: {quantised.format} weights, {quantised.parameters / model.parameters:.1%} of all"
@@ -263,7 +259,6 @@ def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
 
 
 def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
-    """Refuse a pool whose weights do not fit."""
     names = {model.name for model in models}
     # A submodel's weights are its model's; one whose model is not in the pool brings its own.
     held = [model for model in models if model.submodel_of not in names]
