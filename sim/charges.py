@@ -497,15 +497,7 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
 
 
 def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
-    """As `draft_forwards`, of one request.
-
-    Args:
-        cost: seconds.
-        model: that drafts.
-        new_tokens: that its first forward is fed.
-        context_tokens: that its cache holds then.
-        length: tokens drafted, >= 0.
-    """
+    """As `draft_forwards`, of one request, whose cache holds `context_tokens` and is fed `new_tokens` first."""
     terms = cost.draft_terms(model)
     if terms is None:
         return _row_forwards(cost, model, new_tokens, context_tokens, length)

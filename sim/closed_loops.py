@@ -252,14 +252,10 @@ class ClosedLoop:
         )
 
     def run(self, prefill_before: tuple[bool, ...], outputs: dict[str, list[int]] | None) -> bool:
-        """Walk all requests of the recording.
+        """Walk all requests of the recording; False if an answer was not recorded to its end: the run is for the loop.
 
-        Args:
-            prefill_before: as in `Session`.
-            outputs: takes the committed tokens of every request by its id; None drops them.
-
-        Returns:
-            Whether that is all; else an answer was not recorded to its end, and the run is for the loop.
+        `prefill_before` is as in `Session`; `outputs` takes the committed tokens of every request by its id, None drops
+        them.
 
         Raises:
             Exception: whatever is wrong with a step or a forward, with no word on whose it was.

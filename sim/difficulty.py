@@ -334,11 +334,7 @@ class Positions:
         return float(mass @ both) / total
 
     def alike(self, score: Floats) -> float:
-        """Mean product of the scores of neighbouring rounds.
-
-        Args:
-            score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        """
+        """Mean product of neighbouring rounds' scores: `[W + 1]`, of a round that kept 0, 1, ... W tokens."""
         agreeing = [_below(threshold) for threshold in self.thresholds.tolist()]
         ended = [mass * (1.0 - low) for mass, low in zip(self.densities, agreeing, strict=False)]
         starts = np.array([*ended, self.densities[-1]]) @ self.steps

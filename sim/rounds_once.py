@@ -104,8 +104,7 @@ class TrieWalk:
     def begin(self, session: Session, tables: RequestTables) -> bool:
         """Stand at the start of a request that the answers know by this session.
 
-        Returns:
-            Whether its answer is recorded to its end; else nobody can walk it.
+        False if its answer is not recorded to its end: then nobody can walk it.
         """
         self._session, self._tables, self._eos = session, tables, session.eos
         self._trunk, self._text = tables.trunk, tables.trunk_tokens

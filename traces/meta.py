@@ -115,12 +115,9 @@ class DraftBlock(Record):
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
-        """(positions that a row's forward is fed, tokens that it holds) for a draft.
+        """(positions that a row's forward is fed, tokens that it holds) for a draft of `length`, 1 to `tokens`.
 
-        Args:
-            new_tokens: of the row's text, that the member has not read, >= 1.
-            held_tokens: that it has.
-            length: of the draft, 1 to `tokens`.
+        The member has `held_tokens` of the row's text and has not read `new_tokens`, >= 1.
         """
         if self.fed == "text":
             return new_tokens + length - 1, held_tokens

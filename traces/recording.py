@@ -100,8 +100,7 @@ class Recording(Protocol):
     def with_shapes(self, texts: Sequence[str]) -> Self:
         """With shapes that its log does not hold, or, of a recording that holds them, in their place: what if.
 
-        Args:
-            texts: as `given_shapes` takes them.
+        `texts` are as `given_shapes` takes them.
 
         Raises:
             ValueError: a member that it has not, or texts that are no shapes.
@@ -111,10 +110,9 @@ class Recording(Protocol):
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> Self:
         """What if drafters wrote the target's token more often, or less.
 
-        In a recording of contexts, the decisions are those of the trunk. Only tokens change: probabilities, entropies
-        and distances stay as they were recorded, so whatever reads them (stop rules, lossy verification, policies that
-        watch distances) sees the old ones. A new refusal is a token that no model writes there; what follows it is not
-        recorded.
+        In a recording of contexts, the decisions are those of the trunk. Only tokens change: whatever reads
+        probabilities, entropies and distances (stop rules, lossy verification, policies that watch distances) sees the
+        old ones. A new refusal is a token that no model writes there; what follows it is not recorded.
 
         In an imported recording, a round ends at its first new refusal. A round whose refusal turned over is kept whole
         there, and what follows is unknown unless another round of a token drafter says it. Measured seconds stay.

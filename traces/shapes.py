@@ -4,10 +4,10 @@ Heads are drafters that are made for one target and read its features: EAGLE, EA
 are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and multi-token
 prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
 
-A name is read whole, as `Llama-3.1-8B-Instruct` or `EAGLE3-LLaMA3.1-Instruct-8B`: beside family, version, size and kind
-of head it may hold words that change no shape, and nothing else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or
-`Qwen3-8B-FP8` mean no preset: what they are made of is not in their names. A submodel whose model has another shape
-than was recorded keeps the same share of its layers.
+A name is read whole: beside family, version, size and kind of head it may hold words that change no shape
+(`Llama-3.1-8B-Instruct`, `EAGLE3-LLaMA3.1-Instruct-8B`), and nothing else. So `Qwen3-8B-DFlash-b16`,
+`llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset. A submodel whose model has another shape than was recorded
+keeps the same share of its layers.
 
 Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that share a scale.
 """
@@ -385,7 +385,6 @@ class _Read(NamedTuple):
 
 
 def _read(text: str) -> _Read | None:
-    """What a name says; None if it holds more than that."""
     rest = text.lower().rpartition("/")[2]
     head = None
     for kind, pattern in _HEADS:
@@ -439,7 +438,6 @@ def _named(member: str, base: Decoder | None, target: ModelInfo | None) -> Named
 
 
 def _copies(text: str) -> bool:
-    """Whether a name says that its member copies text, and nothing else."""
     plain = text.lower()
     rest = _COPIES.sub("-", plain)
     return rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest))
@@ -467,8 +465,8 @@ def derived_submodels(
         decoders: what given shapes are made of, by member, where that is known; presets are known by their shape.
 
     Raises:
-        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not
-            follow from its model's and is not given.
+        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not follow
+            from its model's and is not given.
     """
     known, found = {shape.name: shape for shape in recorded}, {shape.name: shape for shape in given}
     made = dict(decoders)
@@ -518,7 +516,6 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
 
 
 def _check_fits(shape: ModelInfo, known: Mapping[str, ModelInfo], shapes: Mapping[str, ModelInfo]) -> None:
-    """Refuse a given shape of a recorded submodel that is larger than its model."""
     model = known[shape.name].submodel_of if shape.name in known else None
     whole = None if model is None else shapes.get(model)
     if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):

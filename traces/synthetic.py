@@ -1,11 +1,11 @@
 """A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
 
-A spec says sizes, acceptance, its dependence on depth and on the past, and seconds. Members agree with the target along
-the trunk as it asks, perhaps in runs along which the rate falls: with a first rate on the first token after a miss, and
-on each later one with a rate that is by a share, the decay, less than that of the token before. Off the trunk the
-closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A context offers
-M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share a choice. A
-model's distribution holds its own choice, the choices of the others, and a tail that all models share up to its mass.
+Members agree with the target along the trunk as a spec asks, perhaps in runs: with a first rate on the first token
+after a miss, and on each later one with a rate that is by a share, the decay, less than that of the token before. Off
+the trunk the closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A
+context offers M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share
+a choice. A model's distribution holds its own choice, the choices of the others, and a tail that all models share up to
+its mass.
 
 Letters: R requests, T trunk tokens, M models (smallest first), S = M - 1 members below the target, P pairs of models, K
 lengths of runs, F contexts of one level, N all contexts.
@@ -296,13 +296,10 @@ def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rn
 def views(
     choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats
 ) -> InventedViews:
-    """Complete distributions around the models' choices.
+    """Complete distributions around the models' choices, with distances of `pairs` of models.
 
-    Args:
-        choice: `[M, F]` which candidate each model writes.
-        top_prob: `[M, F]` its probability.
-        pairs: of models, for the distances.
-        share: `[M, F]` part of the remaining mass that goes to the other choices, 0 to 1.
+    `choice` is `[M, F]` which candidate each model writes, `top_prob` `[M, F]` its probability, and `share` `[M, F]`
+    the part of the remaining mass that goes to the other choices, 0 to 1.
     """
     probs = _choice_probs(choice, top_prob, share)
     tail = 1.0 - probs.sum(axis=1)

@@ -73,13 +73,9 @@ class CostModel:
     shares: Mapping[str, Mapping[str, float]] = {}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward.
+        """Seconds of one forward of a member.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows.
+        Over all `num_rows` requests, `new_tokens` are fed and `context_tokens` are in the KV cache already.
         """
         raise NotImplementedError
 

@@ -344,11 +344,7 @@ class TableCost(FileCost):
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
-    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the forms.
-
-    Args:
-        path: of the file.
-        models: that it must have figures of.
+    """The figures of a file `{"MODEL": {...}, ...}` with some of each of `models`; docs/costs.md has the forms.
 
     Raises:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.

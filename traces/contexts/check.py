@@ -166,8 +166,6 @@ def check_nodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nodes:
-    """What every rule needs."""
-
     codes: NodeCodes
     meta: TrieMeta
     own: NDArray[np.int64]  # [N] index of each node within its request

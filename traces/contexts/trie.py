@@ -238,7 +238,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
 
 @final
 class LazyRequest(TrieRequest):
-    """A request whose trie is made anew for each who asks, and not kept: to hold many of them takes little memory.
+    """A request whose trie is made anew for each who asks, and not kept, which saves memory.
 
     What `dataclasses.replace` makes of it is a `TrieRequest` like any other.
     """

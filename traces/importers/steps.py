@@ -46,8 +46,6 @@ _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    """One turn of a timing file."""
-
     fields: Fields  # where it stood
     accepted: NDArray[np.int64]  # `[R]` drafted tokens that stayed
     drafted: NDArray[np.int64]  # `[R]` depth of the tree below its root
@@ -195,7 +193,6 @@ def _read_positions(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsR
 
 
 def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
-    """The one request of a line."""
     request_id = line.text("id")
     ongoing.request(line, "id", request_id)
     prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
@@ -253,8 +250,6 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One turn of one answer."""
-
     request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
     tag: str  # category of the question
     fields: Fields  # where it stood
@@ -414,7 +409,6 @@ _IDLE = "iterations committed nothing and were left out"
 
 
 def _read_frontier(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per entry."""
     for path in files:
         name = ongoing.drafters.name(DRAFTER, path)
         found = ongoing.the_one(path, read_objects(path))

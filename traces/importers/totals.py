@@ -238,7 +238,6 @@ def counted_request(
 
 
 def _check(fields: Fields, counted: Counted, window: int) -> None:
-    """Refuse counts that contradict each other."""
     steps, accepted, drafted = counted.num_steps, counted.num_accepted, counted.num_drafted
     if steps + counted.num_tokens > MOST_STEPS:
         raise fields.error("steps", f"must be at most {MOST_STEPS}, with the tokens", steps + counted.num_tokens)
@@ -550,7 +549,6 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _of_file(path: Path) -> dict[str, Curve]:
-    """The curves of a file by name."""
     first = next(text_lines(path), (0, ""))[1].lstrip()
     if first.startswith(("{", "[")):
         objects = list(read_objects(path))

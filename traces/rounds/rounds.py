@@ -133,18 +133,15 @@ class Rounds:
     def censored(self, window: int | None) -> NDArray[np.bool_]:
         """`[R]` whether the draft was kept whole, so that more might have been.
 
-        Args:
-            window: most tokens the drafter drafts, for rounds that do not say how many they drafted.
+        `window`, most tokens the drafter drafts, is for rounds that do not say how many they drafted.
         """
         most = np.iinfo(np.int32).max if window is None else window
         return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
 
     def short(self, window: int | None, length: int) -> NDArray[np.bool_]:
-        """`[R]` whether the drafter itself stopped drafting: with less than its window, and before the text ended.
+        """`[R]` whether the drafter itself stopped: with less than its window, and before the text's `length` ended.
 
-        Args:
-            window: most tokens the drafter drafts; None if unknown, so that only an empty draft is known to be short.
-            length: tokens of the text.
+        `window` is None if unknown, so that only an empty draft is known to be short.
         """
         stopped = (self.drafted >= 0) & (self.drafted < (1 if window is None else window))
         return stopped & (self.start + self.drafted < length)

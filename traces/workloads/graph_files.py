@@ -77,7 +77,6 @@ def head_of(runs: Runs, count: int) -> Runs:
 
 
 def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
-    """How many of the first ids are those of the prompt before."""
     count = 0
     for first, last in before:
         wanted = range(first - offset, min(last - offset + 1, first - offset + len(ids) - count))
@@ -301,8 +300,6 @@ _MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session where texts have ids: its c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request as a line has it."""
-
     row: Row
     name: str
     tokens: tuple[int, int]  # of prompt and answer
