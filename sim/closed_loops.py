@@ -223,13 +223,13 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
 class WalkedRun:
     """What is replayed without a loop, and who is told."""
 
-    policy: Policy  # says `About.by_pending` of itself.
-    name: str  # of it, for errors.
-    tables: TrieTables  # the recording.
-    world: ReplayWorld  # told of requests that begin and end; what it keeps of them is as after a run of the loop.
-    cost: CostModel  # seconds.
-    decide_s: float  # seconds that the policy is charged for each step.
-    ledger: RunLedger  # told what happens.
+    policy: Policy  # says `About.by_pending` of itself
+    name: str  # of it, for errors
+    tables: TrieTables  # the recording
+    world: ReplayWorld  # told of requests that begin and end; what it keeps of them is as after a run of the loop
+    cost: CostModel  # seconds
+    decide_s: float  # seconds that the policy is charged for each step
+    ledger: RunLedger  # told what happens
 
     def automaton(self) -> Automaton:
         """The policy, to be asked."""
@@ -291,13 +291,13 @@ class ClosedLoop:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    session: Session  # of the world.
-    recorded: RequestTables  # what it replays.
-    walk: TrieWalk  # where it stands.
-    index: int  # by order of admission.
-    state: Pending  # what is pending.
-    position: int = 0  # tokens committed.
-    idle: int = 0  # steps in a row of which nothing came.
+    session: Session  # of the world
+    recorded: RequestTables  # what it replays
+    walk: TrieWalk  # where it stands
+    index: int  # by order of admission
+    state: Pending  # what is pending
+    position: int = 0  # tokens committed
+    idle: int = 0  # steps in a row of which nothing came
 
 
 _Item = tuple[_Running, Due]
@@ -356,7 +356,6 @@ class BatchedLoop:
                 self._ready.append(running)
 
     def _ask(self) -> None:
-        """Let every ready request wait for the operation that it wants."""
         decide_s = self._run.decide_s
         for running in self._ready:
             self._now_s += decide_s

@@ -68,25 +68,25 @@ class RequestTables:
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
-    token: list[int]  # `[N]` token that leads to each node; built at first use, as what follows.
+    token: list[int]  # `[N]` token that leads to each node; built at first use, as what follows
     # `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free member,
-    # which has no distribution.
+    # which has no distribution
     tvd: list[list[list[float]]]
-    # `[L][N]`, all five as in `traces.contexts.trie.Trie`.
+    # `[L][N]`, all five as in `traces.contexts.trie.Trie`
     next_log_prob: list[list[float]]
     top_log_prob: list[list[float]]
     gap: list[list[float]]
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
     # `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose branches are
-    # not recorded.
+    # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
     further_next_log_prob: list[list[float]]
     further_top_log_prob: list[list[float]]
     further_gap: list[list[float]]
     further_entropy: list[list[float]]
     further_own_log_prob: list[list[float]]
-    # `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.
+    # `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one
     further_tvd: list[list[list[float] | None]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:

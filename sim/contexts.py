@@ -67,7 +67,6 @@ class _Fitted:
 
     @cached_property
     def rates(self) -> NDArray[np.float64]:
-        """See `Fallback`."""
         count = len(self._trace.meta.models)
         equal = np.zeros((count, count))
         total = 0

@@ -89,10 +89,10 @@ MOST_FITTED = 4000  # requests that a fit looks at
 class ToldRounds:
     """What the rounds of one drafter tell, request by request in order."""
 
-    request: Ints  # `[N]` index of each round's request.
-    start: Ints  # `[N]` output position, ascending in a request.
-    accepted: Ints  # `[N]` tokens seen to agree.
-    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them.
+    request: Ints  # `[N]` index of each round's request
+    start: Ints  # `[N]` output position, ascending in a request
+    accepted: Ints  # `[N]` tokens seen to agree
+    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them
 
     def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
@@ -110,8 +110,8 @@ class ToldRounds:
 class DepthCounts:
     """Decisions by depth."""
 
-    agreed: Floats  # `[R, D]` rounds that kept the token at that depth.
-    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth.
+    agreed: Floats  # `[R, D]` rounds that kept the token at that depth
+    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth
 
 
 def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
@@ -179,8 +179,8 @@ _BLOCK = 128
 class DifficultyFit:
     """How difficulty goes along a text."""
 
-    persistence: float  # rho, 0 to 0.99.
-    share: Floats  # `[G]` F, the share of round starts below each point of the grid.
+    persistence: float  # rho, 0 to 0.99
+    share: Floats  # `[G]` F, the share of round starts below each point of the grid
 
 
 # Every position has a difficulty of its own.
@@ -191,8 +191,8 @@ NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 class Neighbours:
     """How alike neighbouring rounds of a recording are."""
 
-    wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
-    chained: bool  # whether rounds follow one another; otherwise they start at every position.
+    wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request
+    chained: bool  # whether rounds follow one another; otherwise they start at every position
 
 
 def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
@@ -303,19 +303,19 @@ class BesideOutcome(IntEnum):
 class Beside(NamedTuple):
     """What a round that started elsewhere says of a position."""
 
-    outcome: BesideOutcome  # of the other round there.
-    depth: int  # of the position in the other round, >= 0.
+    outcome: BesideOutcome  # of the other round there
+    depth: int  # of the position in the other round, >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
     """Difficulty of positions as rounds of one drafter come to them."""
 
-    # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
+    # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round
     densities: Floats
-    thresholds: Floats  # `[W]` t as the rates give them, chance and all.
-    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level.
-    steps: Floats  # `[G, G]` chances of where the walk goes in one step.
+    thresholds: Floats  # `[W]` t as the rates give them, chance and all
+    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level
+    steps: Floats  # `[G, G]` chances of where the walk goes in one step
 
     def chance(self, depth: int, beside: Beside) -> float:
         """Probability that a token at `depth` of its round agrees, given what another round says of its position."""

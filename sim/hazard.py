@@ -64,11 +64,11 @@ _CERTAIN = 30.0
 class DepthFit:
     """Hazards and how requests differ."""
 
-    # `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
+    # `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones
     alpha: Floats
-    sigma: float  # standard deviation of beta between requests, >= 0.
-    beta: Floats  # `[R]` each request's own offset, pulled towards 0 where it has few rounds.
-    spread: Floats  # `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
+    sigma: float  # standard deviation of beta between requests, >= 0
+    beta: Floats  # `[R]` each request's own offset, pulled towards 0 where it has few rounds
+    spread: Floats  # `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds
 
     def hazards(self, beta: float) -> list[float]:
         """`[D]` probability of agreement at each depth of a request with offset `beta`."""
@@ -108,7 +108,6 @@ def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
 
 
 def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
-    """(alpha, sigma) of most likelihood."""
     sigma = _FIRST_SIGMA
     for _ in range(_STEPS):
         share = _shares(agreed, refused, alpha, sigma)
@@ -161,9 +160,9 @@ _GRAIN = 10_000
 class DraftLengths:
     """Recorded lengths of drafts."""
 
-    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no end.
+    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no end
     drafted: NDArray[np.int32]
-    first: NDArray[np.int64]  # `[R + 1]` where each request's rounds begin in it.
+    first: NDArray[np.int64]  # `[R + 1]` where each request's rounds begin in it
 
     @property
     def fewest(self) -> int:
@@ -223,9 +222,9 @@ class StandIns:
     rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
     """
 
-    group: LongInts  # `[R]` index into `members`, -1 for a request with rounds of its own.
-    members: tuple[LongInts, ...]  # of each group, indices of requests.
-    shares: tuple[Floats, ...]  # of each group, the share of tokens up to and with each member.
+    group: LongInts  # `[R]` index into `members`, -1 for a request with rounds of its own
+    members: tuple[LongInts, ...]  # of each group, indices of requests
+    shares: tuple[Floats, ...]  # of each group, the share of tokens up to and with each member
 
     def of(self, request: int, draw: float) -> int:
         """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
@@ -239,15 +238,15 @@ class StandIns:
 class DrafterFit:
     """One drafter's estimate."""
 
-    depths: DepthFit  # acceptance by depth and request.
-    decisions: Floats  # `[D]` that the rates by depth were counted on.
-    # of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
+    depths: DepthFit  # acceptance by depth and request
+    decisions: Floats  # `[D]` that the rates by depth were counted on
+    # of rounds, how it goes along a text; without persistence for a drafter that reads tokens only
     difficulty: DifficultyFit
-    window: int  # most tokens that rounds are known to draft, up to 64.
-    found: Neighbours | None  # how alike neighbouring rounds are; None where no two are neighbours.
+    window: int  # most tokens that rounds are known to draft, up to 64
+    found: Neighbours | None  # how alike neighbouring rounds are; None where no two are neighbours
     typical: Floats  # `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
-    stand_ins: StandIns  # who stands for requests without rounds of their own.
-    lengths: DraftLengths | None  # how much it drafts; None for one that was never seen to draft less than its window.
+    stand_ins: StandIns  # who stands for requests without rounds of their own
+    lengths: DraftLengths | None  # how much it drafts; None for one that was never seen to draft less than its window
 
     @cached_property
     def persistence(self) -> float:
@@ -333,8 +332,6 @@ _BETA_STEP = 0.1  # in which requests share what is worked out of positions: rat
 
 
 class _Draws:
-    """Numbers from [0, 1), one for each output position."""
-
     __slots__ = ("_more", "_numbers")
 
     def __init__(self, more: Iterator[list[float]]) -> None:
@@ -342,7 +339,6 @@ class _Draws:
         self._numbers: list[float] = []
 
     def at(self, position: int) -> float:
-        """The draw at an output position."""
         while position >= len(self._numbers):
             self._numbers += next(self._more)
         return self._numbers[position]
@@ -352,20 +348,18 @@ class _Draws:
 class _Luck:
     """One drafter's draws in one request, and its rates there."""
 
-    beta: float  # the request's offset, see the module.
-    hazards: list[float]  # `[D]` probability of agreement by depth, the last for all deeper ones.
-    rounds: _Draws  # draws that decide a round, alike for neighbouring positions.
-    tokens: _Draws  # draws that decide a token, each apart.
-    lengths: _Draws  # two draws for each position, of how much is drafted there.
-    survival: list[float]  # probability that at least so many tokens stay, as far as it was asked for.
-    chances: Chances | None = None  # those of tokens of which another round says something, once one was asked for.
+    beta: float  # the request's offset, see the module
+    hazards: list[float]  # `[D]` probability of agreement by depth, the last for all deeper ones
+    rounds: _Draws  # draws that decide a round, alike for neighbouring positions
+    tokens: _Draws  # draws that decide a token, each apart
+    lengths: _Draws  # two draws for each position, of how much is drafted there
+    survival: list[float]  # probability that at least so many tokens stay, as far as it was asked for
+    chances: Chances | None = None  # those of tokens of which another round says something, once one was asked for
 
     def hazard(self, depth: int) -> float:
-        """Probability of agreement at `depth` among rounds that got there."""
         return self.hazards[min(depth, len(self.hazards) - 1)]
 
     def survives(self, tokens: int) -> float:
-        """Probability that at least `tokens` stay."""
         survival = self.survival
         while tokens >= len(survival):
             survival.append(survival[-1] * self.hazard(len(survival) - 1))

@@ -45,17 +45,17 @@ class ByPendingView(Observation):
 class FixedOp(NamedTuple):
     """One operation of the request."""
 
-    level: int  # of the member that runs.
-    drafts: bool  # whether it drafts; else it verifies.
-    window: int  # tokens that the step wants, 0 of a verification.
-    asked: int  # of these, how many there is room for.
-    drafted: int  # tokens that came of it.
-    pending: int  # tokens before it.
-    first: int  # index of the first pending token that a verification judges; of a draft `pending`.
-    # Tokens of a verification, both as in `steps.Outcome`.
+    level: int  # of the member that runs
+    drafts: bool  # whether it drafts; else it verifies
+    window: int  # tokens that the step wants, 0 of a verification
+    asked: int  # of these, how many there is room for
+    drafted: int  # tokens that came of it
+    pending: int  # tokens before it
+    first: int  # index of the first pending token that a verification judges; of a draft `pending`
+    # Tokens of a verification, both as in `steps.Outcome`
     accepted: int
     own: int
-    modelled: int  # decisions that were modelled rather than replayed.
+    modelled: int  # decisions that were modelled rather than replayed
 
     @property
     def judged(self) -> int:
@@ -66,10 +66,10 @@ class FixedOp(NamedTuple):
 class PlayedRound(NamedTuple):
     """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`."""
 
-    ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one.
-    committed: int  # tokens that come out, >= 1.
-    ends: bool  # whether the segment ends with it.
-    # room with which, and with any more, it would have come out the same; more than it had where the room cut it.
+    ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one
+    committed: int  # tokens that come out, >= 1
+    ends: bool  # whether the segment ends with it
+    # room with which, and with any more, it would have come out the same; more than it had where the room cut it
     needs: int
 
     @classmethod
@@ -84,10 +84,10 @@ class PlayedRound(NamedTuple):
 class Fixed:
     """A policy that says `by_pending`, and what it is asked with."""
 
-    policy: Policy  # asked.
-    name: str  # of it, for errors.
-    pool: Pool  # its members.
-    drafter: str = ""  # that it drafts with, once it has; "" before.
+    policy: Policy  # asked
+    name: str  # of it, for errors
+    pool: Pool  # its members
+    drafter: str = ""  # that it drafts with, once it has; "" before
 
     def check(self, step: object, request_id: str) -> None:
         """Refuse what `by_pending` rules out; raises PolicyError."""
@@ -134,8 +134,6 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Playing:
-    """World and ledger of one round of one request."""
-
     fixed: Fixed
     answers: RecordedAnswers
     begun: list[_Begun] = field(default_factory=list)
@@ -152,7 +150,6 @@ class _Playing:
         return NO_SIGNAL
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """Answer the draft."""
         ((session, step),) = items
         self.fixed.check(step, session.request_id)
         pending = len(session.tokens)
@@ -162,7 +159,6 @@ class _Playing:
         return DraftResults([row], [], 0.0)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Answer the verification."""
         ((session, step),) = items
         self.fixed.check(step, session.request_id)
         self.begun.append(_Begun(0, 0, len(session.tokens), session.first_unjudged(level)))
@@ -172,7 +168,6 @@ class _Playing:
         """Nothing: seconds are not known here."""
 
     def note_step(self, record: StepRecord) -> None:
-        """Write the operation down."""
         if record.kind == COMMIT:
             self.fixed.check("a Commit", record.request_id)
         begun = self.begun[-1]
@@ -207,12 +202,12 @@ MOST = 1 << 20  # above any number of tokens of a step
 class Pending:
     """What is pending, and what is due then."""
 
-    # Levels of who drafted and who judged each pending token.
+    # Levels of who drafted and who judged each pending token
     drafters: tuple[int, ...]
     judges: tuple[int, ...]
-    cached: Cached  # `[L]` see `Cached`.
-    found_nothing: bool  # whether the step before was a draft that came back empty.
-    # What is due with and without room, once somebody came here with it.
+    cached: Cached  # `[L]` see `Cached`
+    found_nothing: bool  # whether the step before was a draft that came back empty
+    # What is due with and without room, once somebody came here with it
     open: "Due | None" = None
     full: "Due | None" = None
 
@@ -221,14 +216,14 @@ class Pending:
 class Due:
     """A step that the policy wants in a state."""
 
-    state: Pending  # the state.
-    step: Draft | Verify  # the step.
-    level: int  # of the member.
-    window: int  # tokens to draft; 0 of a verification.
-    first: int  # index of the first token that is judged; of a draft how many are pending.
-    walked: bool  # whether following a recorded trie says what comes of it, where all is recorded.
-    prefill: int = 0  # 1 of the loop's own step.
-    # by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`.
+    state: Pending  # the state
+    step: Draft | Verify  # the step
+    level: int  # of the member
+    window: int  # tokens to draft; 0 of a verification
+    first: int  # index of the first token that is judged; of a draft how many are pending
+    walked: bool  # whether following a recorded trie says what comes of it, where all is recorded
+    prefill: int = 0  # 1 of the loop's own step
+    # by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
     leads: dict[int, "Lead"] = field(default_factory=dict)
 
 
@@ -236,15 +231,15 @@ class Due:
 class Lead:
     """What came of a step, and where it leads; of one kind for all requests."""
 
-    due: Due  # the step.
-    op: FixedOp  # in words of a round.
-    emitted: int  # tokens that it committed.
-    idle: bool  # whether nothing came of it.
-    after: Pending  # the state then.
-    new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`.
-    held: int  # what the cache holds then, counted as `Cached`.
-    whole: bool  # whether the cache holds nothing yet.
-    # by committed tokens of the text, the row it is written down with and its seconds (`OpRows`).
+    due: Due  # the step
+    op: FixedOp  # in words of a round
+    emitted: int  # tokens that it committed
+    idle: bool  # whether nothing came of it
+    after: Pending  # the state then
+    new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`
+    held: int  # what the cache holds then, counted as `Cached`
+    whole: bool  # whether the cache holds nothing yet
+    # by committed tokens of the text, the row it is written down with and its seconds (`OpRows`)
     priced: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def fed(self, num_committed: int) -> tuple[int, int]:

@@ -27,8 +27,8 @@ class DevicePlacement:
     All else is run one operation at a time, wherever it runs: a chain gains nothing by a second device.
     """
 
-    devices: tuple[str, ...] = ()  # names by level; empty for one device.
-    name: str = ONE  # as it was asked for.
+    devices: tuple[str, ...] = ()  # names by level; empty for one device
+    name: str = ONE  # as it was asked for
     _shared: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
@@ -86,18 +86,18 @@ def _pair(part: str, text: str) -> tuple[str, str]:
 class Replayed(NamedTuple):
     """What a session starts with that replays a request of a recording."""
 
-    tag: str  # of the request.
-    prompt: tuple[int, ...]  # its token ids, at least one; zeros where nobody logged them.
-    budget: int  # tokens that its answer may have.
-    eos: frozenset[int]  # tokens that end its answer.
-    ending: Ending | None  # ends it otherwise; None: nothing else does.
-    place: int  # of its prompt.
+    tag: str  # of the request
+    prompt: tuple[int, ...]  # its token ids, at least one; zeros where nobody logged them
+    budget: int  # tokens that its answer may have
+    eos: frozenset[int]  # tokens that end its answer
+    ending: Ending | None  # ends it otherwise; None: nothing else does
+    place: int  # of its prompt
 
 
 class RecordedAnswers(Protocol):
     """Answers for sessions, each of which replays a request; several may replay the same one."""
 
-    num_free: int  # model-free members, which come first in the pool.
+    num_free: int  # model-free members, which come first in the pool
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """Let a session replay a request of the recording from its start, in place of the one before, if any.

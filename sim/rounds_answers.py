@@ -38,10 +38,10 @@ WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as m
 
 
 class _Round(NamedTuple):
-    accepted: int  # tokens that stayed.
-    refused: bool  # whether a refusal was seen after them.
-    num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not.
-    placed: bool  # whether the log does not say where it stood.
+    accepted: int  # tokens that stayed
+    refused: bool  # whether a refusal was seen after them
+    num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not
+    placed: bool  # whether the log does not say where it stood
 
     @property
     def num_known(self) -> int:
@@ -206,24 +206,24 @@ def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_token
 class RequestRounds:
     """Mutated by `begin`, and by whoever charges seconds."""
 
-    request: RoundsRequest  # as recorded.
-    meta: InitVar[RoundsMeta]  # of the recording.
-    waits: bool = False  # whether the prefill writes the first token, before any drafter runs.
-    prompt: tuple[int, ...] = field(init=False)  # ids if known, else as many zeros, at least one.
-    trunk: list[int] = field(init=False)  # the target's tokens, as many as the longest of the recorded texts has.
-    refused: int = field(init=False)  # a token that is not the target's.
-    # of the answer: that of the drafter that ran first in it, of the target alone before.
+    request: RoundsRequest  # as recorded
+    meta: InitVar[RoundsMeta]  # of the recording
+    waits: bool = False  # whether the prefill writes the first token, before any drafter runs
+    prompt: tuple[int, ...] = field(init=False)  # ids if known, else as many zeros, at least one
+    trunk: list[int] = field(init=False)  # the target's tokens, as many as the longest of the recorded texts has
+    refused: int = field(init=False)  # a token that is not the target's
+    # of the answer: that of the drafter that ran first in it, of the target alone before
     num_tokens: int = field(init=False)
-    known: list[KnownTokens] = field(init=False)  # per drafter of the recording.
-    prefilled: bool = False  # whether its prefill was charged, whole.
-    started_s: float = 0.0  # seconds charged for a prefill of which nobody knew yet whose it would be.
-    # whether a drafter ran of which the log places no round of this request: all that follows is modelled.
+    known: list[KnownTokens] = field(init=False)  # per drafter of the recording
+    prefilled: bool = False  # whether its prefill was charged, whole
+    started_s: float = 0.0  # seconds charged for a prefill of which nobody knew yet whose it would be
+    # whether a drafter ran of which the log places no round of this request: all that follows is modelled
     drawn: bool = False
-    # measured seconds of the verification of what is pending, None if it was not measured.
+    # measured seconds of the verification of what is pending, None if it was not measured
     verify_s: float | None = None
-    # tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
+    # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
-    verified_from: int = 0  # tokens emitted before the round whose verification it is.
+    verified_from: int = 0  # tokens emitted before the round whose verification it is
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
 

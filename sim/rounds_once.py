@@ -301,9 +301,9 @@ MOST_OPEN = 8  # recorded requests whose tables are held; a request is played to
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    # by position, the round of all who have the room that it needs.
+    # by position, the round of all who have the room that it needs
     wide: dict[int, PlayedRound] = field(default_factory=dict)
-    # by position and room, rounds that the room cut.
+    # by position and room, rounds that the room cut
     narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 

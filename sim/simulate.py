@@ -162,17 +162,17 @@ class Scenario:
             where no contexts are recorded, or these caches with a cost that knows more than forwards.
     """
 
-    tables: ReplayTables  # the recording.
-    cost: CostModel  # seconds.
-    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
-    seed: int = 0  # of decisions that have to be modelled.
-    strict: bool = False  # refuse what is not recorded instead of modelling it.
-    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
+    tables: ReplayTables  # the recording
+    cost: CostModel  # seconds
+    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
+    seed: int = 0  # of decisions that have to be modelled
+    strict: bool = False  # refuse what is not recorded instead of modelling it
+    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything
     decide_s: float | None = None
-    start: Start | None = None  # how requests begin; None for the recording's default.
-    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`).
+    start: Start | None = None  # how requests begin; None for the recording's default
+    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`)
     placement: DevicePlacement = field(default_factory=DevicePlacement)
-    prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none.
+    prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:

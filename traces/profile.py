@@ -49,14 +49,14 @@ class SmoothForward(Record):
     + per_pair_s x new tokens x tokens held per row.
     """
 
-    # None of these is negative.
+    # None of these is negative
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
     # median relative error on measured shapes that a fit did not see; None if there were too few of them to leave any
-    # out, so that nobody knows.
+    # out, so that nobody knows
     held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
@@ -77,7 +77,7 @@ class UnevenRows(Record):
     apart_s + per_gathered_slot_s x rows x slots.
     """
 
-    # None of these is negative.
+    # None of these is negative
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds

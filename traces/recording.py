@@ -14,24 +14,24 @@ from .shapes import Named
 class AboutRecording:
     """What a recording says of itself, and what can be asked of it."""
 
-    name: str  # shown in tables.
-    kind: str  # "recorded", "synthetic" or "imported".
-    holds: str  # kind and size in words.
-    models: tuple[str, ...]  # names of the members that have forwards, in level order, the target last.
-    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), which stand below the models.
-    drafts_only: bool  # whether members below the target have no verdicts of their own on record.
-    costs: tuple[str, ...]  # names of the costs that were measured with it.
+    name: str  # shown in tables
+    kind: str  # "recorded", "synthetic" or "imported"
+    holds: str  # kind and size in words
+    models: tuple[str, ...]  # names of the members that have forwards, in level order, the target last
+    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), which stand below the models
+    drafts_only: bool  # whether members below the target have no verdicts of their own on record
+    costs: tuple[str, ...]  # names of the costs that were measured with it
     # whether it must answer every policy compared on it by default; else those that it knows too little for are left
-    # out.
+    # out
     all_defaults: bool
-    hardware: str  # the machine that was recorded, in words; "" if unknown.
-    tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where no log says.
-    source: str | None = None  # format it was imported from; None if it was not.
-    trust: str | None = None  # what its log knew and what is drawn; None if it was not imported.
-    notes: tuple[str, ...] = ()  # what is exact and what is unknown.
-    sampling: str | None = None  # how tokens were chosen; None where no log says.
-    remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each.
-    from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such.
+    hardware: str  # the machine that was recorded, in words; "" if unknown
+    tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where no log says
+    source: str | None = None  # format it was imported from; None if it was not
+    trust: str | None = None  # what its log knew and what is drawn; None if it was not imported
+    notes: tuple[str, ...] = ()  # what is exact and what is unknown
+    sampling: str | None = None  # how tokens were chosen; None where no log says
+    remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each
+    from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
 
     @property
     def target(self) -> str:

@@ -376,7 +376,6 @@ def asked_shapes(
 
 
 def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
-    """Shapes of lists, and what is said of one member each, in their order."""
     for text in texts:
         if "=" not in text and _is_file(text):
             yield from _shapes(text)

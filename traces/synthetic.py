@@ -72,21 +72,21 @@ class SyntheticSpec:
     along such a run agreement falls by `run_decay` a token.
     """
 
-    name: str = "synthetic"  # of the recording.
-    requests: int = opt(32, "Number of requests.")  # number of requests, >= 1.
-    tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget.
-    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1.
-    # names, smallest first, the target last; at least two.
+    name: str = "synthetic"  # of the recording
+    requests: int = opt(32, "Number of requests.")  # number of requests, >= 1
+    tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget
+    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1
+    # names, smallest first, the target last; at least two
     models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
-    # S rates of equal next tokens with the target on the trunk, 0 to 1.
+    # S rates of equal next tokens with the target on the trunk, 0 to 1
     acceptance: tuple[float, ...] = opt((0.8,), "Agreement with the target, one per model below it.")
     # S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
     # `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise with
-    # size.
+    # size
     off_trunk: tuple[float, ...] | None = opt(
         None, "Agreement with the next larger model off the trunk, one per model below it."
     )
-    # share of the off-trunk rate lost with each token since the trunk, 0 to 1.
+    # share of the off-trunk rate lost with each token since the trunk, 0 to 1
     depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
     # share of a member's agreement on the trunk lost with each token that it has agreed on since its last miss, 0 to 1.
     # The first token after a miss is agreed on the more often, so that the rate over all is `acceptance`; one that no
@@ -98,26 +98,26 @@ class SyntheticSpec:
     # et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is not.
     autocorrelation: float = opt(0.0, "Lag-1 correlation of agreement, in [0, 1).")
     # how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees wherever one with a
-    # lower rate does).
+    # lower rate does)
     shared_difficulty: float = 0.8
     # how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
     # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and the more
     # telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
     confidence: float = opt(2.0, "The smaller, the more a model's probability tells of agreement.")
-    vocab_size: int = opt(32000, "Number of token ids.")  # >= 64.
-    reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0.
-    # most consecutive tokens of a member after a larger one's, >= 0.
+    vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
+    reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
+    # most consecutive tokens of a member after a larger one's, >= 0
     run: int = opt(8, "Most tokens of a model after a larger one's.")
-    # S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2.
+    # S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2
     cost_ratios: tuple[float, ...] | None = opt(
         None, "Seconds of a forward relative to the target's, one per model below it."
     )
-    # seconds of a one-token forward of the target, > 0.
+    # seconds of a one-token forward of the target, > 0
     target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")
-    cost_slope: float = 0.01  # share of a one-token forward that each further new token costs, >= 0.
-    # given to the requests in turn, at least one.
+    cost_slope: float = 0.01  # share of a one-token forward that each further new token costs, >= 0
+    # given to the requests in turn, at least one
     tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")
-    seed: int = opt(0, "The same seed gives the same trace.")  # >= 0; the same spec gives the same recording.
+    seed: int = opt(0, "The same seed gives the same trace.")  # >= 0; the same spec gives the same recording
 
     def __post_init__(self) -> None:
         self._check_counts()

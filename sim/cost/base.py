@@ -22,11 +22,11 @@ LOOKUP_S = 1.0e-5
 class DraftTerms(NamedTuple):
     """Seconds of one batched Draft of a member."""
 
-    per_round_s: float  # once, whatever is drafted and for how many rows.
+    per_round_s: float  # once, whatever is drafted and for how many rows
     # for each token of the longest row, in place of all forwards: what the cache lacks is then part of the round. None:
     # the forwards are charged.
     per_token_s: float | None
-    block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token.
+    block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token
 
     def seconds(self, longest: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
@@ -44,8 +44,8 @@ class DraftTerms(NamedTuple):
 class RoundScale(NamedTuple):
     """How rounds of one request that nobody recorded differ from the recording's means."""
 
-    drafting: float  # factor on the mean seconds of a drafted token, > 0.
-    verifying: float  # factor on the mean seconds of the target's forward, > 0.
+    drafting: float  # factor on the mean seconds of a drafted token, > 0
+    verifying: float  # factor on the mean seconds of the target's forward, > 0
     # seconds that drafting a round takes at most, however much is asked for: of a drafter that ends its drafts by
     # itself, after numbers of tokens that the log does not say. Infinite for others.
     most_draft_s: float
@@ -54,22 +54,22 @@ class RoundScale(NamedTuple):
 class ContextLine(NamedTuple):
     """Seconds of a forward by the tokens held: `start_s + slope_s x (held - start)` for `start <= held < end`."""
 
-    start: int  # tokens held, >= 0.
-    end: float  # above `start`; infinite where the line has none.
-    start_s: float  # at `start`.
-    slope_s: float  # for each token more.
+    start: int  # tokens held, >= 0
+    end: float  # above `start`; infinite where the line has none
+    start_s: float  # at `start`
+    slope_s: float  # for each token more
 
 
 class CostModel:
     """What a forward costs on one device, and a plain answer to whatever else may be asked."""
 
-    name: str  # shown in tables.
-    lookup_s: float = LOOKUP_S  # seconds of one prompt lookup.
-    knows_rounds: bool = False  # whether it knows what recorded rounds took, and answers `round_shape` and `round_s`.
-    # whether it knows what operations take besides their forwards, and answers `batch_s`.
+    name: str  # shown in tables
+    lookup_s: float = LOOKUP_S  # seconds of one prompt lookup
+    knows_rounds: bool = False  # whether it knows what recorded rounds took, and answers `round_shape` and `round_s`
+    # whether it knows what operations take besides their forwards, and answers `batch_s`
     knows_operations: bool = False
-    knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`.
-    # by model, the share of its weights that each other model reads as well; of one that knows operations.
+    knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`
+    # by model, the share of its weights that each other model reads as well; of one that knows operations
     shares: Mapping[str, Mapping[str, float]] = {}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:

@@ -88,9 +88,9 @@ class CostGrid(Record):
     Letters: N counts of new tokens, C of tokens held.
     """
 
-    new_tokens: tuple[int, ...] = Field(min_length=1)  # `[N]`, strictly increasing, >= 1.
-    context_tokens: tuple[int, ...] = Field(min_length=1)  # `[C]`, strictly increasing, >= 0.
-    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)  # `[N, C]`, 1e-12 to 1e9.
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # `[N]`, strictly increasing, >= 1
+    context_tokens: tuple[int, ...] = Field(min_length=1)  # `[C]`, strictly increasing, >= 0
+    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)  # `[N, C]`, 1e-12 to 1e9
 
     @model_validator(mode="after")
     def _aligned(self) -> "CostGrid":
@@ -172,10 +172,10 @@ def _increasing(values: tuple[int, ...], *, least: int) -> bool:
 class CostLine(Record):
     """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held."""
 
-    intercept_s: float = Field(ge=0, le=MOST_SECONDS)  # of a forward, 0 to 1e9.
-    # for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12.
+    intercept_s: float = Field(ge=0, le=MOST_SECONDS)  # of a forward, 0 to 1e9
+    # for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12
     per_new_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
-    # for each token already in the cache, over all rows, 0 to 1e9.
+    # for each token already in the cache, over all rows, 0 to 1e9
     per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
 
     @model_validator(mode="after")
@@ -196,8 +196,8 @@ class CostLine(Record):
 class RoundFigures(Record):
     """The keys of a cost file that are about rounds."""
 
-    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, 0 to 1e9.
-    # of a drafted token, 0 to 1e9; together at least 1e-12.
+    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, 0 to 1e9
+    # of a drafted token, 0 to 1e9; together at least 1e-12
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
 
     @model_validator(mode="after")
@@ -211,8 +211,8 @@ class RoundFigures(Record):
 class DrafterFigures:
     """Figures of a member that costs something by the round."""
 
-    terms: DraftTerms  # of its drafts.
-    # of each forward besides; None where the terms are all there is, and the member cannot judge.
+    terms: DraftTerms  # of its drafts
+    # of each forward besides; None where the terms are all there is, and the member cannot judge
     forwards: CostTable | CostGrid | CostLine | None
 
 

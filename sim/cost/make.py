@@ -22,10 +22,10 @@ DEFAULT_DEVICE = "h100"
 class OnDevice:
     """Where measured seconds are taken to."""
 
-    device: str  # of the sheet.
-    # device of the sheet that the seconds were measured on; None: what the recording's hardware names.
+    device: str  # of the sheet
+    # device of the sheet that the seconds were measured on; None: what the recording's hardware names
     measured_on: str | None = None
-    reading: Reading = Reading.device  # of the measurement.
+    reading: Reading = Reading.device  # of the measurement
 
 
 def make_cost(

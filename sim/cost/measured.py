@@ -221,9 +221,9 @@ def _refuse_log(recording: Recording, name: str) -> TrieMeta:
 class SplitRounds:
     """Seconds of one drafter's rounds in one request; R of them."""
 
-    draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown.
-    verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown.
-    shared: bool  # whether they are shares of a whole answer's seconds.
+    draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown
+    verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown
+    shared: bool  # whether they are shares of a whole answer's seconds
 
 
 class RoundMeans:
@@ -483,7 +483,6 @@ class TimedCost(CostModel):
         return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
 
     def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
-        """Seconds of drafting and of the target's forward."""
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
         round_s = self._shared_s(request, drafter, rounds)

@@ -23,14 +23,14 @@ SHEET = "docs/costs.md"  # has all devices
 class Device:
     """One accelerator."""
 
-    name: str  # as `cost` takes it.
+    name: str  # as `cost` takes it
     # dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a published figure are
-    # absent.
+    # absent
     flops_per_s: dict[str, float]
-    bytes_per_s: float  # memory bandwidth.
-    memory_bytes: float  # of device memory.
-    source: str  # where the figures are printed.
-    link_bytes_per_s: float | None = None  # to other devices of its kind, one direction; None where there is no link.
+    bytes_per_s: float  # memory bandwidth
+    memory_bytes: float  # of device memory
+    source: str  # where the figures are printed
+    link_bytes_per_s: float | None = None  # to other devices of its kind, one direction; None where there is no link
     # seconds an all-reduce adds to its bytes. An assumption, not a published figure.
     link_latency_s: float = LINK_LATENCY_S
     # seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small kernels). An
@@ -187,14 +187,14 @@ class RooflineCost(CostModel):
 class _Terms:
     """What a forward of one model takes on its devices, in seconds."""
 
-    token_s: float  # of arithmetic, for a new token.
-    attended_s: float  # of arithmetic, for a new token and a token it attends to.
-    weights_s: float  # of reading every weight once.
-    experts: Experts | None  # of a mixture of experts.
-    expert_s: float  # of reading one expert in each layer that has them.
-    held_s: float  # of reading the keys and values of one token.
-    launch_s: float  # of launches and of starting all-reduces.
-    reduced_s: float  # of the bytes that all-reduces move for a new token.
+    token_s: float  # of arithmetic, for a new token
+    attended_s: float  # of arithmetic, for a new token and a token it attends to
+    weights_s: float  # of reading every weight once
+    experts: Experts | None  # of a mixture of experts
+    expert_s: float  # of reading one expert in each layer that has them
+    held_s: float  # of reading the keys and values of one token
+    launch_s: float  # of launches and of starting all-reduces
+    reduced_s: float  # of the bytes that all-reduces move for a new token
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that so many new tokens go through, each once."""

@@ -121,8 +121,8 @@ class MappedCost(WrappedCost):
 class Price:
     """Where the seconds of one member come from."""
 
-    cost: CostModel  # that knows the other model.
-    model: str  # its name there.
+    cost: CostModel  # that knows the other model
+    model: str  # its name there
 
 
 class PricedAsCost(CostModel):

@@ -71,8 +71,6 @@ def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | Non
 
 
 class _Sums:
-    """What requests of a group add up to."""
-
     def __init__(self, meta: TrieMeta) -> None:
         self._meta = meta
         self._counts: Counter[str] = Counter()

@@ -19,12 +19,12 @@ from .trie import TrieRequest
 class TrieRecording:
     """A recording of contexts; see `Recording`."""
 
-    meta: TrieMeta  # what it says of itself.
-    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read as they are asked for.
-    # of other models, whose seconds and memory some members are to have; see `with_shapes`.
+    meta: TrieMeta  # what it says of itself
+    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read as they are asked for
+    # of other models, whose seconds and memory some members are to have; see `with_shapes`
     shapes: tuple[ModelInfo, ...] = ()
-    shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were.
-    shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words.
+    shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were
+    shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"

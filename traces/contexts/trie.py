@@ -27,13 +27,13 @@ NO_TOKEN = -1
 class NodeFacts:
     """What is said of each node, a row for each who says it: W of them. Numbers are on the grids of `GRIDS`."""
 
-    next_token: Ints  # `[W, N]` the token that is written here (argmax, or the coupled sample).
-    next_log_prob: Floats  # `[W, N]` its log-probability, nats, <= 0.
-    top_log_prob: Floats  # `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling).
-    gap: Floats  # `[W, N]` largest probability less the second largest, 0 to 1.
-    entropy: Floats  # `[W, N]` nats, >= 0.
-    own_log_prob: Floats  # `[W, N]` log-probability given, at the parent, to this node's token (0 at the root).
-    tvd: Floats  # `[pairs, N]` total variation distance of pairs of models here, 0 to 1.
+    next_token: Ints  # `[W, N]` the token that is written here (argmax, or the coupled sample)
+    next_log_prob: Floats  # `[W, N]` its log-probability, nats, <= 0
+    top_log_prob: Floats  # `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling)
+    gap: Floats  # `[W, N]` largest probability less the second largest, 0 to 1
+    entropy: Floats  # `[W, N]` nats, >= 0
+    own_log_prob: Floats  # `[W, N]` log-probability given, at the parent, to this node's token (0 at the root)
+    tvd: Floats  # `[pairs, N]` total variation distance of pairs of models here, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +70,12 @@ class TreeRanks:
 class Trie(NodeFacts):
     """Contexts reached from one prompt, with a view of every model (W = M) and the distances of all pairs `[P, N]`."""
 
-    parent: Ints  # `[N]` node index, -1 at the root.
-    token: Ints  # `[N]` the token that leads from the parent here, -1 at the root.
-    depth: Ints  # `[N]` tokens after the prompt, 0 at the root.
-    on_trunk: NDArray[np.bool_]  # `[N]` whether the target itself would write this context.
-    ranks: TreeRanks | None = None  # branches of token trees; None where none are recorded.
-    # views of the drafter that reads the target's states, at depths beyond 1; None where there is none.
+    parent: Ints  # `[N]` node index, -1 at the root
+    token: Ints  # `[N]` the token that leads from the parent here, -1 at the root
+    depth: Ints  # `[N]` tokens after the prompt, 0 at the root
+    on_trunk: NDArray[np.bool_]  # `[N]` whether the target itself would write this context
+    ranks: TreeRanks | None = None  # branches of token trees; None where none are recorded
+    # views of the drafter that reads the target's states, at depths beyond 1; None where there is none
     features: FeatureViews | None = None
 
     @property
@@ -157,11 +157,11 @@ class TrieRequest:
     That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
     """
 
-    request_id: str  # unique in the recording.
-    tag: str  # task or domain.
-    prompt: tuple[int, ...]  # token ids, at least one.
-    max_new_tokens: int  # the budget the trunk was recorded with, >= 1.
-    trie: Trie  # its contexts.
+    request_id: str  # unique in the recording
+    tag: str  # task or domain
+    prompt: tuple[int, ...]  # token ids, at least one
+    max_new_tokens: int  # the budget the trunk was recorded with, >= 1
+    trie: Trie  # its contexts
 
     @property
     def num_nodes(self) -> int:

@@ -251,7 +251,6 @@ def _sees_report(found: Fields) -> bool:
 
 
 def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of AIPerf's profiling phase."""
     for path in files:
         file, some = Responses(path, ongoing), False
         for request in ongoing.each(path, partial(_record, file)):

@@ -587,7 +587,6 @@ def _key(chunk: dict[str, Any]) -> tuple[object, object]:
 
 
 def _have_places(choices: object) -> bool:
-    """Whether choices say which they are."""
     return (
         isinstance(choices, list)
         and bool(choices)

@@ -356,7 +356,6 @@ def _sees_sglang_line(line: str) -> bool:
 
 
 def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     settings: dict[str, str] = {}
@@ -460,7 +459,6 @@ def _sees(found: Fields) -> bool:
 
 
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     sums = _Sums()
@@ -566,7 +564,6 @@ class _VllmLine(NamedTuple):
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     lines: list[_VllmLine] = []

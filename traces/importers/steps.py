@@ -71,7 +71,6 @@ class _Asked:
 
 
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
     if not timings:
@@ -261,7 +260,6 @@ class _Turn:
 
 
 def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     parts = [_read_file(path, ongoing) for path in files]
     check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
     return merged(ongoing, (answer for _, answers in parts for answer in answers))
@@ -310,7 +308,6 @@ def _turns(line: Fields) -> list[_Turn]:
 
 
 def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
-    """The turns of one answer that have tokens."""
     num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")

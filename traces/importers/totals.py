@@ -433,7 +433,6 @@ class StatedLog:
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
 
     def _stated_lengths(self) -> Lengths:
-        """Those that the user states."""
         load = self._ongoing.options.load
         if load is None:
             rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
@@ -490,7 +489,6 @@ def _sees_line(line: str) -> bool:
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields, curves = log.fields, _of_file(log.path)
     if len(curves) != 1:

@@ -116,18 +116,18 @@ UNKNOWN = {"draft_s": nan, "verify_s": nan, "placed": False}
 class Rounds:
     """One drafter's recorded rounds of one request, by ascending start."""
 
-    # `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending.
+    # `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending
     start: NDArray[np.int32]
-    # `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0.
+    # `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0
     accepted: NDArray[np.int32]
     # `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it was more than
-    # `accepted` and nothing is known of the rest.
+    # `accepted` and nothing is known of the rest
     drafted: NDArray[np.int32]
-    draft_s: NDArray[np.float64] | None = None  # `[R]` seconds of drafting, NaN if unknown; None if none is known.
-    # `[R]` seconds of the target's forward, NaN if unknown; None if none is known.
+    draft_s: NDArray[np.float64] | None = None  # `[R]` seconds of drafting, NaN if unknown; None if none is known
+    # `[R]` seconds of the target's forward, NaN if unknown; None if none is known
     verify_s: NDArray[np.float64] | None = None
     # `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says counts as
-    # modelled; None if none was.
+    # modelled; None if none was
     placed: NDArray[np.bool_] | None = None
 
     def censored(self, window: int | None) -> NDArray[np.bool_]:

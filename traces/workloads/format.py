@@ -233,7 +233,6 @@ def row_of(reading: Reading, line: int, text: bytes) -> Row:
 
 
 def _shown(value: object) -> object:
-    """A value of a file as errors show it."""
     if isinstance(value, (dict, list)):
         return kind_of_json(value)
     return float(value) if isinstance(value, Decimal) else value
