@@ -100,11 +100,8 @@ class OperationCharges(Charges):
     clock is read: whatever passes between two forwards (lookups, other members' forwards, decisions) keeps weights
     away.
 
-    Args:
-        cost: knows operations.
-        pool: its members in level order.
-        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside a
-            run, where nothing takes time but what is charged.
+    `pool` has the members in level order. `now_s` reads the run's clock, which stands at the beginning of an operation
+    when that is charged; None outside a run, where nothing takes time but what is charged.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
@@ -170,6 +167,7 @@ class OperationCharges(Charges):
         return [forward], self._whole("verify", level, len(items), judged, [forward])
 
     def _first(self, level: int, fed: Sequence[tuple[int, int]], rows: Sequence[int]) -> Forward:
+        """The first forward of an operation, whose weights were read a while ago."""
         num_rows = len(fed)
         new_tokens = sum(new for new, _ in fed)
         longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
@@ -405,6 +403,7 @@ class RoundCharges(Charges):
         return 0.0 if own is None else seconds + own[1]
 
     def _least_start_s(self, request: RoundsRequest) -> float:
+        """The least of all methods; 0 if none was measured."""
         methods = (TARGET_ALONE, *request.rounds)
         return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
 

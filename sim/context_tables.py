@@ -59,7 +59,7 @@ class RequestTables:
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
-            further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
+        further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
     """
 
     __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
@@ -68,7 +68,8 @@ class RequestTables:
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
-    token: list[int]  # `[N]` token that leads to each node; built at first use, as what follows
+    # Built at first use:
+    token: list[int]  # `[N]` token that leads to each node
     # `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free member,
     # which has no distribution
     tvd: list[list[list[float]]]
@@ -81,6 +82,7 @@ class RequestTables:
     # `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose branches are
     # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
+    # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
     further_next_log_prob: list[list[float]]
     further_top_log_prob: list[list[float]]
     further_gap: list[list[float]]
@@ -270,6 +272,7 @@ class Voice:
         return nan if row is None else row[node]
 
     def _rows(self, name: str) -> list[Any]:
+        """`[N]` of this depth."""
         rows: list[Any] = (
             getattr(self._tables, name)[self._level]
             if self._depth == 1

@@ -120,9 +120,7 @@ UNKNOWN = -1
 class TrieAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        tables: the recording.
-        fallback: answers beyond the record; None makes the first unknown an error.
+    `fallback` answers beyond the record; None makes the first unknown an error.
 
     Attributes:
         num_free: model-free members, which come first in the pool.
@@ -203,6 +201,7 @@ class TrieAnswers:
         return made(Drafted, (tokens, places, 0, None))
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
+        """Draft with a stop rule, from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, factor = 1.0, token_factor(step.stop)
@@ -277,6 +276,7 @@ class TrieAnswers:
         return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, (), None))
 
     def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
+        """Judge with a lossy rule, beside a drafter from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[first - 1] if first else session.place
         tvd: list[float] = []

@@ -108,6 +108,7 @@ def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
 
 
 def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
+    """(alpha, sigma) of most likelihood."""
     sigma = _FIRST_SIGMA
     for _ in range(_STEPS):
         share = _shares(agreed, refused, alpha, sigma)
@@ -147,6 +148,7 @@ def _logit(agreed: Floats, refused: Floats) -> Floats:
 
 
 def _logistic(logit: Floats) -> Floats:
+    """1 / (1 + e^-x), exactly 0 or 1 where a count left no doubt."""
     rates: Floats = 1.0 / (1.0 + np.exp(-np.clip(logit, -_CERTAIN, _CERTAIN)))
     certain: Floats = np.where(np.abs(logit) > _CERTAIN / 2, np.rint(rates), rates)
     return certain
@@ -428,6 +430,7 @@ class Hazard:
         return self._fits[drafter]
 
     def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
+        """Probability that a token agrees of which another round says something."""
         if not self._trace.meta.drafters[drafter].by_start:
             # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
             return max(luck.hazard(depth), luck.hazard(beside.depth))

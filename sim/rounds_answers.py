@@ -54,13 +54,10 @@ _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
 
 
 class KnownTokens(ABC):
-    """What the recording says of one drafter's tokens in one request.
+    """What the recording says of one drafter's tokens in one request, of whose text there are `num_tokens`.
 
-    Args:
-        rounds: recorded ones.
-        refused: of each whether a refusal was seen after what it kept.
-        window: most tokens the drafter drafts, None if unknown.
-        num_tokens: of the text they are rounds of.
+    `refused` says of each recorded round whether a refusal was seen after what it kept; `window` is the most tokens the
+    drafter drafts, None if unknown.
     """
 
     def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
@@ -373,13 +370,10 @@ ON_TRUNK, OFF_TRUNK = 1, 0
 class RoundAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        trace: the recording.
-        num_free: model-free members, which come first in the pool.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
 
     Attributes:
-        num_free: as given.
+        num_free: model-free members, which come first in the pool.
         num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
     """
 

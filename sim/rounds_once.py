@@ -252,11 +252,8 @@ KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 class WalkedRequest:
     """Walks rounds in any order; see `FixedRounds`.
 
-    Args:
-        automaton: of the policy.
-        walk: that has begun the request, whose answer is recorded to its end.
-        text: of the answer.
-        paths: rounds that were come to, here or in other requests; added to.
+    `walk` has begun the request, whose answer is recorded to its end. `paths` are rounds that were come to, here or in
+    other requests; added to.
 
     Attributes:
         length: tokens of the answer.

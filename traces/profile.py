@@ -49,7 +49,7 @@ class SmoothForward(Record):
     + per_pair_s x new tokens x tokens held per row.
     """
 
-    # None of these is negative
+    # None of these is negative:
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
@@ -77,7 +77,7 @@ class UnevenRows(Record):
     apart_s + per_gathered_slot_s x rows x slots.
     """
 
-    # None of these is negative
+    # None of these is negative:
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds

@@ -115,6 +115,7 @@ def _skipped(patterns: Sequence[str], modules: _Modules) -> set[str]:
 
 
 def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern means a module, or all within one that it names."""
     if pattern.startswith("re:") or "*" in pattern:
         text = pattern.removeprefix("re:") if pattern.startswith("re:") else translate(pattern)
         try:

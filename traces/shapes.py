@@ -385,6 +385,7 @@ class _Read(NamedTuple):
 
 
 def _read(text: str) -> _Read | None:
+    """What a name says; None if it holds more than that."""
     rest = text.lower().rpartition("/")[2]
     head = None
     for kind, pattern in _HEADS:
@@ -438,6 +439,7 @@ def _named(member: str, base: Decoder | None, target: ModelInfo | None) -> Named
 
 
 def _copies(text: str) -> bool:
+    """Whether a name says that its member copies text, and nothing else."""
     plain = text.lower()
     rest = _COPIES.sub("-", plain)
     return rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest))
@@ -516,6 +518,7 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
 
 
 def _check_fits(shape: ModelInfo, known: Mapping[str, ModelInfo], shapes: Mapping[str, ModelInfo]) -> None:
+    """Refuse a given shape of a recorded submodel that is larger than its model."""
     model = known[shape.name].submodel_of if shape.name in known else None
     whole = None if model is None else shapes.get(model)
     if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):

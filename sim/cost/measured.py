@@ -515,6 +515,7 @@ def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str
 
 
 def _longest(recording: RoundsRecording, drafter: str) -> int:
+    """Most tokens of a round that stayed, at least 1."""
     kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
     return max(1, int(max(kept, default=1)))
 

@@ -505,6 +505,7 @@ def _events(path: Path, stream: EventStream, lines: Iterable[bytes]) -> Iterator
 
 
 def _is_whole_chunk(data: bytes) -> bool:
+    """Whether a line of data is a chunk, or the end of a response."""
     text = data.strip()
     if text == _DONE.encode():
         return True
@@ -687,6 +688,7 @@ def first_object(path: Path) -> Fields:
 
 
 def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
+    """The object of a text, or the objects of an array."""
     place = f"{path}: line {found.number}"
     try:
         value = decode_json(found.text, constants=True)

@@ -162,6 +162,7 @@ def ps_of_moment(text: str) -> int | None:
 
 
 def _fraction(digits: str) -> int:
+    """Picoseconds of the digits after a point."""
     if len(digits) <= _PLACES:
         return int(digits.ljust(_PLACES, "0"))
     return int(digits[:_PLACES]) + (digits[_PLACES] >= "5")

@@ -77,6 +77,7 @@ def head_of(runs: Runs, count: int) -> Runs:
 
 
 def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
+    """How many of the first ids are those of the prompt before."""
     count = 0
     for first, last in before:
         wanted = range(first - offset, min(last - offset + 1, first - offset + len(ids) - count))
