@@ -1,7 +1,6 @@
 """What an operation costs: by its forwards, as it was measured, by recorded rounds, or with prefix caches.
 
-Which of these is decided once, when a world is made; each charges what was drafted or is to be judged, operation by
-operation. Letters: B requests of an operation.
+Which of these is decided once, when a world is made. Letters: B requests of an operation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,9 +31,7 @@ Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole oper
 class Charges:
     """Charges operations by their forwards, with catch-up, verification width and the rows still running.
 
-    Args:
-        cost: seconds.
-        pool: its members in level order.
+    `pool` has the members in level order.
     """
 
     def __init__(self, cost: CostModel, pool: Pool) -> None:
@@ -100,14 +97,11 @@ class OperationCharges(Charges):
 
     A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long
     ago its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's
-    clock is read: whatever passes between two forwards, lookups, other members' forwards and decisions among it, keeps
-    weights away.
+    clock is read: whatever passes between two forwards (lookups, other members' forwards, decisions) keeps weights
+    away.
 
-    Args:
-        cost: knows operations.
-        pool: its members in level order.
-        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
-            a run, where nothing takes time but what is charged, one operation right after the other.
+    `pool` has the members in level order. `now_s` reads the run's clock, which stands at the beginning of an operation
+    when that is charged; None outside a run, where nothing takes time but what is charged.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
@@ -213,12 +207,7 @@ class PrefixCharges(Charges):
     """Charges forwards where members have prefix caches: what is cached is not fed, and rows may wait for others.
 
     The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
-    Mutated by each operation.
-
-    Args:
-        cost: seconds of forwards.
-        pool: the members in level order.
-        prefixes: their caches.
+    Mutated by each operation. `pool` has the members in level order.
 
     Raises:
         ArgumentError: a pool with a member that reads the target's states.
@@ -305,11 +294,10 @@ class RoundCharges(Charges):
     method took until its first token, and the rest of its own method's with the first draft or plain step.
 
     Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted
-    then; so does the verification after it, if nothing else is pending. Engines do not know where an answer will end
-    and draft beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the
-    engine's rounds, and so is its verification. A draft or verification that was not recorded takes the means, as the
-    same drafter's rounds of the same request compare to them (`CostModel.round_scale`). Of several requests together
-    nothing was recorded.
+    then; so does the verification after it, if nothing else is pending. Engines draft beyond the end of an answer: a
+    draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and so is
+    its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of the
+    same request compare to them (`CostModel.round_scale`). Of several requests together nothing was recorded.
 
     Args:
         cost: knows recorded rounds.
@@ -462,12 +450,7 @@ def reading_forwards(
 ) -> list[Forward]:
     """The forwards of a drafter from the target's states, which reads what that has not judged token by token.
 
-    Args:
-        cost: seconds.
-        model: that reads.
-        items: of the operation.
-        level: of the member.
-        lengths: `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
+    `lengths` is `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
     """
     fed = []
     for (session, step), length in zip(items, lengths, strict=True):
@@ -496,11 +479,8 @@ def draft_forwards(
 def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
     """As `draft_forwards`, of several requests.
 
-    Args:
-        cost: seconds.
-        model: that drafts.
-        fed: `[B]` of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
-            drafted, >= 0.
+    `fed` is `[B]`: of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
+    drafted, >= 0.
     """
     terms = cost.draft_terms(model)
     if terms is None:
@@ -516,15 +496,7 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
 
 
 def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
-    """As `draft_forwards`, of one request.
-
-    Args:
-        cost: seconds.
-        model: that drafts.
-        new_tokens: that its first forward is fed.
-        context_tokens: that its cache holds then.
-        length: tokens drafted, >= 0.
-    """
+    """As `draft_forwards`, of one request, whose cache holds `context_tokens` and is fed `new_tokens` first."""
     terms = cost.draft_terms(model)
     if terms is None:
         return _row_forwards(cost, model, new_tokens, context_tokens, length)
@@ -561,10 +533,7 @@ def later_held(context_tokens: int, length: int) -> int:
     """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
 
     Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
-
-    Args:
-        context_tokens: held after the first forward.
-        length: of the draft.
+    `context_tokens` are held after the first forward.
     """
     return context_tokens + (length - 2) // 2
 
@@ -595,7 +564,6 @@ def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, i
 
 
 def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
-    """The forwards of one request's draft of `length` tokens."""
     if not length:
         return []
     seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
@@ -609,10 +577,7 @@ def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: 
 def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
     """The forwards after the first one of a batched draft, grouped by which rows still run.
 
-    Args:
-        cost: seconds.
-        model: that drafts.
-        held: by row, the tokens of its context before the draft, and the length of the draft.
+    `held` has by row the tokens of its context before the draft, and the length of the draft.
     """
     forwards: list[Forward] = []
     done = 1
@@ -630,6 +595,5 @@ def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]])
 
 
 def _apart(rows: Iterable[int]) -> bool:
-    """Whether rows have gaps between them."""
     known = list(rows)
     return max(known) - min(known) >= len(known)

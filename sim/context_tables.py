@@ -1,9 +1,9 @@
 """One recorded request of contexts as plain lists, and what these say: tokens, trees, facts, the quality of a text.
 
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
-Lists are built when a request starts and shared by all who run it; they hold pointers, so their integers are shared,
-and what few policies look at is built for those who do. A drafter from the target's states says something else at each
-depth (`traces.contexts.trie`); all others say the same. Letters: N nodes, L levels.
+Lists are built when a request starts and shared by all who run it; what few policies look at is built for those who do.
+A drafter from the target's states says something else at each depth (`traces.contexts.trie`); all others say the same.
+Letters: N nodes, L levels.
 """
 
 from collections import OrderedDict
@@ -58,15 +58,8 @@ class RequestTables:
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
-        token: `[N]` token that leads to each node; built at first use, as what follows.
-        tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
-            member, which has no distribution.
-        branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
-            branches are not recorded.
-        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.contexts.trie.Trie`.
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
-        further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
-        further_tvd: `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.
+        further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
     """
 
     __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
@@ -75,19 +68,27 @@ class RequestTables:
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
-    token: list[int]
+    # Built at first use:
+    token: list[int]  # `[N]` token that leads to each node
+    # `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free member,
+    # which has no distribution
     tvd: list[list[list[float]]]
+    # `[L][N]`, all five as in `traces.contexts.trie.Trie`
     next_log_prob: list[list[float]]
     top_log_prob: list[list[float]]
     gap: list[list[float]]
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
+    # `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose branches are
+    # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
+    # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
     further_next_log_prob: list[list[float]]
     further_top_log_prob: list[list[float]]
     further_gap: list[list[float]]
     further_entropy: list[list[float]]
     further_own_log_prob: list[list[float]]
+    # `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one
     further_tvd: list[list[list[float] | None]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
@@ -114,7 +115,6 @@ class RequestTables:
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
 
     def __getattr__(self, name: str) -> object:
-        """Asked for a list that is not there yet."""
         if name not in RequestTables.__annotations__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
         listed: list[Any]
@@ -134,7 +134,6 @@ class RequestTables:
         return listed
 
     def _branches(self) -> list[dict[int, tuple[int, Branches]]]:
-        """Branches by level and node, from what the recording holds by node and rank."""
         trie = self._record.trie
         listed: list[dict[int, tuple[int, Branches]]] = [{} for _ in self.next_token]
         if trie.ranks is None:
@@ -152,7 +151,6 @@ class RequestTables:
         return listed
 
     def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
-        """Distances of pairs of models as a table of all levels."""
         free, levels = self._num_free, len(self.next_token)
         zeros, unknown = [0.0] * self.num_nodes, [nan] * self.num_nodes
         table = [[zeros if a == b else unknown for b in range(levels)] for a in range(levels)]
@@ -161,7 +159,6 @@ class RequestTables:
         return table
 
     def _further_by_levels(self) -> list[list[list[float] | None]]:
-        """Distances at further depths by level."""
         views = self._record.trie.features
         if views is None:
             return []
@@ -183,9 +180,7 @@ class RequestTables:
 class TablesByRequest:
     """The tables of a recording's requests, built at first use; those of running requests, and some more, are kept.
 
-    Attributes:
-        trace: the recording.
-        num_free: model-free members, which come first in the pool.
+    `num_free` counts model-free members, which come first in the pool.
     """
 
     def __init__(self, trace: TrieRecording) -> None:
@@ -237,12 +232,9 @@ class TablesByRequest:
 
 
 class Voice:
-    """One member, at one depth where it is such a drafter.
+    """One member, at one depth where it is a drafter from the target's states.
 
-    Args:
-        tables: of the request.
-        level: of the member.
-        depth: tokens of the context that the target has not judged, >= 1; 1 for all other members.
+    `depth` counts tokens of the context that the target has not judged, >= 1; 1 for all other members.
     """
 
     __slots__ = ("_depth", "_level", "_tables")
@@ -334,13 +326,13 @@ def judged_tree(tables: RequestTables, session: Session, level: int) -> Judged:
 def recorded_facts(
     session: Session, verifier: Voice, drafter: Voice | None, index: int, node: int, *, same: bool, tvd: float
 ) -> Facts:
-    """The facts of pending token `index` for a verifier.
+    """The facts of the pending token of `session` at `index` for a verifier.
 
     Args:
         session: whose token it is.
-        verifier: says what it would write there.
+        verifier: level.
         drafter: of the token; None for a model-free one, which has no probabilities.
-        index: of the token among the pending ones.
+        index: among the pending tokens.
         node: its context, recorded.
         same: whether the verifier writes this token.
         tvd: distance of the two distributions at the context.
@@ -374,16 +366,11 @@ def lacks(rule: Rule, facts: Facts) -> bool:
 
 
 def recorded_quality(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
-    """The quality of one answer.
+    """The quality of one answer, of which `tokens` are committed; `level` is the target's.
 
     After a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
-    Between the end of the record and that step nothing is known.
-
-    Args:
-        tables: of the request.
-        level: of the target.
-        tokens: committed ones.
-        anchors: by position, the node at which replay went on after it had left the record.
+    Between the end of the record and that step nothing is known. `anchors` has by position the node at which replay
+    went on after it had left the record.
     """
     trunk, count = tables.trunk_tokens, len(tokens)
     if tokens == trunk:  # as most are

@@ -1,10 +1,9 @@
 """What a recording of contexts answers to drafts and verifications, and the world that replays it.
 
-Answers are walks in a request's trie. A token whose context is recorded is *replayed*. Contexts beyond the recorded
-closure are the only unknowns: there tokens are `UNKNOWN`, verdicts come from a fitted fallback, and each such decision
-is counted as modelled. The target's verdict on a draft that starts on the trunk never needs the fallback: where the
-draft leaves the trunk is recorded, and there the target refuses it. A token tree that needs a branch beyond the record
-is an error, whatever the run says of fallbacks: there is no telling what it would be.
+Answers are walks in a request's trie. A token whose context is recorded is *replayed*. Beyond the recorded closure
+tokens are `UNKNOWN`, verdicts come from a fitted fallback, and each such decision is counted as modelled. The target's
+verdict on a draft that starts on the trunk never needs the fallback: where the draft leaves the trunk is recorded, and
+there the target refuses it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +67,6 @@ class _Fitted:
 
     @cached_property
     def rates(self) -> NDArray[np.float64]:
-        """See `Fallback`."""
         count = len(self._trace.meta.models)
         equal = np.zeros((count, count))
         total = 0
@@ -88,14 +86,10 @@ class _Fitted:
 class Fallback:
     """Agreement of each pair of models beyond the recording.
 
-    Agreement falls the further a draft has gone astray, so it is fitted far out. Draws are keyed by (seed, request,
-    position, drafter, verifier): two policies that come to the same unknown meet the same luck (common random numbers).
-
-    Args:
-        trace: where the rates are fitted: at the recorded contexts farthest from the trunk (the outer half of the
-            recorded distances of each request), which resemble most what lies beyond; at all of a request's contexts
-            where none is off the trunk.
-        seed: of the draws.
+    Agreement falls the further a draft has gone astray, so rates are fitted at the contexts that resemble most what
+    lies beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
+    where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come
+    to the same unknown meet the same luck (common random numbers).
     """
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
@@ -126,9 +120,7 @@ UNKNOWN = -1
 class TrieAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        tables: the recording.
-        fallback: answers beyond the record; None makes the first unknown an error.
+    `fallback` answers beyond the record; None makes the first unknown an error.
 
     Attributes:
         num_free: model-free members, which come first in the pool.
@@ -177,7 +169,6 @@ class TrieAnswers:
         return self._signal_at(voice, level, session.places[index - 1] if index else session.place)
 
     def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
-        """What a member says before the pending token at `index`."""
         if level != self._reader:
             return Voice(tables, level, 1)
         return Voice(tables, level, session.num_prompt + len(session.emitted) + index - session.num_judged)

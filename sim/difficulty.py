@@ -87,19 +87,12 @@ MOST_FITTED = 4000  # requests that a fit looks at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldRounds:
-    """What the rounds of one drafter tell, request by request in order.
+    """What the rounds of one drafter tell, request by request in order."""
 
-    Attributes:
-        request: `[N]` index of each round's request.
-        start: `[N]` output position, ascending in a request.
-        accepted: `[N]` tokens seen to agree.
-        refused: `[N]` whether a refusal was seen after them.
-    """
-
-    request: Ints
-    start: Ints
-    accepted: Ints
-    refused: NDArray[np.bool_]
+    request: Ints  # `[N]` index of each round's request
+    start: Ints  # `[N]` output position, ascending in a request
+    accepted: Ints  # `[N]` tokens seen to agree
+    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them
 
     def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
@@ -115,23 +108,18 @@ class ToldRounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCounts:
-    """Decisions by depth.
+    """Decisions by depth."""
 
-    Attributes:
-        agreed: `[R, D]` rounds that kept the token at that depth.
-        refused: `[R, D]` rounds that were seen to lose the token at that depth.
-    """
-
-    agreed: Floats
-    refused: Floats
+    agreed: Floats  # `[R, D]` rounds that kept the token at that depth
+    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth
 
 
 def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
     """What a drafter's rounds tell, but for those the end of the text may have ended.
 
-    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
-    those that reached the end would count short rounds more often than long ones. Where no round had room, all are
-    taken, and one that reached the last token tells of agreements only.
+    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only those
+    that reached the end would count short rounds more often than long ones. Where no round had room, all are taken, and
+    one that reached the last token tells of agreements only.
     """
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
@@ -171,7 +159,6 @@ def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
 
 
 def _last_depth(decisions: Ints) -> int:
-    """The deepest depth with enough decisions there and beyond; `decisions` of each round."""
     for depth in range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1):
         if int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) >= MIN_DECISIONS:
             return depth
@@ -190,15 +177,10 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultyFit:
-    """How difficulty goes along a text.
+    """How difficulty goes along a text."""
 
-    Attributes:
-        persistence: rho, 0 to 0.99.
-        share: `[G]` F, the share of round starts below each point of the grid.
-    """
-
-    persistence: float
-    share: Floats
+    persistence: float  # rho, 0 to 0.99
+    share: Floats  # `[G]` F, the share of round starts below each point of the grid
 
 
 # Every position has a difficulty of its own.
@@ -207,26 +189,18 @@ NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """How alike neighbouring rounds of a recording are.
+    """How alike neighbouring rounds of a recording are."""
 
-    Attributes:
-        wanted: mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
-        chained: whether rounds follow one another; otherwise they start at every position.
-    """
-
-    wanted: float
-    chained: bool
+    wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request
+    chained: bool  # whether rounds follow one another; otherwise they start at every position
 
 
 def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     """What the recording says; None if no two rounds are neighbours.
 
     A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
-    request have in common is taken off: it is what the fit of the request missed, or took away.
-
-    Args:
-        told: the rounds.
-        survival: `[R, W + 1]` by request, the share of rounds that keep at least 0, 1, ... W tokens.
+    request have in common is taken off: it is what the fit of the request missed, or took away. `survival` is `[R, W +
+    1]`: by request, the share of rounds that keep at least 0, 1, ... W tokens.
     """
     same = told.request[1:] == told.request[:-1]
     gap = told.start[1:] - told.start[:-1]
@@ -240,11 +214,9 @@ def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
 
 
 def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
-    """The walk whose neighbouring rounds are as alike as recorded ones.
+    """The walk whose neighbouring rounds are as alike as recorded ones, `found`.
 
-    Args:
-        found: how alike they are.
-        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    `typical` is `[W + 1]`: the share of rounds of a typical request that keep at least 0, 1, ... W tokens.
     """
     if found is None:
         return NO_PERSISTENCE
@@ -321,10 +293,7 @@ _ERRORS = 2.0
 
 
 class BesideOutcome(IntEnum):
-    """How another round ended at a position, or that it came to it and drafted no farther.
-
-    Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
-    """
+    """How another round ended at a position, or that it came to it and drafted no farther; numbers, quick to hash."""
 
     agreed = 0
     refused = 1
@@ -332,32 +301,21 @@ class BesideOutcome(IntEnum):
 
 
 class Beside(NamedTuple):
-    """What a round that started elsewhere says of a position.
+    """What a round that started elsewhere says of a position."""
 
-    Attributes:
-        outcome: of the other round there.
-        depth: of the position in the other round, >= 0.
-    """
-
-    outcome: BesideOutcome
-    depth: int
+    outcome: BesideOutcome  # of the other round there
+    depth: int  # of the position in the other round, >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """Difficulty of positions as rounds of one drafter come to them.
+    """Difficulty of positions as rounds of one drafter come to them."""
 
-    Attributes:
-        densities: `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
-        thresholds: `[W]` t as the rates give them, chance and all.
-        falling: `[W]` t made to fall where it does so by two standard errors, else level.
-        steps: `[G, G]` chances of where the walk goes in one step.
-    """
-
+    # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round
     densities: Floats
-    thresholds: Floats
-    falling: Floats
-    steps: Floats
+    thresholds: Floats  # `[W]` t as the rates give them, chance and all
+    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level
+    steps: Floats  # `[G, G]` chances of where the walk goes in one step
 
     def chance(self, depth: int, beside: Beside) -> float:
         """Probability that a token at `depth` of its round agrees, given what another round says of its position."""
@@ -376,11 +334,7 @@ class Positions:
         return float(mass @ both) / total
 
     def alike(self, score: Floats) -> float:
-        """Mean product of the scores of neighbouring rounds.
-
-        Args:
-            score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        """
+        """Mean product of neighbouring rounds' scores: `[W + 1]`, of a round that kept 0, 1, ... W tokens."""
         agreeing = [_below(threshold) for threshold in self.thresholds.tolist()]
         ended = [mass * (1.0 - low) for mass, low in zip(self.densities, agreeing, strict=False)]
         starts = np.array([*ended, self.densities[-1]]) @ self.steps
@@ -393,13 +347,10 @@ class Positions:
 
 
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
-    """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
+    """The walk of persistence `rho`, 0 to 0.99, whose rounds agree at the rates `hazards`; `window` is W >= 1.
 
-    Args:
-        hazards: `[D]` probability of agreement by depth, of rounds that got there.
-        decisions: `[D]` that these were counted on, > 0.
-        window: W, >= 1.
-        rho: 0 to 0.99.
+    `hazards` is `[D]` probability of agreement by depth, of rounds that got there; `decisions` is `[D]` that these were
+    counted on, > 0.
     """
     steps = steps_of(rho)
     rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
@@ -421,13 +372,10 @@ def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: 
 
 
 def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
-    """The rho whose neighbouring rounds are as alike as recorded ones.
+    """The rho whose neighbouring rounds are as alike as `wanted`, the mean product of their recorded scores.
 
-    Args:
-        hazards: `[D]` of a typical request.
-        decisions: `[D]` that these were counted on, > 0.
-        score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        wanted: mean product of the scores of neighbouring rounds.
+    `hazards` is `[D]` of a typical request, `decisions` `[D]` that these were counted on; `score` is `[W + 1]`, of a
+    round that kept 0, 1, ... W tokens.
     """
     return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
 
@@ -435,9 +383,7 @@ def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, want
 def falling(values: Floats, variances: Floats) -> Floats:
     """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
 
-    Args:
-        values: `[W]`.
-        variances: `[W]` of what is not known of each, > 0.
+    `variances` is `[W]` of what is not known of each of the `[W]` values, > 0.
     """
     means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
     while len(means) > 1:
@@ -476,7 +422,6 @@ def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[
 
 
 def _threshold(mass: Floats, share: float) -> float:
-    """Where so great a share of the mass lies below."""
     ends = np.cumsum(mass)
     wanted = share * float(ends[-1])
     cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)

@@ -23,11 +23,7 @@ from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
 class RoundsWorld(RoundAnswers):
     """Answers operations from an imported recording and charges seconds from a cost model.
 
-    Args:
-        trace: the recording.
-        pool: its members.
-        cost: seconds of forwards.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
     """
 
     def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:

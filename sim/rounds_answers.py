@@ -1,12 +1,11 @@
 """What answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
-A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted; after a token that is not the target's nothing
-is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+A drafted token is either the target's own or a refused one. Which it is, rounds say, or it is drawn from the fitted
+hazard when it is drafted and counted as modelled; after a refused token nothing is drawn, since the target refuses all
+of it. Verification then compares tokens, and models nothing.
 
 A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
-drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
-log says so, counts as modelled.
+drafted nothing the answer is an empty draft. What was placed where it stands, and not logged there, counts as modelled.
 
 The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
 compared with others of the same position. `place` is 1 after a token of the target's text and 0 after any other. A
@@ -39,19 +38,10 @@ WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as m
 
 
 class _Round(NamedTuple):
-    """One recorded round.
-
-    Attributes:
-        accepted: tokens that stayed.
-        refused: whether a refusal was seen after them.
-        num_drafted: tokens after which the drafter stopped by itself; `WHOLE` if it did not.
-        placed: whether the log does not say where it stood.
-    """
-
-    accepted: int
-    refused: bool
-    num_drafted: int
-    placed: bool
+    accepted: int  # tokens that stayed
+    refused: bool  # whether a refusal was seen after them
+    num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not
+    placed: bool  # whether the log does not say where it stood
 
     @property
     def num_known(self) -> int:
@@ -64,13 +54,10 @@ _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
 
 
 class KnownTokens(ABC):
-    """What the recording says of one drafter's tokens in one request.
+    """What the recording says of one drafter's tokens in one request, of whose text there are `num_tokens`.
 
-    Args:
-        rounds: recorded ones.
-        refused: of each whether a refusal was seen after what it kept.
-        window: most tokens the drafter drafts, None if unknown.
-        num_tokens: of the text they are rounds of.
+    `refused` says of each recorded round whether a refusal was seen after what it kept; `window` is the most tokens the
+    drafter drafts, None if unknown.
     """
 
     def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
@@ -202,7 +189,6 @@ def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> KnownTokens:
 
 
 def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> dict[int, _Round]:
-    """The rounds by where they started."""
     short = rounds.short(window, num_tokens)
     columns: tuple[Iterable[int], ...] = (
         rounds.accepted.tolist(),
@@ -215,39 +201,26 @@ def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_token
 
 @dataclass(slots=True, eq=False)
 class RequestRounds:
-    """Mutated by `begin`, and by whoever charges seconds.
+    """Mutated by `begin`, and by whoever charges seconds."""
 
-    Attributes:
-        request: as recorded.
-        meta: of the recording.
-        waits: whether the prefill writes the first token, before any drafter runs.
-        prompt: ids if known, else as many zeros, at least one.
-        trunk: the target's tokens, as many as the longest of the recorded texts has.
-        refused: a token that is not the target's.
-        num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
-        known: per drafter of the recording.
-        prefilled: whether its prefill was charged, whole.
-        started_s: seconds charged for a prefill of which nobody knew yet whose it would be.
-        drawn: whether a drafter ran of which the log places no round of this request: all that follows is modelled.
-        verify_s: measured seconds of the verification of what is pending, None if it was not measured.
-        num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
-        verified_from: tokens emitted before the round whose verification it is.
-    """
-
-    request: RoundsRequest
-    meta: InitVar[RoundsMeta]
-    waits: bool = False
-    prompt: tuple[int, ...] = field(init=False)
-    trunk: list[int] = field(init=False)
-    refused: int = field(init=False)
+    request: RoundsRequest  # as recorded
+    meta: InitVar[RoundsMeta]  # of the recording
+    waits: bool = False  # whether the prefill writes the first token, before any drafter runs
+    prompt: tuple[int, ...] = field(init=False)  # ids if known, else as many zeros, at least one
+    trunk: list[int] = field(init=False)  # the target's tokens, as many as the longest of the recorded texts has
+    refused: int = field(init=False)  # a token that is not the target's
+    # of the answer: that of the drafter that ran first in it, of the target alone before
     num_tokens: int = field(init=False)
-    known: list[KnownTokens] = field(init=False)
-    prefilled: bool = False
-    started_s: float = 0.0
+    known: list[KnownTokens] = field(init=False)  # per drafter of the recording
+    prefilled: bool = False  # whether its prefill was charged, whole
+    started_s: float = 0.0  # seconds charged for a prefill of which nobody knew yet whose it would be
+    # whether a drafter ran of which the log places no round of this request: all that follows is modelled
     drawn: bool = False
+    # measured seconds of the verification of what is pending, None if it was not measured
     verify_s: float | None = None
+    # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
-    verified_from: int = 0
+    verified_from: int = 0  # tokens emitted before the round whose verification it is
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
 
@@ -310,9 +283,7 @@ class Kept(NamedTuple):
 class RoundDrafts:
     """Drafts of recorded drafters, by index into `meta.drafters`.
 
-    Args:
-        trace: the recording.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
     """
 
     def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
@@ -399,13 +370,10 @@ ON_TRUNK, OFF_TRUNK = 1, 0
 class RoundAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        trace: the recording.
-        num_free: model-free members, which come first in the pool.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
 
     Attributes:
-        num_free: see above.
+        num_free: model-free members, which come first in the pool.
         num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
     """
 

@@ -1,8 +1,8 @@
 """Rounds of recorded requests under a policy that only pending tokens decide, each played once per recording.
 
-A round then follows from the recorded request, the position in its answer where it begins, and the room; decisions that
-are modelled are drawn for the recorded request too, so they are the same for all who replay it. And it follows from the
-room only where the room cuts something: a round that had room for all that was wanted serves all that have as much.
+A round then follows from the recorded request, the position in its answer where it begins, and the room; modelled
+decisions are drawn for the recorded request too. The room counts only where it cuts something: a round that had room
+for all that was wanted serves all that have as much.
 
 Rounds are walked in the request's trie: no session and no policy is asked where all that comes up is recorded. What the
 trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
@@ -26,11 +26,7 @@ from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
 class SteppedRequest:
     """Plays rounds in any order; see `FixedRounds`.
 
-    Args:
-        fixed: the policy.
-        answers: of the recording.
-        session_id: under which these know the request.
-        replayed: how it begins.
+    The answers know the request under `session_id`; `replayed` is how it begins.
     """
 
     def __init__(self, fixed: Fixed, answers: RecordedAnswers, session_id: str, replayed: Replayed) -> None:
@@ -71,7 +67,6 @@ class SteppedRequest:
         )
 
     def _write(self, count: int) -> None:
-        """Let the target write the answer up to `count` tokens."""
         tokens = self._tokens
         if len(tokens) >= count:
             return
@@ -95,10 +90,6 @@ def check_progress(idle_steps: int) -> None:
 class TrieWalk:
     """A walk through one request after another.
 
-    Args:
-        automaton: of the policy.
-        answers: of the recording.
-
     Attributes:
         length: tokens of the recorded answer, once a request has begun.
     """
@@ -113,8 +104,7 @@ class TrieWalk:
     def begin(self, session: Session, tables: RequestTables) -> bool:
         """Stand at the start of a request that the answers know by this session.
 
-        Returns:
-            Whether its answer is recorded to its end; else nobody can walk it.
+        False if its answer is not recorded to its end: then nobody can walk it.
         """
         self._session, self._tables, self._eos = session, tables, session.eos
         self._trunk, self._text = tables.trunk, tables.trunk_tokens
@@ -262,11 +252,8 @@ KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 class WalkedRequest:
     """Walks rounds in any order; see `FixedRounds`.
 
-    Args:
-        automaton: of the policy.
-        walk: that has begun the request, whose answer is recorded to its end.
-        text: of the answer.
-        paths: rounds that were come to, here or in other requests; added to.
+    `walk` has begun the request, whose answer is recorded to its end. `paths` are rounds that were come to, here or in
+    other requests; added to.
 
     Attributes:
         length: tokens of the answer.
@@ -311,14 +298,9 @@ MOST_OPEN = 8  # recorded requests whose tables are held; a request is played to
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """Rounds of one recorded request.
-
-    Attributes:
-        wide: by position, the round of all who have the room that it needs.
-        narrow: by position and room, rounds that the room cut.
-    """
-
+    # by position, the round of all who have the room that it needs
     wide: dict[int, PlayedRound] = field(default_factory=dict)
+    # by position and room, rounds that the room cut
     narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 
@@ -334,14 +316,8 @@ class _Open(NamedTuple):
 class FixedRounds:
     """Plays rounds, and keeps those of the recorded requests that were asked for last.
 
-    Args:
-        policy: says `About.by_pending` of itself.
-        name: of it, for errors.
-        pool: members of the recording.
-        answers: of the recording. Its sessions begin with the target's prefill, as served ones do.
-
-    Raises:
-        ValueError: a policy that does not say so.
+    The policy has to say `About.by_pending` of itself, else ValueError; `name` is for errors. Sessions of the answers
+    begin with the target's prefill, as served ones do.
     """
 
     def __init__(self, *, policy: Policy, name: str, pool: Pool, answers: RecordedAnswers) -> None:
@@ -390,11 +366,7 @@ class FixedRounds:
         return found
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
-        """What rounds commit: `count` tokens of a recorded answer from `position` on.
-
-        Raises:
-            KeyError, ValueError: as `round`.
-        """
+        """What rounds commit: `count` tokens of a recorded answer from `position` on; raises as `round`."""
         played = self._opened(recorded_id)
         return (played.walked or played.stepped).tokens(position, count)
 

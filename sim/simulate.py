@@ -42,14 +42,10 @@ def device_process(
     *,
     on_finished: Callable[[float], None],
 ) -> Generator[simpy.Event, None, None]:
-    """Run operations until the loop has no request left.
+    """Run operations until the loop has no request left; of the clock `env` only `env.now` is read.
 
-    Args:
-        env: the clock; only `env.now` is read.
-        loop: decides what runs.
-        world: runs it.
-        on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
-            `loop.failed`, and are taken out here); may admit more.
+    `on_finished` is called with the time when requests have finished or failed (they stand in `loop.finished` and
+    `loop.failed`, and are taken out here); it may admit more.
     """
     now_s, next_event_s = env.now, env.peek()
     while True:
@@ -83,8 +79,7 @@ def device_process(
 def paused_collector() -> Iterator[None]:
     """Pause the cyclic garbage collector, if it runs, for the duration.
 
-    Replay makes no cycles but keeps tens of thousands of small tuples beside the recording's millions of list items;
-    walking those again and again takes a third of the time.
+    Replay makes no cycles but keeps millions of list items; to walk those again and again takes a third of the time.
     """
     if not gc.isenabled():
         yield
@@ -108,14 +103,7 @@ def grant_foresight(
 ) -> None:
     """Show a policy the future if it is an oracle; any other is left as it is.
 
-    Args:
-        policy: any.
-        name: for errors.
-        recording: holds the future.
-        cost: of the run.
-        prefill_before: of the run's sessions.
-        seed: of the run.
-        strict: whether the run refuses what is not recorded.
+    `recording` holds the future; cost, prefill, seed and strictness are the run's; `name` is for errors.
 
     Raises:
         ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
@@ -169,31 +157,22 @@ MOST_BATCH = 1_000_000
 class Scenario:
     """What stays the same when policies are compared.
 
-    Attributes:
-        tables: the recording.
-        cost: seconds.
-        batch: requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
-        seed: of decisions that have to be modelled.
-        strict: refuse what is not recorded instead of modelling it.
-        decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
-        start: how requests begin; None for the recording's default.
-        placement: which members run at the same time where a policy lets them (`decoding.steps.Overlap`).
-        prefixes: of each member's prefix cache; None for none.
-
     Raises:
         ValueError: batch or decide_s out of range, a start that the recording does not hold, devices or prefix caches
             where no contexts are recorded, or these caches with a cost that knows more than forwards.
     """
 
-    tables: ReplayTables
-    cost: CostModel
-    batch: int = 1
-    seed: int = 0
-    strict: bool = False
+    tables: ReplayTables  # the recording
+    cost: CostModel  # seconds
+    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
+    seed: int = 0  # of decisions that have to be modelled
+    strict: bool = False  # refuse what is not recorded instead of modelling it
+    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything
     decide_s: float | None = None
-    start: Start | None = None
+    start: Start | None = None  # how requests begin; None for the recording's default
+    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`)
     placement: DevicePlacement = field(default_factory=DevicePlacement)
-    prefixes: PrefixCacheSize | None = None
+    prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
@@ -298,7 +277,6 @@ def _looped(
     *,
     view: type[Observation] = Observation,
 ) -> RunLog:
-    """The run step by step."""
     recording = scenario.tables
     world = _world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
@@ -346,7 +324,6 @@ def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, wo
 
 
 def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
-    """What the log says of the run as a whole."""
     about, replayed = about_of(policy), scenario.tables.trace.about
     return {
         "world": "sim",

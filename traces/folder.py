@@ -41,10 +41,7 @@ AnyMeta = TypeVar("AnyMeta", bound=BaseModel)
 class StoredFolder(Generic[AnyMeta]):
     """A kind of folder: `meta.json`, which says besides what its record does the SHA-256 of each Parquet file.
 
-    Args:
-        meta: the record.
-        files: the Parquet files, in the order in which they are named.
-        indent: spaces of the JSON.
+    `files` has the Parquet files in the order in which they are named; `indent` is spaces of the JSON.
     """
 
     def __init__(self, meta: type[AnyMeta], files: Sequence[str], *, indent: int = 2) -> None:

@@ -115,12 +115,9 @@ class DraftBlock(Record):
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
-        """(positions that a row's forward is fed, tokens that it holds) for a draft.
+        """(positions that a row's forward is fed, tokens that it holds) for a draft of `length`, 1 to `tokens`.
 
-        Args:
-            new_tokens: of the row's text, that the member has not read, >= 1.
-            held_tokens: that it has.
-            length: of the draft, 1 to `tokens`.
+        The member has `held_tokens` of the row's text and has not read `new_tokens`, >= 1.
         """
         if self.fed == "text":
             return new_tokens + length - 1, held_tokens
@@ -128,32 +125,21 @@ class DraftBlock(Record):
 
 
 class ModelInfo(SparseRecord):
-    """One recorded model.
+    """One recorded model."""
 
-    Attributes:
-        name: as chains call it.
-        parameters: weights it has, all experts among them (a submodel counts its own layers). A forward reads all of
-            them but for experts that no token goes through.
-        layers: transformer layers run.
-        hidden_size: width of the residual stream.
-        kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache, in the cache's own dtype.
-        dtype: of activations, and of weights that are not `quantised`, e.g. "float32".
-        submodel_of: the member whose weights it shares, or None.
-        experts: of a mixture of experts; None: every token goes through all weights.
-        quantised: weights in a narrower format; None, and then not written: none are.
-        draft_block: of a drafter that writes a whole draft at once; None, and then not written: it drafts token by
-            token.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    # weights it has, all experts among them (a submodel counts its own layers). A forward reads all of them but for
+    # experts that no token goes through.
     parameters: int = Field(ge=1, le=MOST_COUNT)
-    layers: int = Field(ge=1, le=MOST_COUNT)
-    hidden_size: int = Field(ge=1, le=MOST_COUNT)
+    layers: int = Field(ge=1, le=MOST_COUNT)  # transformer layers run
+    hidden_size: int = Field(ge=1, le=MOST_COUNT)  # width of the residual stream
+    # bytes of keys and values one token keeps in this model's cache, in the cache's own dtype
     kv_bytes_per_token: int = Field(ge=0, le=MOST_COUNT)
-    dtype: str
-    submodel_of: str | None = None
-    experts: Experts | None = None
-    quantised: Quantised | None = None
+    dtype: str  # of activations, and of weights that are not `quantised`, e.g. "float32"
+    submodel_of: str | None = None  # the member whose weights it shares, or None
+    experts: Experts | None = None  # of a mixture of experts; None: every token goes through all weights
+    quantised: Quantised | None = None  # weights in a narrower format; None, and then not written: none are
+    # of a drafter that writes a whole draft at once; None, and then not written: it drafts token by token
     draft_block: DraftBlock | None = None
 
     _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block")
@@ -193,19 +179,12 @@ class ModelInfo(SparseRecord):
 
 
 class NgramInfo(Record):
-    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens.
+    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens."""
 
-    Attributes:
-        name: as chains call it.
-        max_match: longest run of newest tokens that is looked up, >= 1.
-        min_match: shortest one, 1 to `max_match`.
-        occurrence: which earlier occurrence is copied from.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
-    max_match: int = Field(ge=1)
-    min_match: int = Field(default=1, ge=1)
-    occurrence: Literal["first", "last", "longest"] = "last"
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    max_match: int = Field(ge=1)  # longest run of newest tokens that is looked up, >= 1
+    min_match: int = Field(default=1, ge=1)  # shortest one, 1 to `max_match`
+    occurrence: Literal["first", "last", "longest"] = "last"  # which earlier occurrence is copied from
 
     @model_validator(mode="after")
     def _matches(self) -> "NgramInfo":
@@ -214,21 +193,14 @@ class NgramInfo(Record):
 
 
 class Sampling(Record):
-    """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated.
+    """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated."""
 
-    Attributes:
-        mode: "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain).
-        temperature: of coupled and rejection sampling; None if greedy, as all that follows.
-        seed: of coupled and rejection sampling.
-        top_p: least probability mass kept, in (0, 1]; None: all of it.
-        top_k: number of tokens kept, >= 1, before `top_p`; None: all.
-    """
-
+    # "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain)
     mode: Literal["greedy", "coupled", "rejection"]
-    temperature: float | None = None
-    seed: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: float | None = None  # of coupled and rejection sampling; None if greedy, as all that follows
+    seed: int | None = None  # of coupled and rejection sampling
+    top_p: float | None = None  # least probability mass kept, in (0, 1]; None: all of it
+    top_k: int | None = None  # number of tokens kept, >= 1, before `top_p`; None: all
 
     @field_validator("temperature", "top_p", "top_k")
     @classmethod
@@ -273,18 +245,13 @@ class TreeClosure(Record):
 
 
 class Closure(SparseRecord):
-    """Which off-trunk contexts are in the trie (docs/trace-format.md).
+    """Which off-trunk contexts are in the trie (docs/trace-format.md)."""
 
-    Attributes:
-        kind: "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules).
-        reach: most tokens off the trunk.
-        run: most consecutive tokens of one member after another member's.
-        trees: token trees whose contexts are there too, from every context of the trunk; not written if there are none.
-    """
-
+    # "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules)
     kind: Literal["monotone", "full"]
-    reach: int = Field(ge=0, le=MOST)
-    run: int = Field(ge=0, le=MOST)
+    reach: int = Field(ge=0, le=MOST)  # most tokens off the trunk
+    run: int = Field(ge=0, le=MOST)  # most consecutive tokens of one member after another member's
+    # token trees whose contexts are there too, from every context of the trunk; not written if there are none
     trees: tuple[TreeClosure, ...] = ()
 
     _unwritten: ClassVar[tuple[str, ...]] = ("trees",)
@@ -296,15 +263,10 @@ class Closure(SparseRecord):
 
 
 class CostTable(Record):
-    """Measured seconds of one forward of one model, by new tokens in it (all rows together).
+    """Measured seconds of one forward of one model, by new tokens in it (all rows together)."""
 
-    Attributes:
-        new_tokens: strictly increasing, >= 1.
-        seconds: of one forward, 1e-12 to 1e9, one per entry of `new_tokens`.
-    """
-
-    new_tokens: tuple[int, ...] = Field(min_length=1)
-    seconds: tuple[float, ...] = Field(min_length=1)
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # strictly increasing, >= 1
+    seconds: tuple[float, ...] = Field(min_length=1)  # of one forward, 1e-12 to 1e9, one per entry of `new_tokens`
 
     @model_validator(mode="after")
     def _aligned(self) -> "CostTable":

@@ -1,10 +1,8 @@
 """A profile: seconds measured on one machine, in memory and as one Parquet file, and what they say of other forwards.
 
-The file has a row per measured shape, and in its header what the profile says of itself: whose seconds these are, what
-an operation costs beside its forwards, and what is known of forwards that were not measured. Between measured shapes
-seconds are linear; beyond them a smooth model answers. In decoding, rows of unequal length and weights that were not
-read just before cost extra.
-
+The file has a row per measured shape; its header says whose seconds these are, what an operation costs beside its
+forwards, and what is known of forwards that were not measured. Between measured shapes seconds are linear; beyond them
+a smooth model answers. In decoding, rows of unequal length and weights that were not read just before cost extra.
 Letter: S measured shapes.
 """
 
@@ -49,18 +47,16 @@ class SmoothForward(Record):
 
     intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_context_token_s x tokens held
     + per_pair_s x new tokens x tokens held per row.
-
-    Attributes:
-        intercept_s, per_row_s, per_new_token_s, per_context_token_s, per_pair_s: none negative.
-        held_out_error: median relative error on measured shapes that a fit did not see; None if there were too few of
-            them to leave any out, so that nobody knows.
     """
 
+    # None of these is negative:
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
+    # median relative error on measured shapes that a fit did not see; None if there were too few of them to leave any
+    # out, so that nobody knows
     held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
@@ -79,11 +75,9 @@ class UnevenRows(Record):
 
     per_padding_s x padding + per_padding_pair_s x padding x slots, and, if the rows are apart,
     apart_s + per_gathered_slot_s x rows x slots.
-
-    Attributes:
-        per_padding_s, per_padding_pair_s, apart_s, per_gathered_slot_s: none negative.
     """
 
+    # None of these is negative:
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds
@@ -406,12 +400,8 @@ class ProfiledForwards:
     Between measured shapes they are linear in the new tokens and the tokens held of a row, then linear in rows. Beyond,
     the smooth model answers.
 
-    Args:
-        shapes: measured, of this member.
-        smooth: for all others; None where there is none yet.
-
     Attributes:
-        smooth: as given.
+        smooth: for all shapes that were not measured; None where there is none yet.
         beyond: whether it has had to ask the smooth model.
     """
 
@@ -455,14 +445,7 @@ class ProfiledForwards:
 
 
 class ForwardsInDecoding:
-    """Seconds of one member's forwards among those of others, with rows of unequal length.
-
-    Args:
-        forwards: of the member, on their own.
-        uneven: what unequal rows cost.
-        reload: what it costs that weights were not read just before.
-        in_decoding: what was seen beyond that.
-    """
+    """Seconds of one member's forwards among those of others, with rows of unequal length."""
 
     def __init__(self, forwards: ProfiledForwards, uneven: UnevenRows, reload: Reload, in_decoding: InDecoding) -> None:
         self.forwards = forwards
@@ -527,10 +510,9 @@ class _Line:
 
 
 class WeightsRead:
-    """Mutated by `note`.
+    """When weights were read; mutated by `note`.
 
-    Args:
-        shares: by member, the share of its weights that each other member reads as well.
+    `shares` has by member the share of its weights that each other member reads as well.
     """
 
     def __init__(self, shares: Mapping[str, Mapping[str, float]]) -> None:

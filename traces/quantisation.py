@@ -1,7 +1,7 @@
 """Weights of fewer bits: what a config says of them, which modules keep theirs, and bytes a parameter.
 
-What is quantised are matrices, by their modules' names, less those that a config, or a file that an engine writes
-beside it, skips. Letter: L layers.
+What is quantised are matrices, less those that a config, or a file that an engine writes beside it, skips by the names
+of their modules. Letter: L layers.
 """
 
 import re
@@ -26,12 +26,7 @@ _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
 class UnknownModuleError(ValueError):
-    """A name or pattern that means no part of the decoder, or some of its experts only.
-
-    Args:
-        rule: that it breaks.
-        pattern: the offender.
-    """
+    """`pattern`, by a `rule` that it breaks, means no part of the decoder, or some of its experts only."""
 
     def __init__(self, rule: str, pattern: str) -> None:
         super().__init__(rule)
@@ -41,13 +36,13 @@ class UnknownModuleError(ValueError):
 def quantised_weights(
     decoder: Decoder, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
 ) -> QuantisedWeights:
-    """Which weights of a decoder are quantised: the matrices of its layers, but for routers.
+    """Which weights of a decoder in its own dtype are quantised: the matrices of its layers, but for routers.
 
     Args:
         decoder: in its own dtype.
         weight: format of the quantised ones.
-        skipped: names and patterns of modules that are not, as configs list them: `lm_head`, `model.layers.0.mlp`,
-            `re:.*self_attn.*`, `model.layers.*.mlp.gate`.
+        skipped: modules that are not, as configs list them: `lm_head`, `model.layers.0.mlp`, `re:.*self_attn.*`,
+            `model.layers.*.mlp.gate`.
         tables: of `OUTPUT` and `TABLE`, those that are quantised unless they are skipped.
 
     Raises:
@@ -198,7 +193,6 @@ def _with(decoder: Decoder, section: "_Section") -> Decoder:
 
 
 def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
-    """Every place that speaks of quantised weights."""
     text = content.get("text_config")
     keys = {**content, **text} if isinstance(text, dict) else content
     mlx = keys.get("quantization")

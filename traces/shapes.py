@@ -4,10 +4,10 @@ Heads are drafters that are made for one target and read its features: EAGLE, EA
 are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and multi-token
 prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
 
-A name is read whole, as `Llama-3.1-8B-Instruct` or `EAGLE3-LLaMA3.1-Instruct-8B`: beside family, version, size and kind
-of head it may hold words that change no shape, and nothing else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or
-`Qwen3-8B-FP8` mean no preset: what they are made of is not in their names. A submodel whose model has another shape
-than was recorded keeps the same share of its layers.
+A name is read whole: beside family, version, size and kind of head it may hold words that change no shape
+(`Llama-3.1-8B-Instruct`, `EAGLE3-LLaMA3.1-Instruct-8B`), and nothing else. So `Qwen3-8B-DFlash-b16`,
+`llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset. A submodel whose model has another shape than was recorded
+keeps the same share of its layers.
 
 Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that share a scale.
 """
@@ -467,8 +467,8 @@ def derived_submodels(
         decoders: what given shapes are made of, by member, where that is known; presets are known by their shape.
 
     Raises:
-        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not
-            follow from its model's and is not given.
+        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not follow
+            from its model's and is not given.
     """
     known, found = {shape.name: shape for shape in recorded}, {shape.name: shape for shape in given}
     made = dict(decoders)

@@ -126,7 +126,6 @@ class _Config:
         self.kind = self._kind()
 
     def shape(self, name: str) -> ModelInfo:
-        """See `read_hub_config`."""
         if self.kind == "medusa":
             return self._medusa(name)
         if self.kind == "":
@@ -329,13 +328,11 @@ _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
-    """Shapes by member, as `models` gives them.
+    """Shapes by member, as `models` gives them; `target` is the member that verifies.
 
-    Args:
-        texts: each `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that
-            holds it; or a preset alone, which is the target's. A head without a model's name is one of the target's.
-            After `@`, how it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
-        target: the member that verifies.
+    Each text is `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that holds
+    it; or a preset alone, which is the target's. A head without a model's name is one of the target's. After `@`, how
+    it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
 
     Raises:
         TraceFormatError: a file that breaks its format.
@@ -379,7 +376,6 @@ def asked_shapes(
 
 
 def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
-    """Shapes of lists, and what is said of one member each, in their order."""
     for text in texts:
         if "=" not in text and _is_file(text):
             yield from _shapes(text)
@@ -393,8 +389,6 @@ def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What is said of one member."""
-
     name: str
     source: str  # preset, head or path
     weights: str = ""  # format of its weights, of `FORMATS`; "" is the source's own

@@ -1,11 +1,11 @@
 """A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
 
-A spec says sizes, acceptance, its dependence on depth and on the past, and seconds. Members agree with the target along
-the trunk as it asks, perhaps in runs along which the rate falls: with a first rate on the first token after a miss, and
-on each later one with a rate that is by a share, the decay, less than that of the token before. Off the trunk the
-closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A context offers
-M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share a choice. A
-model's distribution holds its own choice, the choices of the others, and a tail that all models share up to its mass.
+Members agree with the target along the trunk as a spec asks, perhaps in runs: with a first rate on the first token
+after a miss, and on each later one with a rate that is by a share, the decay, less than that of the token before. Off
+the trunk the closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A
+context offers M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share
+a choice. A model's distribution holds its own choice, the choices of the others, and a tail that all models share up to
+its mass.
 
 Letters: R requests, T trunk tokens, M models (smallest first), S = M - 1 members below the target, P pairs of models, K
 lengths of runs, F contexts of one level, N all contexts.
@@ -70,65 +70,54 @@ class SyntheticSpec:
     with the product of the probabilities between them. The trunk itself is depth 0: a context knows neither who drafted
     it nor where a round began. What it can know is how many tokens the member has agreed on since it last missed;
     along such a run agreement falls by `run_decay` a token.
-
-    Attributes:
-        name: of the recording.
-        requests: number of requests, >= 1.
-        tokens: trunk tokens per request, >= 1; also its budget.
-        prompt_tokens: prompt tokens per request, >= 1.
-        models: names, smallest first, the target last; at least two.
-        acceptance: S rates of equal next tokens with the target on the trunk, 0 to 1.
-        off_trunk: S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
-            `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise
-            with size.
-        depth_decay: share of the off-trunk rate lost with each token since the trunk, 0 to 1.
-        run_decay: share of a member's agreement on the trunk lost with each token that it has agreed on since its last
-            miss, 0 to 1. The first token after a miss is agreed on the more often, so that the rate over all is
-            `acceptance`; one that no first rate gives is refused. A round begins after a miss, but for rounds kept
-            whole, so later tokens of a window are refused more often than early ones.
-        autocorrelation: lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov
-            chain with the asked rate; with 0 its runs are geometric and a round of window n emits
-            (1 - a^(n+1)) / (1 - a) tokens (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is
-            not.
-        shared_difficulty: how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees
-            wherever one with a lower rate does).
-        confidence: how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
-            Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and
-            the more telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
-        vocab_size: >= 64.
-        reach: most tokens off the trunk, >= 0.
-        run: most consecutive tokens of a member after a larger one's, >= 0.
-        cost_ratios: S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2.
-        target_forward_s: seconds of a one-token forward of the target, > 0.
-        cost_slope: share of a one-token forward that each further new token costs, >= 0.
-        tags: given to the requests in turn, at least one.
-        seed: >= 0; the same spec gives the same recording.
     """
 
-    name: str = "synthetic"
-    requests: int = opt(32, "Number of requests.")
-    tokens: int = opt(128, "Output tokens per request.")
-    prompt_tokens: int = opt(32, "Prompt tokens per request.")
+    name: str = "synthetic"  # of the recording
+    requests: int = opt(32, "Number of requests.")  # number of requests, >= 1
+    tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget
+    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1
+    # names, smallest first, the target last; at least two
     models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
+    # S rates of equal next tokens with the target on the trunk, 0 to 1
     acceptance: tuple[float, ...] = opt((0.8,), "Agreement with the target, one per model below it.")
+    # S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
+    # `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise with
+    # size
     off_trunk: tuple[float, ...] | None = opt(
         None, "Agreement with the next larger model off the trunk, one per model below it."
     )
+    # share of the off-trunk rate lost with each token since the trunk, 0 to 1
     depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
+    # share of a member's agreement on the trunk lost with each token that it has agreed on since its last miss, 0 to 1.
+    # The first token after a miss is agreed on the more often, so that the rate over all is `acceptance`; one that no
+    # first rate gives is refused. A round begins after a miss, but for rounds kept whole, so later tokens of a window
+    # are refused more often than early ones.
     run_decay: float = opt(0.0, "Share of agreement lost per token that a model has agreed on since its last miss.")
+    # lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov chain with the
+    # asked rate; with 0 its runs are geometric and a round of window n emits (1 - a^(n+1)) / (1 - a) tokens (Leviathan
+    # et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is not.
     autocorrelation: float = opt(0.0, "Lag-1 correlation of agreement, in [0, 1).")
+    # how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees wherever one with a
+    # lower rate does)
     shared_difficulty: float = 0.8
+    # how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
+    # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and the more
+    # telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
     confidence: float = opt(2.0, "The smaller, the more a model's probability tells of agreement.")
-    vocab_size: int = opt(32000, "Number of token ids.")
-    reach: int = opt(16, "Most tokens off the trunk.")
+    vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
+    reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
+    # most consecutive tokens of a member after a larger one's, >= 0
     run: int = opt(8, "Most tokens of a model after a larger one's.")
+    # S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2
     cost_ratios: tuple[float, ...] | None = opt(
         None, "Seconds of a forward relative to the target's, one per model below it."
     )
+    # seconds of a one-token forward of the target, > 0
     target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")
-    cost_slope: float = 0.01
+    cost_slope: float = 0.01  # share of a one-token forward that each further new token costs, >= 0
+    # given to the requests in turn, at least one
     tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")
-    seed: int = opt(0, "The same seed gives the same trace.")
+    seed: int = opt(0, "The same seed gives the same trace.")  # >= 0; the same spec gives the same recording
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -307,13 +296,10 @@ def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rn
 def views(
     choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats
 ) -> InventedViews:
-    """Complete distributions around the models' choices.
+    """Complete distributions around the models' choices, with distances of `pairs` of models.
 
-    Args:
-        choice: `[M, F]` which candidate each model writes.
-        top_prob: `[M, F]` its probability.
-        pairs: of models, for the distances.
-        share: `[M, F]` part of the remaining mass that goes to the other choices, 0 to 1.
+    `choice` is `[M, F]` which candidate each model writes, `top_prob` `[M, F]` its probability, and `share` `[M, F]`
+    the part of the remaining mass that goes to the other choices, 0 to 1.
     """
     probs = _choice_probs(choice, top_prob, share)
     tail = 1.0 - probs.sum(axis=1)

@@ -1,8 +1,8 @@
 """The interface of every cost model: seconds of forwards, and what only some of them know besides.
 
 Some know what recorded rounds took, some what operations take besides their forwards, some tell what is read from what
-is attended to. And some say over which range of tokens held their seconds lie on a line, so that all forwards of a
-batch that only decodes are one sum.
+is attended to. Some have seconds on a line over a range of tokens held, so that all forwards of a batch that only
+decodes are one sum.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,18 +20,13 @@ LOOKUP_S = 1.0e-5
 
 
 class DraftTerms(NamedTuple):
-    """Seconds of one batched Draft of a member.
+    """Seconds of one batched Draft of a member."""
 
-    Attributes:
-        per_round_s: once, whatever is drafted and for how many rows.
-        per_token_s: for each token of the longest row, in place of all forwards: what the cache lacks is then part of
-            the round. None: the forwards are charged.
-        block: of a member whose whole draft is one forward; None: a forward a token.
-    """
-
-    per_round_s: float
+    per_round_s: float  # once, whatever is drafted and for how many rows
+    # for each token of the longest row, in place of all forwards: what the cache lacks is then part of the round. None:
+    # the forwards are charged.
     per_token_s: float | None
-    block: DraftBlock | None = None
+    block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token
 
     def seconds(self, longest: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
@@ -47,63 +42,40 @@ class DraftTerms(NamedTuple):
 
 
 class RoundScale(NamedTuple):
-    """How rounds of one request that nobody recorded differ from the recording's means.
+    """How rounds of one request that nobody recorded differ from the recording's means."""
 
-    Attributes:
-        drafting: factor on the mean seconds of a drafted token, > 0.
-        verifying: factor on the mean seconds of the target's forward, > 0.
-        most_draft_s: seconds that drafting a round takes at most, however much is asked for: of a drafter that ends
-            its drafts by itself, after numbers of tokens that the log does not say. Infinite for others.
-    """
-
-    drafting: float
-    verifying: float
+    drafting: float  # factor on the mean seconds of a drafted token, > 0
+    verifying: float  # factor on the mean seconds of the target's forward, > 0
+    # seconds that drafting a round takes at most, however much is asked for: of a drafter that ends its drafts by
+    # itself, after numbers of tokens that the log does not say. Infinite for others.
     most_draft_s: float
 
 
 class ContextLine(NamedTuple):
-    """Seconds of a forward by the tokens held: `start_s + slope_s x (held - start)` for `start <= held < end`.
+    """Seconds of a forward by the tokens held: `start_s + slope_s x (held - start)` for `start <= held < end`."""
 
-    Attributes:
-        start: tokens held, >= 0.
-        end: above `start`; infinite where the line has none.
-        start_s: at `start`.
-        slope_s: for each token more.
-    """
-
-    start: int
-    end: float
-    start_s: float
-    slope_s: float
+    start: int  # tokens held, >= 0
+    end: float  # above `start`; infinite where the line has none
+    start_s: float  # at `start`
+    slope_s: float  # for each token more
 
 
 class CostModel:
-    """What a forward costs on one device, and a plain answer to whatever else may be asked.
+    """What a forward costs on one device, and a plain answer to whatever else may be asked."""
 
-    Attributes:
-        name: shown in tables.
-        lookup_s: seconds of one prompt lookup.
-        knows_rounds: whether it knows what recorded rounds took, and answers `round_shape` and `round_s`.
-        knows_operations: whether it knows what operations take besides their forwards, and answers `batch_s`.
-        knows_reads: whether it tells what is read from what is attended to, and answers `shared_forward_s`.
-        shares: by model, the share of its weights that each other model reads as well; of one that knows operations.
-    """
-
-    name: str
-    lookup_s: float = LOOKUP_S
-    knows_rounds: bool = False
+    name: str  # shown in tables
+    lookup_s: float = LOOKUP_S  # seconds of one prompt lookup
+    knows_rounds: bool = False  # whether it knows what recorded rounds took, and answers `round_shape` and `round_s`
+    # whether it knows what operations take besides their forwards, and answers `batch_s`
     knows_operations: bool = False
-    knows_reads: bool = False
+    knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`
+    # by model, the share of its weights that each other model reads as well; of one that knows operations
     shares: Mapping[str, Mapping[str, float]] = {}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward.
+        """Seconds of one forward of a member.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows.
+        Over all `num_rows` requests, `new_tokens` are fed and `context_tokens` are in the KV cache already.
         """
         raise NotImplementedError
 
@@ -131,14 +103,10 @@ class CostModel:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """Seconds of one forward whose rows share a part of their keys and values.
+        """Seconds of one forward whose rows share a part of their keys and values; arguments as of `forward_s`.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows; those that rows share count for each.
-            read_tokens: of these, how many are read, 0 to `context_tokens`; those that rows share count once.
+        Of `context_tokens`, those that rows share count for each. `read_tokens` of these are read, 0 to
+        `context_tokens`; those that rows share count once.
         """
         raise NotImplementedError
 
@@ -147,10 +115,8 @@ class CostModel:
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
         """Seconds of the round that was recorded at `start`: (drafting, the target's forward); None if none was.
 
-        Args:
-            request_id: of the recording.
-            start: output position of the round's first token.
-            drafter: by name; "" is a step of the target alone, whose drafting takes 0 seconds.
+        `start` is the output position of the round's first token. Drafter "" is a step of the target alone, whose
+        drafting takes 0 seconds.
         """
         return None
 
@@ -181,14 +147,9 @@ class CostModel:
         return self.lookup_s * num_rows
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """Seconds of one operation that are no forward's, up to the next operation.
+        """Seconds of one operation of this kind that are no forward's, up to the next operation.
 
-        Args:
-            kind: of operation.
-            model: that runs.
-            num_forwards: of the operation.
-            num_rows: requests in it.
-            num_tokens: drafted, or judged and written, over all rows.
+        `num_rows` counts its requests, `num_tokens` those drafted, or judged and written, over all rows.
         """
         return 0.0
 

@@ -1,7 +1,7 @@
 """Seconds that were measured: those of a profile of this machine, and those that an imported recording holds.
 
 A profile knows forwards and what operations take besides; which one may speak for a recording is decided here. A
-recording knows the seconds of its rounds or answers, and means of their parts stand for what was not recorded.
+recording knows the seconds of its rounds or answers; means of their parts stand for what was not recorded.
 """
 
 from collections import defaultdict
@@ -29,19 +29,14 @@ from .files import TableProfile, extrapolation_notes
 
 
 class ProfiledCost(CostModel):
-    """What a machine was measured to take.
+    """What a machine was measured to take; `models` are those that it will be asked for.
 
-    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
-    held of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say
-    so. Operations are charged for uneven rows too, and for weights that were not read just before.
-
-    Args:
-        profile: of the pool that is replayed.
-        name: shown in tables.
-        models: that it will be asked for.
+    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens held
+    of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say so.
+    Operations are charged for uneven rows too, and for weights that were not read just before.
 
     Attributes:
-        profile: as given.
+        profile: of the pool that is replayed.
 
     Raises:
         CostRangeError: a model that was not profiled.
@@ -158,12 +153,8 @@ def profiled_cost(
 def newest_here(models: Models, threads: int | None = None, device: str | None = None) -> Profile:
     """The newest profile of these models on this machine, of those measured with so many threads if there are any.
 
-    Files that cannot be read are passed over, which standard error is told.
-
-    Args:
-        models: that it must be of.
-        threads: that were measured with before others; None is content with any.
-        device: that it was measured on, as profiles call it; None is content with any.
+    `device` is as profiles call it; None is content with any, as it is of threads. Standard error is told of files that
+    cannot be read.
 
     Raises:
         ArgumentError: there is none; names what was passed over.
@@ -228,17 +219,11 @@ def _refuse_log(recording: Recording, name: str) -> TrieMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRounds:
-    """Seconds of one drafter's rounds in one request; R of them.
+    """Seconds of one drafter's rounds in one request; R of them."""
 
-    Attributes:
-        draft_s: `[R]` of drafting, NaN if unknown.
-        verify_s: `[R]` of the target's forward, NaN if unknown.
-        shared: whether they are shares of a whole answer's seconds.
-    """
-
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    shared: bool
+    draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown
+    verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown
+    shared: bool  # whether they are shares of a whole answer's seconds
 
 
 class RoundMeans:
@@ -328,7 +313,6 @@ class _Drafting:
 
 
 def _token_s(answers: list[_Drafting]) -> float:
-    """Seconds of a drafted token; see `RoundMeans`."""
     seconds = sum(answer.seconds for answer in answers)
     lower = _least_token_s(answers)
     upper = seconds / max(1.0, sum(answer.least for answer in answers))
@@ -353,23 +337,19 @@ def _slope(answers: list[_Drafting]) -> float:
 class TimedCost(CostModel):
     """Seconds of recorded rounds, and their means for whatever was not recorded.
 
-    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
-    only, every round of the answer takes an equal share of them, after the prefill if that is known; of that share
-    the target's forward takes what a step of the target alone took in the same request (in the recording's mean where
-    this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
-    alone counts as drafted in no time, so that shares always add up to what was measured.
+    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers only,
+    every round of the answer takes an equal share of them, after the prefill if that is known; of that share the
+    target's forward takes what a step of the target alone took in the same request (in the recording's mean where this
+    request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target alone
+    counts as drafted in no time, so that shares always add up to what was measured.
 
     Everything else is a mean, times what the same drafter's rounds of the same request took in parts of it, so that a
-    window on either side of the recorded one costs about what that one did (`round_scale`). The target: by new tokens
-    of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone). Drafters: seconds
-    of a drafted token, which are estimated where the log does not say how many were drafted (`RoundMeans`).
-
-    Args:
-        recording: with seconds of at least one answer or round.
-        extrapolate: answer beyond the widths measured; see `TableProfile`.
+    window on either side of the recorded one costs about what that one did (`round_scale`). The target's is by new
+    tokens of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone); a drafter's
+    is seconds of a drafted token, estimated where the log does not say how many were drafted (`RoundMeans`).
 
     Raises:
-        ValueError: a recording without seconds.
+        ValueError: a recording without seconds of any answer or round.
         CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
     """
 
@@ -503,7 +483,6 @@ class TimedCost(CostModel):
         return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
 
     def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
-        """Seconds of drafting and of the target's forward."""
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
         round_s = self._shared_s(request, drafter, rounds)

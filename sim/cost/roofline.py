@@ -21,28 +21,20 @@ SHEET = "docs/costs.md"  # has all devices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator.
+    """One accelerator."""
 
-    Attributes:
-        name: as `cost` takes it.
-        flops_per_s: dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a
-            published figure are absent.
-        bytes_per_s: memory bandwidth.
-        memory_bytes: of device memory.
-        link_bytes_per_s: to other devices of its kind, one direction; None where there is no link.
-        source: where the figures are printed.
-        link_latency_s: seconds an all-reduce adds to its bytes. An assumption, not a published figure.
-        layer_launch_s: seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small
-            kernels). An assumption, not a published figure.
-    """
-
-    name: str
+    name: str  # as `cost` takes it
+    # dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a published figure are
+    # absent
     flops_per_s: dict[str, float]
-    bytes_per_s: float
-    memory_bytes: float
-    source: str
-    link_bytes_per_s: float | None = None
+    bytes_per_s: float  # memory bandwidth
+    memory_bytes: float  # of device memory
+    source: str  # where the figures are printed
+    link_bytes_per_s: float | None = None  # to other devices of its kind, one direction; None where there is no link
+    # seconds an all-reduce adds to its bytes. An assumption, not a published figure.
     link_latency_s: float = LINK_LATENCY_S
+    # seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small kernels). An
+    # assumption, not a published figure.
     layer_launch_s: float = LAYER_LAUNCH_S
 
 
@@ -81,12 +73,10 @@ class RooflineCost(CostModel):
     tokens held. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
-    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them.
-
-    Quantised weights are read in their own bytes, and multiplied in their own format where activations are in it too
-    and the device has such units; else they are dequantised and multiplied in the model's dtype.
-
-    A draft by a block drafter is one forward over all that it drafts.
+    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are
+    read in their own bytes, and multiplied in their own format where activations are in it too and the device has such
+    units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
+    all that it drafts.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
@@ -195,27 +185,16 @@ class RooflineCost(CostModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What a forward of one model takes on its devices, in seconds.
+    """What a forward of one model takes on its devices, in seconds."""
 
-    Attributes:
-        token_s: of arithmetic, for a new token.
-        attended_s: of arithmetic, for a new token and a token it attends to.
-        weights_s: of reading every weight once.
-        experts: of a mixture of experts.
-        expert_s: of reading one expert in each layer that has them.
-        held_s: of reading the keys and values of one token.
-        launch_s: of launches and of starting all-reduces.
-        reduced_s: of the bytes that all-reduces move for a new token.
-    """
-
-    token_s: float
-    attended_s: float
-    weights_s: float
-    experts: Experts | None
-    expert_s: float
-    held_s: float
-    launch_s: float
-    reduced_s: float
+    token_s: float  # of arithmetic, for a new token
+    attended_s: float  # of arithmetic, for a new token and a token it attends to
+    weights_s: float  # of reading every weight once
+    experts: Experts | None  # of a mixture of experts
+    expert_s: float  # of reading one expert in each layer that has them
+    held_s: float  # of reading the keys and values of one token
+    launch_s: float  # of launches and of starting all-reduces
+    reduced_s: float  # of the bytes that all-reduces move for a new token
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that so many new tokens go through, each once."""
@@ -256,13 +235,11 @@ def _multiplied(device: Device, model: ModelInfo, peak: float) -> float:
 
 
 def _expert_width(model: ModelInfo) -> float:
-    """Bytes of an expert's weight."""
     quantised = model.quantised
     return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:
-    """What is charged for quantised weights."""
     quantised = model.quantised
     assert quantised is not None
     share = f"{model.name}: {quantised.format} weights, {quantised.parameters / model.parameters:.1%} of all"
@@ -282,7 +259,6 @@ def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
 
 
 def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
-    """Refuse a pool whose weights do not fit."""
     names = {model.name for model in models}
     # A submodel's weights are its model's; one whose model is not in the pool brings its own.
     held = [model for model in models if model.submodel_of not in names]

@@ -34,14 +34,8 @@ class Reading(StrEnum):
 class MappedCost(WrappedCost):
     """Seconds that were measured with a recording, on another device.
 
-    Of recorded rounds, verification and prefill are the target's, and a drafter's mean is that of one token.
-
-    Args:
-        cost: what was measured.
-        here: rooflines of the device it was measured on.
-        there: of the other device.
-        reading: of the measurement.
-        target: the pool's last member.
+    Of recorded rounds, verification and prefill are the target's, and a drafter's mean is that of one token. `here` and
+    `there` are rooflines of the device it was measured on and of the other; `target` is the pool's last member.
     """
 
     def __init__(
@@ -125,25 +119,16 @@ class MappedCost(WrappedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Where the seconds of one member come from.
+    """Where the seconds of one member come from."""
 
-    Attributes:
-        cost: that knows the other model.
-        model: its name there.
-    """
-
-    cost: CostModel
-    model: str
+    cost: CostModel  # that knows the other model
+    model: str  # its name there
 
 
 class PricedAsCost(CostModel):
     """Seconds of other models' forwards, member by member: drafters may lie on fewer devices than the target.
 
     What is drafted and accepted stays that of the recording; only the seconds are another model's.
-
-    Args:
-        name: shown in tables.
-        prices: by member of the recording.
 
     Raises:
         ValueError: no member has a price; by whatever is asked of a member, this one has none.
@@ -200,12 +185,9 @@ class PricedAsCost(CostModel):
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
-    """`cost` with the seconds of some members multiplied; itself where `factors` is empty.
+    """`cost` with the seconds of some members multiplied by `factors`, 1e-6 to 1e6; itself where there are none.
 
-    Args:
-        cost: what is scaled.
-        factors: by member; 1e-6 to 1e6.
-        target: the pool's last member.
+    `target` is the pool's last member.
 
     Raises:
         ValueError: a factor out of range.

@@ -71,8 +71,6 @@ def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | Non
 
 
 class _Sums:
-    """What requests of a group add up to."""
-
     def __init__(self, meta: TrieMeta) -> None:
         self._meta = meta
         self._counts: Counter[str] = Counter()
@@ -166,8 +164,6 @@ def check_nodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nodes:
-    """What every rule needs."""
-
     codes: NodeCodes
     meta: TrieMeta
     own: NDArray[np.int64]  # [N] index of each node within its request

@@ -1,10 +1,8 @@
 """A recording's nodes as columns: grids of 16-bit codes, names and types in the file, to arrays and back.
 
-A policy compares probabilities with thresholds. If a recording stored rounded numbers and the runtime showed
-unrounded ones, the two would now and then decide differently. So both show the rounded number: log-probabilities are
-multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of 1/32768. All fit an unsigned 16-bit integer.
-
-Letters: N nodes of some requests that stand one after another, R such requests.
+Recording and runtime both show numbers rounded to these grids, so that a policy's comparisons with thresholds decide
+alike in both: log-probabilities are multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of 1/32768.
+All fit an unsigned 16-bit integer. Letters: N nodes of some requests that stand one after another, R such requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

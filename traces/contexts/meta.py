@@ -33,43 +33,34 @@ class FeatureDepths(Record):
 
 
 class TrieMeta(SparseRecord):
-    """`meta.json` of a recording.
-
-    Attributes:
-        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named).
-        models: smallest first, the target last.
-        ngram: the pool's prompt-lookup member, or None.
-        features: of the model that reads the target's states, or None; then it is not written, as it never was.
-        eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
-        tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
-        software: name to version.
-        hardware: the machine that recorded, in words.
-        costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
-        profile: that the costs were taken from; None where they were measured for the recording, or there are none.
-        near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
-        trunk_near_ties: of the target along the trunks; None where it is not known (synthetic and older recordings).
-        origin: how it was made, in words: the options of the recorder or the generator.
-    """
+    """`meta.json` of a recording."""
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
+    # "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named)
     kind: Literal["recorded", "synthetic"]
-    models: tuple[ModelInfo, ...] = Field(min_length=1)
-    ngram: NgramInfo | None = None
+    models: tuple[ModelInfo, ...] = Field(min_length=1)  # smallest first, the target last
+    ngram: NgramInfo | None = None  # the pool's prompt-lookup member, or None
+    # of the model that reads the target's states, or None; then it is not written, as it never was
     features: FeatureDepths | None = None
     vocab_size: int = Field(ge=1)
+    # each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
     eos_token_ids: EosTokens = ()
-    tokenizer_sha256: str = ""
+    tokenizer_sha256: str = ""  # of the tokenizer the token ids belong to ("" if synthetic)
     sampling: Sampling
     closure: Closure
-    software: dict[str, str] = Field(default_factory=dict)
-    hardware: str = ""
+    software: dict[str, str] = Field(default_factory=dict)  # name to version
+    hardware: str = ""  # the machine that recorded, in words
+    # device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda")
     costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
+    # that the costs were taken from; None where they were measured for the recording, or there are none
     profile: ProfileTaken | None = None
+    # next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them)
     near_ties: int = Field(default=0, ge=0)
+    # of the target along the trunks; None where it is not known (synthetic and older recordings)
     trunk_near_ties: NearTies | None = None
-    origin: str = ""
+    origin: str = ""  # how it was made, in words: the options of the recorder or the generator
 
     _unwritten: ClassVar[tuple[str, ...]] = ("features",)
 

@@ -17,21 +17,14 @@ from .trie import TrieRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrieRecording:
-    """A recording of contexts; see `Recording`.
+    """A recording of contexts; see `Recording`."""
 
-    Attributes:
-        meta: what it says of itself.
-        requests: in file order; those of a stored recording are read as they are asked for.
-        shapes: of other models, whose seconds and memory some members are to have; see `with_shapes`.
-        shapes_asked: those of them that were asked for, as they were.
-        shapes_derived: how those of submodels follow from them, in words.
-    """
-
-    meta: TrieMeta
-    requests: Sequence[TrieRequest]
+    meta: TrieMeta  # what it says of itself
+    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read as they are asked for
+    # of other models, whose seconds and memory some members are to have; see `with_shapes`
     shapes: tuple[ModelInfo, ...] = ()
-    shapes_asked: tuple[str, ...] = ()
-    shapes_derived: tuple[str, ...] = ()
+    shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were
+    shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"

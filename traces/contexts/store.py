@@ -72,12 +72,7 @@ class StoredNodes:
     """The tries of a recording's requests, each batch checked when it is read for the first time.
 
     The file stays open as long as this lives, so that a recording written in its place is not mixed up with it.
-
-    Args:
-        path: of the recording.
-        meta: of the recording.
-        requests: its requests, checked.
-        sha256: that the file must have.
+    `requests` are checked; `sha256` is what the file must have.
 
     Raises:
         TraceFormatError: a file that cannot be read, of another hash, other columns, or another number of rows.
@@ -166,12 +161,7 @@ class StoredNodes:
 
 
 class StoredRequests(Sequence[TrieRequest]):
-    """The requests of a stored recording, in file order; each is made when it is asked for.
-
-    Args:
-        rows: what is stored of them besides their nodes.
-        nodes: their nodes.
-    """
+    """The requests of a stored recording, in file order; each is made when it is asked for."""
 
     def __init__(self, rows: Sequence[RequestRow], nodes: StoredNodes) -> None:
         self._rows, self._nodes = rows, nodes

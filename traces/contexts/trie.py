@@ -25,25 +25,15 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What is said of each node, a row for each who says it: W of them. Numbers are on the grids of `GRIDS`.
+    """What is said of each node, a row for each who says it: W of them. Numbers are on the grids of `GRIDS`."""
 
-    Attributes:
-        next_token: `[W, N]` the token that is written here (argmax, or the coupled sample).
-        next_log_prob: `[W, N]` its log-probability, nats, <= 0.
-        top_log_prob: `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling).
-        gap: `[W, N]` largest probability less the second largest, 0 to 1.
-        entropy: `[W, N]` nats, >= 0.
-        own_log_prob: `[W, N]` log-probability given, at the parent, to this node's token (0 at the root).
-        tvd: `[pairs, N]` total variation distance of pairs of models here, 0 to 1.
-    """
-
-    next_token: Ints
-    next_log_prob: Floats
-    top_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    own_log_prob: Floats
-    tvd: Floats
+    next_token: Ints  # `[W, N]` the token that is written here (argmax, or the coupled sample)
+    next_log_prob: Floats  # `[W, N]` its log-probability, nats, <= 0
+    top_log_prob: Floats  # `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling)
+    gap: Floats  # `[W, N]` largest probability less the second largest, 0 to 1
+    entropy: Floats  # `[W, N]` nats, >= 0
+    own_log_prob: Floats  # `[W, N]` log-probability given, at the parent, to this node's token (0 at the root)
+    tvd: Floats  # `[pairs, N]` total variation distance of pairs of models here, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +68,14 @@ class TreeRanks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trie(NodeFacts):
-    """Contexts reached from one prompt, with a view of every model (W = M) and the distances of all pairs `[P, N]`.
+    """Contexts reached from one prompt, with a view of every model (W = M) and the distances of all pairs `[P, N]`."""
 
-    Attributes:
-        parent: `[N]` node index, -1 at the root.
-        token: `[N]` the token that leads from the parent here, -1 at the root.
-        depth: `[N]` tokens after the prompt, 0 at the root.
-        on_trunk: `[N]` whether the target itself would write this context.
-        ranks: branches of token trees; None where none are recorded.
-        features: views of the drafter that reads the target's states, at depths beyond 1; None where there is none.
-    """
-
-    parent: Ints
-    token: Ints
-    depth: Ints
-    on_trunk: NDArray[np.bool_]
-    ranks: TreeRanks | None = None
+    parent: Ints  # `[N]` node index, -1 at the root
+    token: Ints  # `[N]` the token that leads from the parent here, -1 at the root
+    depth: Ints  # `[N]` tokens after the prompt, 0 at the root
+    on_trunk: NDArray[np.bool_]  # `[N]` whether the target itself would write this context
+    ranks: TreeRanks | None = None  # branches of token trees; None where none are recorded
+    # views of the drafter that reads the target's states, at depths beyond 1; None where there is none
     features: FeatureViews | None = None
 
     @property
@@ -173,20 +155,13 @@ class TrieRequest:
     """One recorded request.
 
     That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
-
-    Attributes:
-        request_id: unique in the recording.
-        tag: task or domain.
-        prompt: token ids, at least one.
-        max_new_tokens: the budget the trunk was recorded with, >= 1.
-        trie: its contexts.
     """
 
-    request_id: str
-    tag: str
-    prompt: tuple[int, ...]
-    max_new_tokens: int
-    trie: Trie
+    request_id: str  # unique in the recording
+    tag: str  # task or domain
+    prompt: tuple[int, ...]  # token ids, at least one
+    max_new_tokens: int  # the budget the trunk was recorded with, >= 1
+    trie: Trie  # its contexts
 
     @property
     def num_nodes(self) -> int:
@@ -263,7 +238,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
 
 @final
 class LazyRequest(TrieRequest):
-    """A request whose trie is made anew for each who asks, and not kept: to hold many of them takes little memory.
+    """A request whose trie is made anew for each who asks, and not kept, which saves memory.
 
     What `dataclasses.replace` makes of it is a `TrieRequest` like any other.
     """

@@ -116,7 +116,6 @@ def printed_results(path: Path) -> Iterator[Fields]:
 
 
 def _take(values: dict[str, object], place: str, label: str, text: str) -> None:
-    """Add what a line says."""
     fields = Fields(place, {})
     position = _POSITION.fullmatch(label)
     key = _RATES if position else _KEYS.get(label)
@@ -144,7 +143,6 @@ _MEAN = "accept_length"
 
 
 def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of one run."""
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
     window = ongoing.drafters.window_of(log.name, run)
@@ -164,7 +162,6 @@ _CUT_SHARE = 0.01  # of tokens: counters are read while the server counts
 
 
 def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of one run."""
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
     hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
@@ -254,7 +251,6 @@ def _sees_report(found: Fields) -> bool:
 
 
 def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of AIPerf's profiling phase."""
     for path in files:
         file, some = Responses(path, ongoing), False
         for request in ongoing.each(path, partial(_record, file)):

@@ -129,8 +129,6 @@ _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_d
 
 
 class _Proposed(NamedTuple):
-    """What all responses of a file show of drafts."""
-
     # most tokens that one proposed by the step, if that is as many in each of its steps; None if not
     window: int | None
     longest: int | None  # most tokens that a step can have kept by the length of a histogram; None without any

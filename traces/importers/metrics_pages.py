@@ -128,9 +128,9 @@ class Scrapes:
     def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
         """What a counter counted between the first page and the last, or with one page since the server started.
 
-        It is counted by the values of the label `by`, "" for series without it, and is nothing if the last page does
-        not have the metric; series may differ in the labels `summed`, and are added. Raises TraceFormatError for a
-        counter that went down or vanished, or series that differ in another label.
+        It is by the values of the label `by`, "" for series without it; empty if the last page lacks the metric. Series
+        that differ in the labels `summed` are added. Raises TraceFormatError for a counter that went down or vanished,
+        or series that differ in another label.
         """
         series = list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
         for key in series:

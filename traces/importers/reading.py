@@ -1,10 +1,9 @@
 """Files of JSON objects, one a line, each over many lines, in an array, or as event streams, and lines of text.
 
 An object keeps the place it came from: each field is asked for with its rule, and a breach names both. Lines and values
-are bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory.
-
-A value on one line is one line. One that leaves brackets open goes on until they are closed. A line that was cut off
-leaves brackets open too; it is told by the next line, which is an object of its own and starts where lines start.
+are bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory. A value goes
+on over lines until its brackets are closed. A line that was cut off leaves brackets open too; it is told by the next
+line, which is an object of its own and starts where lines start.
 
 Server-sent events are those of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or
 both; a byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by
@@ -14,7 +13,7 @@ none.
 The data of an event of a streamed response is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk
 with another `id` or one after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a
 field that is not empty is that of the response: what engines count comes with the last chunk. Choices are kept by their
-`index`, and answers that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are
+`index`; answers that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are
 responses of their own.
 """
 
@@ -206,14 +205,10 @@ def by_request(
     missing: Mapping[str, str] | None = None,
     of: str = "requests",
 ) -> dict[str, list[Any]]:
-    """The lists of a benchmark's result that hold an entry for each of its requests.
+    """The lists of a benchmark's result that hold an entry for each of its requests, `of` what, in words.
 
-    Args:
-        result: of the benchmark.
-        needed: keys of lists that must be there; the first says how many requests there are.
-        more: keys of lists that may be there.
-        missing: the rule of one that is not there, by key; None: that it must be.
-        of: what its entries are of, in words.
+    Lists `needed` must be there, and the first says how many requests there are; lists `more` may be. `missing` has by
+    key the rule of one that is not there; None: that it must be.
     """
     lists: dict[str, list[Any]] = {}
     for key in (*needed, *(key for key in more if key in result)):
@@ -593,7 +588,6 @@ def _key(chunk: dict[str, Any]) -> tuple[object, object]:
 
 
 def _have_places(choices: object) -> bool:
-    """Whether choices say which they are."""
     return (
         isinstance(choices, list)
         and bool(choices)
@@ -628,11 +622,9 @@ def refuse(error: TraceFormatError) -> None:
 
 
 def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
-    """The JSON objects of a file; blank lines are passed over.
+    """The JSON objects of a file, plain, or gzip by its name; blank lines are passed over.
 
-    Args:
-        path: plain, or gzip by its name.
-        bad: is handed what is no JSON object; raises, or returns to have it skipped.
+    `bad` is handed what is no JSON object; it raises, or returns to have it skipped.
 
     Raises:
         TraceFormatError: the file cannot be read, or holds nothing.

@@ -191,7 +191,6 @@ Question = tuple[str, bytes, int]
 
 
 def _questions(line: Fields, answers: int) -> list[Question | None]:
-    """What the answers of a response are to."""
     for place in (line, within(line, "request"), first_choice(line)):
         for key in _PROMPTS:
             prompt = None if place is None else place.values.get(key)

@@ -31,17 +31,11 @@ MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests toget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests that a log does not name.
+    """Requests that a log does not name."""
 
-    Attributes:
-        requests: how many, 1 to a million.
-        output_tokens: of each answer, >= 1.
-        prompt_tokens: of each prompt, 0 if unknown.
-    """
-
-    requests: int
-    output_tokens: int
-    prompt_tokens: int = 0
+    requests: int  # how many, 1 to a million
+    output_tokens: int  # of each answer, >= 1
+    prompt_tokens: int = 0  # of each prompt, 0 if unknown
 
     def __post_init__(self) -> None:
         bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
@@ -52,37 +46,28 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """Options of an import.
+    """Options of an import."""
 
-    Attributes:
-        name: of the recording, one line.
-        target: name of the model that verifies.
-        names: a file (its path, or its name alone) or a method, as the files call it -> the drafter's name.
-        token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
-            position it drafted whatever round that is in.
-        windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
-        prefilled: drafter -> whether the target's prefill had emitted a token before its first round, where the format
-            does not settle it; otherwise the first verification doubled as prefill.
-        models: shapes for cost models.
-        skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
-        lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
-        load: the requests of a log that names none; None: the log names them.
-        line: on which the result to import begins, in a file of several, from 1; None: it holds one.
-        seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
-    """
-
-    name: str = "imported"
-    target: str = "target"
+    name: str = "imported"  # of the recording, one line
+    target: str = "target"  # name of the model that verifies
+    # a file (its path, or its name alone) or a method, as the files call it -> the drafter's name
     names: Mapping[str, str] = field(default_factory=dict)
+    # drafters, by their new names, that read tokens only, so that a round says something of every position it drafted
+    # whatever round that is in
     token_drafters: frozenset[str] = frozenset()
+    # drafter -> most tokens it drafts in a round, 1 to 2^31 - 1
     windows: Mapping[str, int] = field(default_factory=dict)
+    # drafter -> whether the target's prefill had emitted a token before its first round, where the format does not
+    # settle it; otherwise the first verification doubled as prefill
     prefilled: Mapping[str, bool] = field(default_factory=dict)
-    models: tuple[ModelInfo, ...] = ()
+    models: tuple[ModelInfo, ...] = ()  # shapes for cost models
+    # whether lines that break their format are skipped and counted, where formats go by lines
     skip_bad_lines: bool = False
+    # how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default
     lookup: NgramInfo | None = None
-    load: Load | None = None
-    line: int | None = None
-    seed: int | None = None
+    load: Load | None = None  # the requests of a log that names none; None: the log names them
+    line: int | None = None  # on which the result to import begins, in a file of several, from 1; None: it holds one
+    seed: int | None = None  # of what is drawn because the log counts it and does not say where it stood; None: 0
 
     def __post_init__(self) -> None:
         check_title(self.name)

@@ -1,41 +1,32 @@
 """Logs that servers write while they run: llama.cpp, SGLang, TensorRT-LLM and vLLM.
 
-The log of llama.cpp's server: what it counts of each request, in lines that differ between its versions.
+**llama.cpp.** A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
+`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance
+length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD:
+#calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, which counts since
+the server started. Rates per position are as many as the window. Lines of several slots are told apart by `id S | task
+T |`. Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in
+part, and some versions count only what was kept whole in the first of the two lines. So where both are there and
+differ, the second holds: what it grew by since the request before, as long as no two requests ran at once. A line that
+gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
 
-A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of `draft
-acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance length =
-L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD: #calls(b,g,a) = ...,
-#gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, which counts since the server started.
-Rates per position are as many as the window. Lines of several slots are told apart by `id S | task T |`.
+**SGLang.** Each `Decode batch` line sums up some forwards of all running requests. It has `#running-req: R` and `accept
+len: L`, the tokens that a step emits with the target's own; since 0.5 also `accept rate: A`, which is (L - 1) / K, or
+in older versions L / (K + 1), for K tokens proposed in a step. Lines do not say how many steps they sum up: each is
+weighed by its running requests. K is what all lines agree on; the line with `server_args=` settles how deep a tree is.
+SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
 
-Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in part,
-and some versions count only what was kept whole in the first of the two lines. So where both are there and differ, the
-second holds: what it grew by since the request before, as long as no two requests ran at once.
-
-A line that gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
-
-SGLang's log: its `Decode batch` lines, each of which sums up some forwards of all running requests.
-
-A line has `#running-req: R` and `accept len: L`, the tokens that a step emits with the target's own; since 0.5 also
-`accept rate: A`, which is (L - 1) / K, or in older versions L / (K + 1), for K tokens proposed in a step. Lines do not
-say how many steps they sum up: each is weighed by its running requests. K is what all lines agree on; the line with
-`server_args=` settles how deep a tree is. SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
-
-TensorRT-LLM's statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`).
-
-One object an iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
+**TensorRT-LLM.** Statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`), one object an
+iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
 `numAcceptedTokens`, `numRequestsWithDraftTokens` and `acceptanceLength`, which is (accepted + requests) / requests.
 Ranks of attention data parallelism beyond the first repeat its statistics (`attentionDpRank`).
 
-vLLM's log: its `SpecDecoding metrics` lines, each of which sums up some seconds of all requests.
-
-A line has `Accepted: A tokens, Drafted: D tokens, Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed,
-each weighed by its drafts: A over the sum of its rates, or D over its positions where nothing was accepted.
-
-Where depth is adapted, a line has `Current speculative depth: K`, and rates of 0 for the positions beyond, which were
-not drafted and so were not refused: these positions are known from the other lines. Drafts of a line may be of several
-depths, if depth changed within its seconds. Then its drafted tokens are not K for each draft, and it tells of the
-positions that drafts of both depths have, that of the line before it and its own.
+**vLLM.** Each `SpecDecoding metrics` line sums up some seconds of all requests: `Accepted: A tokens, Drafted: D tokens,
+Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed, each weighed by its drafts: A over the sum of its
+rates, or D over its positions where nothing was accepted. Where depth is adapted, a line has `Current speculative
+depth: K`, and rates of 0 for the positions beyond, which were not drafted and so were not refused: these positions are
+known from the other lines. If depth changed within a line's seconds, its drafted tokens are not K for each draft, and
+it tells of the positions that drafts of both depths have, that of the line before it and its own.
 """
 
 import re
@@ -110,8 +101,6 @@ _KNOWN = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class _Told:
-    """What lines told of one request so far."""
-
     place: str  # of the last of them
     counts: dict[str, int | float] = field(default_factory=dict)  # under the names that responses have
     window: int | None = None  # tokens drafted in a step at most, None while no line says it
@@ -304,7 +293,6 @@ def _check_mean(told: _Told, window: int) -> None:
 
 
 def _told_in(path: Path) -> Iterator[_Told]:
-    """What the lines of each request say."""
     log, place, any_told = _Log(), str(path), False
     for number, written in text_lines(path):
         line = _COLOUR.sub("", written)
@@ -320,7 +308,6 @@ def _told_in(path: Path) -> Iterator[_Told]:
 
 
 def _read_llamacpp(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per answer of the logs."""
     answers = {"with drafts": 0, "alone": 0}
     for path in files:
         file = Responses(path, ongoing)
@@ -369,7 +356,6 @@ def _sees_sglang_line(line: str) -> bool:
 
 
 def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     settings: dict[str, str] = {}
@@ -457,8 +443,6 @@ _RANKS = "iterations of further ranks were left out: they repeat the statistics 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Of all iterations."""
-
     requests: int = 0  # those with a draft, each once an iteration
     accepted: int = 0  # drafted tokens that stayed
     generating: int = 0  # requests in generation, each once an iteration
@@ -475,7 +459,6 @@ def _sees(found: Fields) -> bool:
 
 
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     sums = _Sums()
@@ -571,8 +554,6 @@ _UNDRAFTED = "no draft had the positions from {} on: they are left out"
 
 
 class _VllmLine(NamedTuple):
-    """What one line says."""
-
     place: str  # file and line
     rates: NDArray[np.float64]  # `[W]` shares of its drafts
     depth: int  # tokens of a draft when it was written
@@ -583,7 +564,6 @@ class _VllmLine(NamedTuple):
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields = log.fields
     lines: list[_VllmLine] = []
@@ -625,7 +605,6 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
 
 
 def _lines(path: Path) -> Iterator[_VllmLine]:
-    """The lines that tell of drafts."""
     before: int | None = None
     for number, line in text_lines(path):
         if _LINE not in line:

@@ -46,8 +46,6 @@ _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    """One turn of a timing file."""
-
     fields: Fields  # where it stood
     accepted: NDArray[np.int64]  # `[R]` drafted tokens that stayed
     drafted: NDArray[np.int64]  # `[R]` depth of the tree below its root
@@ -73,7 +71,6 @@ class _Asked:
 
 
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
     if not timings:
@@ -195,7 +192,6 @@ def _read_positions(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsR
 
 
 def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
-    """The one request of a line."""
     request_id = line.text("id")
     ongoing.request(line, "id", request_id)
     prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
@@ -253,8 +249,6 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One turn of one answer."""
-
     request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
     tag: str  # category of the question
     fields: Fields  # where it stood
@@ -266,7 +260,6 @@ class _Turn:
 
 
 def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     parts = [_read_file(path, ongoing) for path in files]
     check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
     return merged(ongoing, (answer for _, answers in parts for answer in answers))
@@ -315,7 +308,6 @@ def _turns(line: Fields) -> list[_Turn]:
 
 
 def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
-    """The turns of one answer that have tokens."""
     num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
@@ -414,7 +406,6 @@ _IDLE = "iterations committed nothing and were left out"
 
 
 def _read_frontier(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per entry."""
     for path in files:
         name = ongoing.drafters.name(DRAFTER, path)
         found = ongoing.the_one(path, read_objects(path))

@@ -238,7 +238,6 @@ def counted_request(
 
 
 def _check(fields: Fields, counted: Counted, window: int) -> None:
-    """Refuse counts that contradict each other."""
     steps, accepted, drafted = counted.num_steps, counted.num_accepted, counted.num_drafted
     if steps + counted.num_tokens > MOST_STEPS:
         raise fields.error("steps", f"must be at most {MOST_STEPS}, with the tokens", steps + counted.num_tokens)
@@ -434,7 +433,6 @@ class StatedLog:
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
 
     def _stated_lengths(self) -> Lengths:
-        """Those that the user states."""
         load = self._ongoing.options.load
         if load is None:
             rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
@@ -491,7 +489,6 @@ def _sees_line(line: str) -> bool:
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
     fields, curves = log.fields, _of_file(log.path)
     if len(curves) != 1:
@@ -550,7 +547,6 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _of_file(path: Path) -> dict[str, Curve]:
-    """The curves of a file by name."""
     first = next(text_lines(path), (0, ""))[1].lstrip()
     if first.startswith(("{", "[")):
         objects = list(read_objects(path))

@@ -114,41 +114,34 @@ UNKNOWN = {"draft_s": nan, "verify_s": nan, "placed": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """One drafter's recorded rounds of one request, by ascending start.
+    """One drafter's recorded rounds of one request, by ascending start."""
 
-    Attributes:
-        start: `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending.
-        accepted: `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0.
-        drafted: `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it
-            was more than `accepted` and nothing is known of the rest.
-        draft_s: `[R]` seconds of drafting, NaN if unknown; None if none is known.
-        verify_s: `[R]` seconds of the target's forward, NaN if unknown; None if none is known.
-        placed: `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says
-            counts as modelled; None if none was.
-    """
-
+    # `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending
     start: NDArray[np.int32]
+    # `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0
     accepted: NDArray[np.int32]
+    # `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it was more than
+    # `accepted` and nothing is known of the rest
     drafted: NDArray[np.int32]
-    draft_s: NDArray[np.float64] | None = None
+    draft_s: NDArray[np.float64] | None = None  # `[R]` seconds of drafting, NaN if unknown; None if none is known
+    # `[R]` seconds of the target's forward, NaN if unknown; None if none is known
     verify_s: NDArray[np.float64] | None = None
+    # `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says counts as
+    # modelled; None if none was
     placed: NDArray[np.bool_] | None = None
 
     def censored(self, window: int | None) -> NDArray[np.bool_]:
         """`[R]` whether the draft was kept whole, so that more might have been.
 
-        Args:
-            window: most tokens the drafter drafts, for rounds that do not say how many they drafted.
+        `window`, most tokens the drafter drafts, is for rounds that do not say how many they drafted.
         """
         most = np.iinfo(np.int32).max if window is None else window
         return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
 
     def short(self, window: int | None, length: int) -> NDArray[np.bool_]:
-        """`[R]` whether the drafter itself stopped drafting: with less than its window, and before the text ended.
+        """`[R]` whether the drafter itself stopped: with less than its window, and before the text's `length` ended.
 
-        Args:
-            window: most tokens the drafter drafts; None if unknown, so that only an empty draft is known to be short.
-            length: tokens of the text.
+        `window` is None if unknown, so that only an empty draft is known to be short.
         """
         stopped = (self.drafted >= 0) & (self.drafted < (1 if window is None else window))
         return stopped & (self.start + self.drafted < length)

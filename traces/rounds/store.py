@@ -56,10 +56,8 @@ _FOLDER = StoredFolder(RoundsMeta, (REQUESTS, ROUNDS))
 def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
     """Write an imported recording, whole or not at all; a recording already there is replaced at the very end.
 
-    Args:
-        requests: taken one by one; what they raise goes through, and nothing stays of what was written.
-        meta: asked after the last request: an importer knows drafters and windows only then.
-        path: the folder to write.
+    `requests` are taken one by one; what they raise goes through, and nothing stays of what was written. `meta` is
+    asked after the last request: an importer knows drafters and windows only then.
 
     Raises:
         TraceFormatError: the recording is not sound, or something that is no recording lies at `path`.

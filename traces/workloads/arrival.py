@@ -24,32 +24,24 @@ Ids: TypeAlias = "tuple[int, ...] | array[int]"
 
 
 class Arrival(NamedTuple):
-    """One request.
+    """One request."""
 
-    Attributes:
-        request_id: unique in its workload.
-        arrives_ps: >= 0. Those that a workload yields never go back in time; equal times are in the order of the file.
-        prompt_tokens: >= 1.
-        output_tokens: >= 1; they end the request, not an end-of-sequence token.
-        tag: of the requests of a recording that acceptance is drawn from; "" for any of them.
-        blocks: ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id
-            stands for the text up to and with its unit, so equal ids are equal text. The last unit may be partial;
-            prompt tokens after the last unit are this request's alone. Empty where nothing is known of the text.
-        turns: what follows once this request has ended, or has written so much; None: nothing does.
-        slo: name of its class of service levels; "" for none.
-        answer: ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in
-            the prompt in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts
-            that begin with them follow this request. Empty: nobody else reads the answer.
-    """
-
-    request_id: str
+    request_id: str  # unique in its workload
+    # >= 0. Those that a workload yields never go back in time; equal times are in the order of the file.
     arrives_ps: int
-    prompt_tokens: int
-    output_tokens: int
-    tag: str = ""
+    prompt_tokens: int  # >= 1
+    output_tokens: int  # >= 1; they end the request, not an end-of-sequence token
+    tag: str = ""  # of the requests of a recording that acceptance is drawn from; "" for any of them
+    # ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id stands for the
+    # text up to and with its unit, so equal ids are equal text. The last unit may be partial; prompt tokens after the
+    # last unit are this request's alone. Empty where nothing is known of the text.
     blocks: Ids = ()
+    # what follows once this request has ended, or has written so much; None: nothing does
     turns: "Turns | None" = None
-    slo: str = ""
+    slo: str = ""  # name of its class of service levels; "" for none
+    # ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in the prompt
+    # in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts that begin with
+    # them follow this request. Empty: nobody else reads the answer.
     answer: Ids = ()
 
     @property
@@ -86,27 +78,17 @@ class Turns(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAbout:
-    """What a workload says of itself.
+    """What a workload says of itself."""
 
-    Attributes:
-        name: shown in tables.
-        files: it was read from; empty for a generator.
-        format: name of the files' format, or the generator's text.
-        unit_tokens: tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any.
-        num_requests: all of them, those of sessions too; None where that is not known before the end.
-        notes: what was done to it and what its reader has to know, a line each.
-        drawn: whether another seed gives other requests, or other times.
-        num_arrivals: of the requests those that follow no other one; None where that is not known before the end. Where
-            both numbers are known, all sessions have as many requests.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    format: str
-    unit_tokens: int
-    num_requests: int | None
-    notes: tuple[str, ...]
-    drawn: bool = False
+    name: str  # shown in tables
+    files: tuple[str, ...]  # it was read from; empty for a generator
+    format: str  # name of the files' format, or the generator's text
+    unit_tokens: int  # tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any
+    num_requests: int | None  # all of them, those of sessions too; None where that is not known before the end
+    notes: tuple[str, ...]  # what was done to it and what its reader has to know, a line each
+    drawn: bool = False  # whether another seed gives other requests, or other times
+    # of the requests those that follow no other one; None where that is not known before the end. Where both numbers
+    # are known, all sessions have as many requests.
     num_arrivals: int | None = None
 
 
@@ -235,15 +217,13 @@ class WorkloadOptions(WorkloadChanges):
         zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
             serve it with "one" token.
         tag: of all requests, in place of theirs; None: theirs.
-        rate: mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of
-            sessions without times, that of the Poisson process that starts them. None: as they are.
-        horizon_s: requests that would arrive at this time or later are left out, > 0. None: none is.
-        seed: of what is drawn.
     """
 
+    # mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of sessions
+    # without times, that of the Poisson process that starts them. None: as they are.
     rate: float | None = None
-    horizon_s: float | None = None
-    seed: int = 0
+    horizon_s: float | None = None  # requests that would arrive at this time or later are left out, > 0. None: none is.
+    seed: int = 0  # of what is drawn
 
     def __post_init__(self) -> None:
         for name in ("rate", "time_scale", "horizon_s"):

@@ -59,11 +59,7 @@ class Reading:
     def lengths(self, line: int, prompt: int, output: int, *, names: Sequence[str]) -> tuple[int, int] | None:
         """(tokens of the prompt, of the output), each >= 1; None for a request that is dropped.
 
-        Args:
-            line: where they stand.
-            prompt: tokens, >= 0.
-            output: tokens, >= 0.
-            names: of the two fields.
+        `line` is where they stand, and `names` those of the two fields.
 
         Raises:
             TraceFormatError: one is 0, and the options do not say what becomes of that.
@@ -80,15 +76,7 @@ class Reading:
         raise self.error(line, names[bool(prompt)], rule, 0)
 
     def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
-        """A time or a wait, checked.
-
-        Args:
-            line: where it stands.
-            field: its name.
-            found: picoseconds; None where `value` is no time.
-            value: as it stands there.
-            most_ps: that it may be.
-        """
+        """A time or a wait, checked: `found` picoseconds, 0 to `most_ps`; None where `value` is no time."""
         if found is None or not 0 <= found <= most_ps:
             raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s", value)
         return found
@@ -245,7 +233,6 @@ def row_of(reading: Reading, line: int, text: bytes) -> Row:
 
 
 def _shown(value: object) -> object:
-    """A value of a file as errors show it."""
     if isinstance(value, (dict, list)):
         return kind_of_json(value)
     return float(value) if isinstance(value, Decimal) else value

@@ -135,7 +135,6 @@ def _turns(row: Row, name: str, unit: int) -> Iterator[Turn]:
 
 
 def _fields(arrival: Arrival) -> str:
-    """What a request and a turn are both written with."""
     found: dict[str, Any] = {"request_id": arrival.request_id, "prompt_tokens": arrival.prompt_tokens}
     found["output_tokens"] = arrival.output_tokens
     if arrival.blocks:

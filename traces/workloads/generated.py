@@ -140,15 +140,11 @@ _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?", re.ASCII)
 
 
 class Given:
-    """The options of a generator's text, `KIND:KEY=VALUE,...`.
-
-    Args:
-        text: of the generator.
-        known: keys by kind.
+    """The options of a generator's text, `KIND:KEY=VALUE,...`; `known` has keys by kind.
 
     Raises:
-        ArgumentError: an unknown key, one given twice, or one without a value; the methods raise it for a value that
-            is none, or out of its range.
+        ArgumentError: an unknown key, one given twice, or one without a value; the methods raise it for a value that is
+            none, or out of its range.
     """
 
     def __init__(self, text: str, known: Mapping[str, Sequence[str]]) -> None:

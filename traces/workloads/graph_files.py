@@ -130,8 +130,6 @@ NO_JOIN = "sub-agents that nobody waits for, since the file does not say how lon
 
 
 class _Ended(NamedTuple):
-    """A request that others wait for, as it was recorded."""
-
     request: int
     at_ps: int
     is_end: bool  # else the file has its beginning only
@@ -149,7 +147,6 @@ class _Strand:
 
     @property
     def waits(self) -> list[_Ended]:
-        """What the next request waits for."""
         return [*self.own, *self.joined]
 
 
@@ -301,8 +298,6 @@ _MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session where texts have ids: its c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request as a line has it."""
-
     row: Row
     name: str
     tokens: tuple[int, int]  # of prompt and answer
@@ -373,7 +368,6 @@ class _Graph:
                 raise one.row.error("request_id", "must be unique in the workload", one.name)
 
     def made(self, tag: str, slo: str) -> SessionGraph:
-        """The graph, its requests with their texts."""
         waits = [tuple(dict.fromkeys(self._waits(one, "after", text) for text in one.after)) for one in self._requests]
         plain = tuple(Node(turn=one.turn(()), waits=waits[number]) for number, one in enumerate(self._requests))
         try:
@@ -420,7 +414,6 @@ class _Graph:
         return prompt, self._context(prompt if one.is_first else texts[0][0], prompt_tokens + output_tokens)
 
     def _begun(self, one: _Request, written: Mapping[int, float], texts: Mapping[int, tuple[Text, Text]]) -> Text:
-        """What a request goes on from."""
         other, depth = self._waits(one, "continues", one.continues)
         most = self._requests[other].tokens[1]
         tokens = most if depth is None else depth
@@ -439,7 +432,6 @@ class _Graph:
         return answered.head(whole_text)
 
     def _read(self, one: _Request, written: Mapping[int, float], first: Text) -> Text:
-        """The first tokens of the shared context."""
         ends = [(0, first.num_tokens)]
         for number, other in enumerate(self._requests):
             if other.at is not None and written.get(number) == inf:

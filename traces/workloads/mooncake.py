@@ -69,8 +69,6 @@ def _mooncake_blocks(row: Row, prompt: int, unit: int) -> tuple[int, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """A session while it is read."""
-
     name: str  # of the session
     line: int  # of its first row
     arrives_ps: int  # of that
@@ -120,7 +118,6 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
 
 
 def _take(row: Row, session: _Session, begins_ps: int | None) -> None:
-    """Add a row to its session."""
     number, is_first = len(session.nodes), session.line == row.line
     wait_ps = 0 if is_first else _wait(row, session, begins_ps)
     session.begun_ps = begins_ps

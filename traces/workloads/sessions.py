@@ -149,7 +149,6 @@ class SessionGraph:
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
-    """Raise GraphError for requests that wait for each other."""
     left = [len(node.waits) for node in nodes]
     waiting = [list[int]() for _ in nodes]
     for number, node in enumerate(nodes):
@@ -207,7 +206,6 @@ class _Going:
                 yield self.arrival(number, at_ps + self.graph.nodes[number].turn.wait_ps)
 
     def arrival(self, number: int, arrives_ps: int) -> Arrival:
-        """A request of the session, which arrives then."""
         node = self.graph.nodes[number]
         turn = node.turn
         blocks = turn.blocks(self._kept(node))

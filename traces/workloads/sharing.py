@@ -188,10 +188,9 @@ class PersistentAgent:
 
     It imitates sessions such as those of kv-cache-tester (docs/workloads.md): a system prompt with tools that all
     sessions have in common, then turn after turn, each of which sends all that was read and answered before, and the
-    result of a tool or a message of the user. The client keeps its text as it was, so that nothing but the newest
-    tokens has to be read, as long as the prefix cache holds the session: with many turns over 80% of the tokens read
-    are hits.
-    It leaves out what real clients do now and then: cutting or rewriting their history, and sub-agents.
+    result of a tool or a message of the user. The client keeps its text as it was, so only the newest tokens have to be
+    read while the prefix cache holds the session: with many turns over 80% of the tokens read are hits. It leaves out
+    what real clients do now and then: cutting or rewriting their history, and sub-agents.
     """
 
     turns: Length  # of a session
@@ -222,11 +221,10 @@ class SharedWorkers:
     place behind all that was written in the rounds before. In each round all workers read the whole context, and write
     side by side; a round begins when the one before is over.
 
-    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places instead of
-    reading the text again. A cache that is found by prefix cannot: what worker 0 writes follows all that it has read,
-    so its keys and values are those of the context; what the others write beside it has, in the context, worker 0's
-    text before it, so every worker reads it again. What was read in an earlier round is found. So this is what Hogwild!
-    costs on an engine without such turning, with a round in place of a token.
+    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places. A cache that
+    is found by prefix cannot: what worker 0 writes follows all that it has read; what the others write has, in the
+    context, worker 0's text before it, so every worker reads it again. What was read in an earlier round is found. So
+    this is what Hogwild! costs on an engine without such turning, with a round in place of a token.
     """
 
     workers: int  # >= 1
@@ -356,11 +354,10 @@ class ReAct(ToolCalls):
 class ReWOO(ToolCalls):
     """Reasoning without observation (Xu et al. 2023, arXiv:2305.18323): plan, call the tools, solve.
 
-    The planner writes all calls at once, each of which may name the results of earlier ones; the tools are called one
-    after another, and no model is asked between; the solver reads question, plan and results, and writes the answer. So
-    two requests do what N + 1 of `react` do, with the same tokens written and the same calls: the tokens sent grow
-    with N. The solver's prompt goes on from the planner's text here; where it has an instruction of its own, it shares
-    less.
+    The planner writes all calls at once, each of which may name results of earlier ones; the tools are called one after
+    another, with no model between; the solver reads question, plan and results, and writes the answer. So two requests
+    do what N + 1 of `react` do: the tokens sent grow with N. The solver's prompt goes on from the planner's text here;
+    with an instruction of its own, it would share less.
     """
 
     @property
@@ -383,9 +380,9 @@ class TreeRollouts:
     It imitates samplers such as TreePO (arXiv:2508.17445): with `branch=4@0/2@32/2@64` four answers begin at the
     prompt, and each path splits in two after 32 tokens of its answer, and again after 64. A path that goes on is one
     request; each new one is another, which arrives when its parent has written so many tokens, and whose prompt is its
-    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens, and for the tokens of
-    independent answers one gets more trajectories that differ; `branch=16@0` are independent ones.
-    Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one length.
+    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens; `branch=16@0` are independent
+    ones. Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one
+    length.
     """
 
     branches: tuple[Branch, ...]  # where paths part
