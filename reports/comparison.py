@@ -216,19 +216,13 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRange:
-    """The same policies under the two outer readings of a measurement.
+    """The same policies under the two outer readings of a measurement."""
 
-    Attributes:
-        measured_on: device of the sheet.
-        device: the other one.
-        readings: by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one.
-        left_out: policies whose seconds a reading does not know, and why, a line each.
-    """
-
-    measured_on: str
-    device: str
+    measured_on: str  # device of the sheet
+    device: str  # the other one
+    # by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one
     readings: Mapping[str, SideBySide]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # policies whose seconds a reading does not know, and why, a line each
 
     def speed_up(self, reading: str, policy: str) -> float | None:
         """Over the target alone under the same reading, mean over seeds; None where that is unknown."""
@@ -522,16 +516,12 @@ BEST = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sweep(Printed):
-    """Chains compared at one or more batches; prints as `paceline compare --sweep` does.
+    """Chains compared at one or more batches; prints as `paceline compare --sweep` does."""
 
-    Attributes:
-        meta: as of a comparison; `batch` is a list.
-        chains: names of all chains asked for, each with the window of every member but the target.
-        comparisons: by batch; chains whose seconds the cost does not know are not among the rows.
-    """
-
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # as of a comparison; `batch` is a list
+    # names of all chains asked for, each with the window of every member but the target
     chains: Mapping[str, Mapping[str, int]]
+    # by batch; chains whose seconds the cost does not know are not among the rows
     comparisons: Mapping[int, SideBySide]
 
     def best(self, batch: int) -> str:
@@ -670,20 +660,13 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Printed):
-    """Policies compared on one recording; prints as `paceline compare` does.
+    """Policies compared on one recording; prints as `paceline compare` does."""
 
-    Attributes:
-        runs: the policies side by side.
-        oracles: policies that see ahead, which nobody can run; none of them is called best.
-        by_tag: the same by tag, in the order of the policies; None if it was not asked for.
-        regret: what each policy loses against the oracle; None if it was not asked for.
-        on_device: figures between which those of another device lie; None if none was asked about.
-    """
-
-    runs: SideBySide
-    oracles: tuple[str, ...] = ()
-    by_tag: ByTag | None = None
-    regret: Regret | None = None
+    runs: SideBySide  # the policies side by side
+    oracles: tuple[str, ...] = ()  # policies that see ahead, which nobody can run; none of them is called best
+    by_tag: ByTag | None = None  # the same by tag, in the order of the policies; None if it was not asked for
+    regret: Regret | None = None  # what each policy loses against the oracle; None if it was not asked for
+    # figures between which those of another device lie; None if none was asked about
     on_device: DeviceRange | None = None
 
     @property

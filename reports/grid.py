@@ -98,36 +98,24 @@ MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not bro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The head of a column.
+    """The head of a column."""
 
-    Attributes:
-        heading: words; broken between them where room is short. Empty for none.
-        number: whether its cells stand to the right and are never broken.
-    """
-
-    heading: str = ""
-    number: bool = True
+    heading: str = ""  # words; broken between them where room is short. Empty for none
+    number: bool = True  # whether its cells stand to the right and are never broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table with what stands above and below it; prints itself at the width of the console.
+    """A table with what stands above and below it; prints itself at the width of the console."""
 
-    Attributes:
-        columns: `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn.
-        rows: `[R][C]`.
-        title: above it.
-        remarks: below it, a line each.
-        bold: (row, column) of cells that stand out; None as a column is all of the row.
-        lines: rows after which a line is drawn.
-    """
-
+    # `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    remarks: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...]  # `[R][C]`
+    title: str = ""  # above it
+    remarks: tuple[str, ...] = ()  # below it, a line each
+    # (row, column) of cells that stand out; None as a column is all of the row
     bold: frozenset[tuple[int, int | None]] = frozenset()
-    lines: frozenset[int] = frozenset()
+    lines: frozenset[int] = frozenset()  # rows after which a line is drawn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Title, table and remarks for this console, line by line."""

@@ -15,19 +15,14 @@ class Regret:
     """Regret of every policy of a comparison.
 
     Regret is seconds per token over those of the reference, less 1: 0.25 is a quarter slower. Negative is faster.
-
-    Attributes:
-        reference: the policy that regret is measured against.
-        over_reference: by policy.
-        best_static: by tag, the policy of fewest seconds per token among those that do the same in every round; empty
-            if none is compared.
-        over_static: by policy and tag, over that policy.
     """
 
-    reference: str
-    over_reference: dict[str, float]
+    reference: str  # the policy that regret is measured against
+    over_reference: dict[str, float]  # by policy
+    # by tag, the policy of fewest seconds per token among those that do the same in every round; empty if none is
+    # compared
     best_static: dict[str, str]
-    over_static: dict[str, dict[str, float]]
+    over_static: dict[str, dict[str, float]]  # by policy and tag, over that policy
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md)."""

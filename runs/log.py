@@ -84,20 +84,14 @@ REQUEST_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What happened in one run.
+    """What happened in one run."""
 
-    Attributes:
-        meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
-        ops: one row per batched operation (OP_FIELDS).
-        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1
-            for the loop's own step, in which the target wrote the first token, and 0 for what a policy decided.
-        requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
-    """
-
-    meta: dict[str, Any]
-    ops: Columns
+    meta: dict[str, Any]  # what was run: policy, trace or pool, cost, batch, seed, members in level order
+    ops: Columns  # one row per batched operation (OP_FIELDS)
+    # one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1 for the
+    # loop's own step, in which the target wrote the first token, and 0 for what a policy decided
     steps: Columns
-    requests: Columns
+    requests: Columns  # one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`
 
     def decided(self) -> NDArray[np.bool_]:
         """Which steps a policy was asked for: not the prefills, and the parts of an Overlap once."""

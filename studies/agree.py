@@ -58,27 +58,16 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothWorlds:
-    """What a policy is run on in either world. Both tell it the same made-up seconds.
-
-    Attributes:
-        pool: the models.
-        recording: of the prompts, made from the pool.
-        prompts: in the order of the recording.
-        batch: requests running at a time.
-        memory: how the runtime keeps keys and values; its prefix caches are those of the replay, too.
-        start: how requests begin.
-        lossless: whether only lossless policies were asked for.
-        overlap: how members of the runtime work at the same time.
-    """
+    """What a policy is run on in either world. Both tell it the same made-up seconds."""
 
     pool: ModelPool
-    recording: TrieRecording
-    prompts: Sequence[Prompt]
-    batch: int
-    memory: Memory
-    start: Start
-    lossless: bool
-    overlap: AheadKind = "auto"
+    recording: TrieRecording  # of the prompts, made from the pool
+    prompts: Sequence[Prompt]  # in the order of the recording
+    batch: int  # requests running at a time
+    memory: Memory  # how the runtime keeps keys and values; its prefix caches are those of the replay, too
+    start: Start  # how requests begin
+    lossless: bool  # whether only lossless policies were asked for
+    overlap: AheadKind = "auto"  # how members of the runtime work at the same time
 
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
@@ -310,17 +299,11 @@ LOOKED_AT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Agreements(Printed):
-    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies.
+    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies."""
 
-    Attributes:
-        meta: what was compared: pool, recording, sampling, batch and so on.
-        policies: `[P]` how far each takes the same steps.
-        near_ties: `[P]` members and output positions of near ties at the difference, if there is one.
-        decode: text of token ids.
-    """
-
-    meta: Mapping[str, Any]
-    policies: tuple[Agreement, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, sampling, batch and so on
+    policies: tuple[Agreement, ...]  # `[P]` how far each takes the same steps
+    # `[P]` members and output positions of near ties at the difference, if there is one
     near_ties: tuple[list[tuple[str, int]], ...]
     decode: Callable[[list[int]], str]
 

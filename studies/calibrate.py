@@ -153,22 +153,15 @@ _Figures = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a fit came to.
+    """What a fit came to."""
 
-    Attributes:
-        run: that it was fitted to.
-        member: whose forwards the line is of.
-        line: of seconds.
-        misfit: mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there
-            to the end of each request; 0.1 is about 10%.
-        tried: runs of the simulator.
-    """
-
-    run: str
-    member: str
-    line: CostLine
+    run: str  # that it was fitted to
+    member: str  # whose forwards the line is of
+    line: CostLine  # of seconds
+    # mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there to the end
+    # of each request; 0.1 is about 10%
     misfit: float
-    tried: int
+    tried: int  # runs of the simulator
 
     @property
     def cost(self) -> FileCost:
@@ -250,17 +243,11 @@ def _misfit(requests: ReplayedRequests, observed: np.ndarray, served: ServingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ObservedValidation(Printed):
-    """Simulated and observed figures of a run; prints as `paceline validate --observed` does.
+    """Simulated and observed figures of a run; prints as `paceline validate --observed` does."""
 
-    Attributes:
-        meta: what was compared: run, server, cluster, policy, cost, bounds, notes.
-        calibration: whose seconds the simulator took; None: those of the cluster, or of a cost.
-        cells: each figure.
-    """
-
-    meta: Mapping[str, Any]
-    calibration: Calibration | None
-    cells: tuple[ObservedCell, ...]
+    meta: Mapping[str, Any]  # what was compared: run, server, cluster, policy, cost, bounds, notes
+    calibration: Calibration | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
+    cells: tuple[ObservedCell, ...]  # each figure
 
     @property
     def within(self) -> bool:

@@ -43,19 +43,13 @@ from .setting import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRuns:
-    """What came of the policies, by name.
+    """What came of the policies, by name."""
 
-    Attributes:
-        asked: names of the policies, in the order asked.
-        summaries: at least one run, the first seed's first; without the policies that were refused.
-        shares: the run at the first seed by tag.
-        refused: policies whose seconds the cost does not know, and why.
-    """
-
-    asked: Sequence[str]
+    asked: Sequence[str]  # names of the policies, in the order asked
+    # at least one run, the first seed's first; without the policies that were refused
     summaries: Mapping[str, Sequence[Summary]]
-    shares: Mapping[str, TagShares]
-    refused: Mapping[str, CostRangeError]
+    shares: Mapping[str, TagShares]  # the run at the first seed by tag
+    refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
 
     @property
     def known(self) -> list[str]:

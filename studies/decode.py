@@ -116,20 +116,14 @@ def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Decoded(Printed):
-    """Answers of real models, and what they took; prints as `paceline run --out` does.
+    """Answers of real models, and what they took; prints as `paceline run --out` does."""
 
-    Attributes:
-        outputs: of the requests that ended, failed ones among them, in the order of the prompts.
-        log: of the run.
-        num_requests: that were asked for.
-        quality_interrupted: whether nobody waited until answers were scored and a lossy policy's texts measured.
-        scores: by request id, of answers to prompts that say what a right one is.
-    """
-
-    outputs: tuple[Output, ...]
+    outputs: tuple[Output, ...]  # of the requests that ended, failed ones among them, in the order of the prompts
     log: RunLog
-    num_requests: int
+    num_requests: int  # that were asked for
+    # whether nobody waited until answers were scored and a lossy policy's texts measured
     quality_interrupted: bool = False
+    # by request id, of answers to prompts that say what a right one is
     scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property
@@ -344,17 +338,12 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DecodedByPolicy(Printed):
-    """Runs of the same prompts, one a policy.
+    """Runs of the same prompts, one a policy."""
 
-    Attributes:
-        runs: of the first round, in the order of the policies; an interrupted one is the last.
-        speeds: tokens/s by round and policy, of whole rounds only; the first is that of `runs`.
-        asked_rounds: rounds that there were to be.
-    """
-
-    runs: tuple[Decoded, ...]
+    runs: tuple[Decoded, ...]  # of the first round, in the order of the policies; an interrupted one is the last
+    # tokens/s by round and policy, of whole rounds only; the first is that of `runs`
     speeds: tuple[tuple[float, ...], ...] = ()
-    asked_rounds: int = 1
+    asked_rounds: int = 1  # rounds that there were to be
 
     @property
     def num_rounds(self) -> int:

@@ -27,17 +27,12 @@ from ..traces.rounds.recording import RoundsRecording
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTokens:
-    """Of one request: what the target judges up to the first refused token of each round.
+    """Of one request: what the target judges up to the first refused token of each round."""
 
-    Attributes:
-        signals: `[N, 4]` probability, root of the entropy in nats, gap, and 1 / (1 + index in the draft).
-        kept: `[N]` whether the target keeps the token.
-        rounds: tokens of each round, in order; they add up to N.
-    """
-
+    # `[N, 4]` probability, root of the entropy in nats, gap, and 1 / (1 + index in the draft)
     signals: NDArray[np.float64]
-    kept: NDArray[np.bool_]
-    rounds: tuple[int, ...]
+    kept: NDArray[np.bool_]  # `[N]` whether the target keeps the token
+    rounds: tuple[int, ...]  # tokens of each round, in order; they add up to N
 
     def agreement(self, start: float) -> NDArray[np.float64]:
         """`[N]` running agreement of the request at the start of each token's round, `start` before the first one."""
@@ -89,17 +84,11 @@ HELD_OUT = 4  # one request in so many is held out, the last of them
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FittedHead(Printed):
-    """A head, and what it was fitted to.
+    """A head, and what it was fitted to."""
 
-    Attributes:
-        head: as its file has it.
-        num_requests: fitted to.
-        num_held_out: requests that it was tried on.
-    """
-
-    head: AcceptanceHead
-    num_requests: int
-    num_held_out: int
+    head: AcceptanceHead  # as its file has it
+    num_requests: int  # fitted to
+    num_held_out: int  # requests that it was tried on
 
     def tables(self) -> Sequence[Grid]:
         """Its weights."""

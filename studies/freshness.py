@@ -45,15 +45,10 @@ _SPREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPace:
-    """How a member's forwards take now what they took then.
+    """How a member's forwards take now what they took then."""
 
-    Attributes:
-        ratio: seconds now over those of the profile, median over the shapes measured again.
-        limit: share by which they may differ either way, by the spread and the drift that the profile measured.
-    """
-
-    ratio: float
-    limit: float
+    ratio: float  # seconds now over those of the profile, median over the shapes measured again
+    limit: float  # share by which they may differ either way, by the spread and the drift that the profile measured
 
     @property
     def fits(self) -> bool:
@@ -63,17 +58,11 @@ class MemberPace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """What measuring some of a profile again said.
+    """What measuring some of a profile again said."""
 
-    Attributes:
-        age_s: of the profile, when it was measured again.
-        members: by name, forwards right after others.
-        after_away: by name, forwards whose weights were not read just before.
-    """
-
-    age_s: float
-    members: Mapping[str, MemberPace]
-    after_away: Mapping[str, MemberPace]
+    age_s: float  # of the profile, when it was measured again
+    members: Mapping[str, MemberPace]  # by name, forwards right after others
+    after_away: Mapping[str, MemberPace]  # by name, forwards whose weights were not read just before
 
     @property
     def fits(self) -> bool:
@@ -219,17 +208,11 @@ def device_name(models: LoadedMembers) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedProfile(Printed):
-    """A profile held against the machine as it is now; prints as `paceline profile --check` does.
+    """A profile held against the machine as it is now; prints as `paceline profile --check` does."""
 
-    Attributes:
-        profile: that was checked.
-        freshness: how its seconds fare.
-        remarks: what has changed since it was made, a line each.
-    """
-
-    profile: Profile
+    profile: Profile  # that was checked
     freshness: Freshness
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # what has changed since it was made, a line each
 
     @property
     def fits(self) -> bool:

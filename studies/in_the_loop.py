@@ -269,18 +269,12 @@ def _no_room(request_id: str) -> MemoryError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRun:
-    """A run in one of the worlds.
-
-    Attributes:
-        log: of the run.
-        tokens: of finished requests, by id.
-        served: what it says besides its log.
-        left: requests whose models wrote another text than was recorded; none of a simulated run.
-    """
+    """A run in one of the worlds."""
 
     log: ServingLog
-    tokens: Mapping[str, list[int]]
-    served: Served
+    tokens: Mapping[str, list[int]]  # of finished requests, by id
+    served: Served  # what it says besides its log
+    # requests whose models wrote another text than was recorded; none of a simulated run
     left: frozenset[str] = frozenset()
 
 
@@ -431,15 +425,10 @@ def _check_cluster(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadValidation(Printed):
-    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does.
+    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does."""
 
-    Attributes:
-        meta: what was compared: pool, recording, workload, cluster, cost and so on.
-        cells: every rate and policy.
-    """
-
-    meta: Mapping[str, Any]
-    cells: tuple[LoadCell, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, workload, cluster, cost and so on
+    cells: tuple[LoadCell, ...]  # every rate and policy
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""

@@ -50,11 +50,7 @@ REMARKS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClusterShown(Printed):
-    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each.
-
-    Attributes:
-        cluster: that is shown.
-    """
+    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each."""
 
     cluster: Cluster
 
@@ -349,26 +345,17 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
 
 @dataclass(slots=True)
 class _Runs:
-    """Runs by rate, policy and seed.
-
-    Attributes:
-        setting: of all.
-        first: the recording for replay at the first seed.
-        interrupts: end them.
-        progress: advances with every row.
-        folder: takes the folder of each run; None: none is written.
-        partial: whether policies may be refused.
-        refused: policies whose seconds the cost does not know, and why.
-        served: what each run says besides its log, with its policy.
-    """
+    """Runs by rate, policy and seed."""
 
     setting: ServingSetting
-    first: ReplayTables
+    first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
-    progress: Progress
-    folder: Path | None = field(kw_only=True)
-    partial: bool = field(kw_only=True)
+    progress: Progress  # advances with every row
+    folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    partial: bool = field(kw_only=True)  # whether policies may be refused
+    # policies whose seconds the cost does not know, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
+    # what each run says besides its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
@@ -462,11 +449,7 @@ def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
-    """What a workload holds; prints as `paceline workload` does.
-
-    Attributes:
-        summary: what was counted.
-    """
+    """What a workload holds; prints as `paceline workload` does."""
 
     summary: WorkloadSummary
 

@@ -70,12 +70,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Observed(Printed):
-    """A run of a server as its client saw it; prints as `paceline observe` does.
-
-    Attributes:
-        run: all that was seen.
-        figures: of it.
-    """
+    """A run of a server as its client saw it; prints as `paceline observe` does."""
 
     run: ObservedRun
     figures: ObservedFigures

@@ -34,19 +34,11 @@ from .decode import load_pool
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SlimsFound(Printed):
-    """Slim verifiers that were found and written; prints as `paceline pool search-slim` does.
+    """Slim verifiers that were found and written; prints as `paceline pool search-slim` does."""
 
-    Attributes:
-        out: pool file that holds them now.
-        frontier: what was measured.
-        meta: what was asked for and where it was measured.
-        pool: name of the pool.
-        target: name of its target.
-    """
-
-    out: Path
+    out: Path  # pool file that holds them now
     frontier: Frontier
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # what was asked for and where it was measured
     pool: str
     target: str
 
@@ -188,17 +180,11 @@ _SLIM = re.compile(r"(.+)-(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ForcedPoolMade(Printed):
-    """The pool file that was written; prints as `paceline pool forced` does.
-
-    Attributes:
-        file: that was written.
-        content: of it.
-        members: as they will be loaded, without weights.
-    """
+    """The pool file that was written; prints as `paceline pool forced` does."""
 
     file: Path
     content: ForcedPoolFile
-    members: tuple[LoadedMember, ...]
+    members: tuple[LoadedMember, ...]  # as they will be loaded, without weights
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/forced.md)."""

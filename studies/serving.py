@@ -125,24 +125,16 @@ OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
 class ServingSetting:
     """What a workload is served under.
 
-    Attributes:
-        replay: the recording, and what is asked of any replay.
-        cluster: that serves, at the seconds asked for.
-        workload: a path, or a generator's text.
-        changes: what is done to it, but for rate and seed.
-        horizon_s: simulated seconds after which a run is stopped; None: it runs to its end.
-        promised: service levels by class of request.
-
     Raises:
         ArgumentError: a horizon out of range.
     """
 
-    replay: Setting
-    cluster: Cluster
-    workload: str
-    changes: WorkloadOptions
-    horizon_s: float | None
-    promised: Promises
+    replay: Setting  # the recording, and what is asked of any replay
+    cluster: Cluster  # that serves, at the seconds asked for
+    workload: str  # a path, or a generator's text
+    changes: WorkloadOptions  # what is done to it, but for rate and seed
+    horizon_s: float | None  # simulated seconds after which a run is stopped; None: it runs to its end
+    promised: Promises  # service levels by class of request
 
     def __post_init__(self) -> None:
         if self.horizon_s is not None:
@@ -305,15 +297,10 @@ def _priced(cluster: Cluster, replay: Setting) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`.
+    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`."""
 
-    Attributes:
-        interrupts: that came.
-        on_ended: called for each request that finished or was rejected.
-    """
-
-    interrupts: Interrupts
-    on_ended: Callable[[], None]
+    interrupts: Interrupts  # that came
+    on_ended: Callable[[], None]  # called for each request that finished or was rejected
 
     def ended(self) -> None:
         """See `Watcher`."""
@@ -499,11 +486,7 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(ServingReport):
-    """One served run; prints as `paceline metrics` prints its folder.
-
-    Attributes:
-        log: all that happened.
-    """
+    """One served run; prints as `paceline metrics` prints its folder."""
 
     log: ServingLog
 

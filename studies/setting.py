@@ -77,17 +77,11 @@ PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 @dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to be built anew for every run. `build` mutates it: it knows again what it made and somebody still has.
+    """A policy that is built anew for every run. `build` mutates it: it notes what it made, to refuse the same again."""
 
-    Attributes:
-        name: that tables show.
-        make: makes it for a pool.
-        made_by: its class, or a function; None of a text that names a pool's target.
-    """
-
-    name: str
-    make: Callable[[Pool], Policy]
-    made_by: object
+    name: str  # that tables show
+    make: Callable[[Pool], Policy]  # makes it for a pool
+    made_by: object  # its class, or a function; None of a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
@@ -233,16 +227,12 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
     """What policies are compared under: what was asked for, on a recording.
 
-    Attributes:
-        recording: that is replayed.
-        batch: requests running at a time, 1 to 1,000,000.
-
     Raises:
         ArgumentError: an argument out of range, or without the one that it goes with.
     """
 
     recording: Recording
-    batch: int = 1
+    batch: int = 1  # requests running at a time, 1 to 1,000,000
 
     def __post_init__(self) -> None:
         prefix_cache_size(self.prefix_cache, self.block_tokens)

@@ -71,17 +71,11 @@ def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCost:
-    """A cost, and what is known of it before anything is run.
-
-    Attributes:
-        cost: model of seconds.
-        freshness: of its profile; None of a cost that is no profile's.
-        remarks: what a reader of its seconds has to know, a line each.
-    """
+    """A cost, and what is known of it before anything is run."""
 
     cost: CostModel
-    freshness: Freshness | None = None
-    remarks: tuple[str, ...] = ()
+    freshness: Freshness | None = None  # of its profile; None of a cost that is no profile's
+    remarks: tuple[str, ...] = ()  # what a reader of its seconds has to know, a line each
 
 
 def checked_cost(
@@ -127,19 +121,12 @@ Tokens = Mapping[str, Sequence[int]]
 
 
 class MeasuredRuns(Protocol):
-    """Runs of models whose decisions a recording knows.
+    """Runs of models whose decisions a recording knows."""
 
-    Attributes:
-        name: of the pool.
-        models: of the pool.
-        recording: of them, for the simulator.
-        forced: whether the decisions are the recording's and not the models'.
-    """
-
-    name: str
+    name: str  # of the pool
     models: LoadedMembers
-    recording: TrieRecording
-    forced: bool
+    recording: TrieRecording  # of them, for the simulator
+    forced: bool  # whether the decisions are the recording's and not the models'
 
     def build(self, policy: NamedPolicy) -> Policy:
         """A policy for a run; raises ValueError for one that cannot be run."""
@@ -295,15 +282,10 @@ _Ran = tuple[Tokens, RunLog]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Validation(Printed):
-    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does.
+    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does."""
 
-    Attributes:
-        meta: what was compared: pool, recording, cost, sampling and so on.
-        cells: every policy, batch and tag.
-    """
-
-    meta: Mapping[str, Any]
-    cells: tuple[Cell, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, cost, sampling and so on
+    cells: tuple[Cell, ...]  # every policy, batch and tag
 
     @property
     def verdict(self) -> Verdict:
