@@ -22,12 +22,7 @@ LEANS = 0.1  # share of seconds by which a policy leans on a member more than tw
 
 
 def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
-    """One line.
-
-    Args:
-        comparison: at least one row is not ruled out.
-        ruled_out: policies that cannot be chosen, such as oracles.
-    """
+    """One line, of a comparison with at least one row that is not among the policies `ruled_out`, such as oracles."""
     best, tied, slower = _standing(comparison, ruled_out)
     clauses = [best_in_words(comparison, ruled_out=ruled_out)]
     if _is_lossy(best):
@@ -295,7 +290,6 @@ def quality_table(rows: Sequence[Summary]) -> Grid | None:
 
 
 def _quality_cells(row: Summary) -> dict[str, str]:
-    """Empty where nothing is known."""
     cells = {"policy": row.policy, "rejection rate": f"{row.rejection_rate:.1%}"}
     quality = row.quality
     if quality is not None:
@@ -308,7 +302,6 @@ def _quality_cells(row: Summary) -> dict[str, str]:
 
 
 def _remarks(rows: Sequence[Summary]) -> list[str]:
-    """What a reader of the columns has to know, a line each."""
     known = [row.quality for row in rows if row.quality is not None]
     remarks = []
     least = min(quality.known_share for quality in known)
@@ -380,12 +373,7 @@ def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
 
 
 def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
-    """What was replayed and how, in a line.
-
-    Args:
-        meta: of the comparison, or of several at other batches.
-        comparison: one of them, for what all have in common.
-    """
+    """What was replayed and how, in a line; `meta` may be of several comparisons, `comparison` is one of them."""
     first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
     kind = KINDS.get(meta["kind"], "trace")
     origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
@@ -402,19 +390,14 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
 def start_words(meta: Mapping[str, Any]) -> str:
     """How requests began, to stand in a title, a comma before it; empty for the default.
 
-    Args:
-        meta: of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
+    `meta` is of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
     """
     start = meta.get("start", "")
     return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
 
 
 def prefix_words(meta: Mapping[str, Any]) -> str:
-    """The prefix caches of a run, to stand in a title, a comma before it; empty without them.
-
-    Args:
-        meta: of a comparison or a run log.
-    """
+    """The prefix caches of a comparison or a run log, to stand in a title, a comma before it; empty without them."""
     size = meta.get("prefix_cache")
     return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
 
@@ -437,12 +420,9 @@ def _what_if(meta: dict[str, Any]) -> str:
 
 
 def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, chance: str = "") -> list[str]:
-    """What a reader of the figures has to know, a line each.
+    """What a reader of the figures of `comparisons` has to know, a line each.
 
-    Args:
-        meta: of the comparisons together.
-        comparisons: whose figures they are.
-        chance: what else is to be said where figures have intervals.
+    `meta` is of them together; `chance` is what else is to be said where figures have intervals.
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
@@ -488,7 +468,6 @@ def _detail_cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
 
 
 def _by_member(rows: tuple[Summary, ...]) -> Grid:
-    """A line for each policy, and one for each of its members that did something."""
     cells: list[dict[str, str]] = []
     ends: list[int] = []
     for row in rows:

@@ -1,7 +1,7 @@
 """Serving runs as tables and words: one policy (`ServingReport`), several at each rate, both worlds beside each other.
 
 A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. From these follows
-which policy is best at each rate, with what chance leaves open. The tables of a workload are here as well.
+which policy is best at each rate, as far as chance lets it be told. The tables of a workload are here as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -270,14 +270,7 @@ OF_MEMBER: Shown = {
 
 
 def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks: Iterable[str]) -> Grid:
-    """One line per row: what came of its requests, and rates.
-
-    Args:
-        rows: to show.
-        promised: whether service levels were asked for.
-        title: above it.
-        remarks: below it, a line each.
-    """
+    """One line per row: what came of its requests, and rates; `promised`: service levels were asked for."""
     shown = {**SERVED, **(PROMISED if promised else {})}
     cells = [names_of(rows, row) | cells_of(row, shown, "") for row in rows]
     return table(cells, texts=_names(rows), title=title, remarks=remarks)
@@ -459,12 +452,10 @@ def _ms(seconds: float | None) -> str:
 
 
 def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
-    """Parts of a title; empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's.
+    """Parts of a title, from the setting of a `ServingAbout`.
 
-    Changes of times and lengths are not among them: the workload's notes count those.
-
-    Args:
-        setting: of a `ServingAbout`.
+    Empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's. Changes of times and
+    lengths are not among them: the workload's notes count those.
     """
     found = []
     shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
@@ -548,9 +539,7 @@ TAKEN: Shown = {
 def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
     """For each row a line per class; None where no request has a class.
 
-    Args:
-        rows: to show, each with what it is called, by heading.
-        promised: whether service levels were asked for.
+    Each of `rows` has what it is called, by heading; `promised`: service levels were asked for.
     """
     shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
     cells: list[dict[str, str]] = []

@@ -137,13 +137,9 @@ class ObservedCell:
 
 
 def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound: float) -> tuple[ObservedCell, ...]:
-    """The cells of a run.
+    """The cells of an observed run, only with requests that were replayed, beside the log of its replay.
 
-    Args:
-        run: that was observed, only with requests that were replayed.
-        log: of its replay.
-        mean_bound: of means, medians, throughput and duration.
-        tail_bound: of `TAIL`.
+    `mean_bound` is of means, medians, throughput and duration, `tail_bound` of `TAIL`.
     """
     simulated = figures_of(log) | {DURATION: metrics_of(log, Promises()).duration_s}
     observed = _observed(run)

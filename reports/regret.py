@@ -34,13 +34,10 @@ class Regret:
 
 
 def regret_of(comparison: SideBySide, by_tag: ByTag, *, static: Sequence[str], reference: str) -> Regret:
-    """Regret of every policy of a comparison.
+    """Regret of every policy of a comparison against `reference`, the name of one of its rows.
 
-    Args:
-        comparison: with the reference among its rows.
-        by_tag: the same runs by tag.
-        static: policies of it that do the same in every round, such as chains with fixed windows.
-        reference: name of the policy that regret is measured against.
+    `by_tag` holds the same runs by tag. `static` are policies that do the same in every round, such as chains with
+    fixed windows.
     """
     speed = {row.policy: comparison.output_tokens_per_s(row) for row in comparison.rows}
     best_static = {tag: _fastest(by_tag, static, tag) for tag in by_tag.tags} if static else {}

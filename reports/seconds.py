@@ -108,17 +108,11 @@ def verdict(cells: Sequence[Cell]) -> Verdict:
 
 
 def repeatability(cells: Sequence[Cell]) -> Verdict | None:
-    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator.
+    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator; None for one run.
 
     Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
     for the other. So errors are taken over every cell and run, choices over every batch, tag and run, and `equal` is
-    the share of cells in which all runs took the same steps.
-
-    Args:
-        cells: with as many runs each; at least one.
-
-    Returns:
-        None if there is one run, which says nothing of others.
+    the share of cells in which all runs took the same steps. There is at least one cell, and all have as many runs.
     """
     num_runs = len(cells[0].runs_s)
     if num_runs == 1:

@@ -24,9 +24,7 @@ Mask = NDArray[np.bool_]
 def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
     """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default does.
 
-    Args:
-        gaps: runs as `runs.serving.log.ServingLog` has them, at least one.
-        percents: whole numbers in [0, 100].
+    `gaps` are runs as `runs.serving.ServingLog` has them, at least one; `percents` are whole numbers in [0, 100].
     """
     last = total_gaps(gaps) - 1
     places = [divmod(percent * last, 100) for percent in percents]
@@ -39,11 +37,8 @@ def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
 class _Runs:
     """Rising runs of gaps.
 
-    Attributes:
-        low, high: `[N]` the least and the greatest gap of each run.
-        step: `[N]` between a run's gaps, >= 1; of no meaning in runs of one.
-        count: `[N]` different gaps of a run.
-        rows: `[N]` how often each of them was seen.
+    `[N]` each: `low` and `high`, the least and the greatest gap of a run; `step` between its gaps, >= 1, of no meaning
+    in runs of one; `count` of its different gaps; `rows`, how often each of them was seen.
     """
 
     def __init__(self, gaps: Columns) -> None:
@@ -102,12 +97,7 @@ class MemberMetrics:
 
 
 def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ...]:
-    """The figures of each member, in level order.
-
-    Args:
-        log: of the run.
-        duration_ps: that KV use is a mean over.
-    """
+    """The figures of each member, in level order; KV use is a mean over `duration_ps`."""
     return tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members)))
 
 
@@ -272,12 +262,9 @@ ENDS = {
 
 
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
-    """A latency over the finished requests among some; of TPOT, those with several tokens; None without one.
+    """A latency (a key of `ENDS`) over the finished requests of `among` `[R]`; None without one.
 
-    Args:
-        log: of the run.
-        name: of the latency, a key of `ENDS`.
-        among: `[R]` which requests count.
+    Of TPOT those with several tokens.
     """
     since, until = (f"{end}_at_ps" for end in ENDS[name])
     kept = log.finished & among
@@ -524,7 +511,6 @@ def _replica(totals: ReplicaTotals, requests: int, duration_ps: int) -> ReplicaM
 
 
 def _of_all(replicas: Sequence[ReplicaMetrics]) -> dict[str, Any]:
-    """Their figures together."""
     means = {name: [getattr(one, name) for one in replicas] for name in ("busy_share", "running_mean", "waiting_mean")}
     found = {name: None if None in values else sum(values) for name, values in means.items()}
     found["busy_share"] = None if found["busy_share"] is None else found["busy_share"] / len(replicas)

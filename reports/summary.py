@@ -21,7 +21,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and the half width of its confidence interval."""
+    """A mean and the half width, >= 0, of its confidence interval."""
 
     mean: float
     half_width: float  # >= 0
@@ -87,12 +87,7 @@ class Quality:
 
 
 def quality_of(log: RunLog, *, tag: str | None = None) -> Quality | None:
-    """The quality of a run's texts; None if nothing is known of them.
-
-    Args:
-        log: of the run.
-        tag: of the requests that count; None for all.
-    """
+    """The quality of a run's texts, of one tag or of all (None); None if nothing is known of them."""
     chosen = (log.requests["failed"] == "") & (log.requests["trunk_tokens"] >= 0)
     if tag is not None:
         chosen &= log.requests["tag"] == tag
@@ -303,20 +298,17 @@ def _exact_share(log: RunLog) -> float:
 
 
 def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> float:
-    """Refusals at any level over the drafted tokens that a first verifier looked at, for chains of any depth.
+    """Refusals at any level over the drafted tokens that a first verifier looked at, >= 0, for chains of any depth.
 
     A refusal is a verification that refused a token: at most one each. A drafted token is looked at first by the
     verification that comes next in its request; those after the first refused one are not looked at, nor are those
     that a Commit took before. Of a token tree the depths are looked at: those of the path that stays, and the next
     one if the tree goes on there, which is refused then. For two levels this is 1 less the rate of acceptance per
-    position. Above two it may exceed 1, as a middle verifier's own token can be refused too.
+    position. Above two it may exceed 1, as a middle verifier's own token can be refused too. 0 if none was looked at.
 
     Args:
         steps: of a run log, each request's in their order; requests of a batch may lie between one another.
         among: `[steps]` which steps count, all of a request or none; None for all.
-
-    Returns:
-        The rate, >= 0; 0 if no drafted token was looked at.
     """
     order = np.argsort(steps["request"], kind="stable")
     if among is not None:
@@ -487,11 +479,7 @@ def tag_shares(log: RunLog) -> dict[str, TagShare]:
 
 
 def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
-    """By tag, tokens per second over those of the baseline on the same requests.
-
-    Args:
-        shares: of a policy's run (`tag_shares`).
-        baseline: of the target alone, under the same scenario.
+    """By tag, tokens per second over those of the baseline, the target alone under the same scenario.
 
     Raises:
         ValueError: the runs do not hold the same tags, or the baseline finished no request of one.
@@ -505,15 +493,11 @@ def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
 
 
 def request_seconds(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of a run shared out to its R requests; they add up to the `duration_s` of its summary.
+    """`[R]` seconds of a run shared out to its requests; they add up to the `duration_s` of its summary.
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
-    Parts of an `Overlap` that ran at the same time count once (`added_seconds`).
-    What is left of the run, such as deciding, goes by the number of steps that were decided. At batch 1 that is the
-    time a request ran.
-
-    Returns:
-        `[R]`, in the order of `log.requests`.
+    Parts of an `Overlap` that ran at the same time count once (`added_seconds`). What is left of the run, such as
+    deciding, goes by the number of steps that were decided. At batch 1 that is the time a request ran.
     """
     steps, ops, requests = log.steps, log.ops, log.requests
     num_requests = len(requests["request_id"])

@@ -1,9 +1,9 @@
-"""The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
+"""The log of a run, in one form for both worlds: steps, operations, rounds and requests, as Parquet.
 
 `RunLedger` collects it while a loop runs (it fits `decoding.ledger.Ledger` by shape, which says what the columns of
-operations and steps hold), and functions say what follows from it: how good texts are in the eyes of the target, by how
-much each operation moved the run on, and seconds per token of each request. A request thrashes when speculation accepts
-so little that the target alone would have been faster.
+operations and steps hold). Functions say what follows from it: how good texts are by the target's probabilities, how
+far each operation moved the run on, and seconds per token of each request, which tell when speculation made a request
+slower than the target alone (it thrashes).
 """
 
 import json
@@ -200,12 +200,9 @@ def _table(columns: Columns, rows: slice) -> pa.Table:
 
 
 def added_seconds(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of each of N operations; of a further part of an `Overlap` those after the parts before it had ended.
+    """`[N]` seconds of the operations in `log.ops`; of a further part of an `Overlap` those after earlier ones ended.
 
     So the operations of one `Overlap` add up to its own seconds, whichever devices they ran on. All others count whole.
-
-    Returns:
-        `[N]`, in the order of `log.ops`.
     """
     starts, durations = log.ops["start_s"], log.ops["duration_s"].astype(np.float64)
     part, ends, added = parts_of(log), starts + durations, durations.copy()
@@ -287,9 +284,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
-        Its columns are views of what was written down: nothing more can be noted as long as they are held.
-
-        What is known of the texts' quality is added by `log.with_quality`.
+        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is known
+        of the texts' quality is added by `with_quality`.
 
         Args:
             meta: what was run.
@@ -334,7 +330,7 @@ def _packer(fields: tuple[str, ...]) -> Struct:
 
 
 def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
-    """The same layout to numpy."""
+    """The same layout as `_packer`, for numpy."""
     return np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True)
 
 
@@ -357,8 +353,8 @@ def seconds_per_token(log: RunLog) -> dict[str, float]:
 
     Seconds are those of the operations that the request had a part in, whole, however many requests shared them; parts
     of an `Overlap` that ran at the same time count once (`added_seconds`). An operation in which another request's
-    prompt was read counts as the median of its kind and member.
-    Requests that emitted nothing after their first commit are left out.
+    prompt was read counts as the median of its kind and member. Requests that emitted nothing after their first commit
+    are left out.
     """
     order = np.argsort(log.steps["request"], kind="stable")
     steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}

@@ -1,6 +1,6 @@
-"""Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does.
+"""What `paceline agree` does: run the same policies on a recording and on its models, and compare every step.
 
-The recording is one that is there, of the very requests that are to be run, or one made now, as deep as policies need.
+The recording is one that is there, of the very requests that are run, or one made now, as deep as policies need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,16 +87,10 @@ class BothWorlds:
             ) from left.cause
 
     def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
-        """How far the policy takes the same steps in both worlds.
+        """How far the policy takes the same steps in both worlds; `decider` is the same policy, built for the runtime.
 
-        One that leaves the record is run anew for each batch of requests: what it learns beyond the record's end must
-        not reach the next ones.
-
-        Args:
-            policy: to be built anew where it leaves the record.
-            decider: the same, built for the runtime.
-            replay: by `replay`.
-            progress: over policies; told which requests are run.
+        A policy that leaves the record is built anew for each batch of requests: what it learns beyond the record's end
+        must not reach the next ones. `progress` counts policies and is told which requests run.
         """
         if replay is not None:
             return self._compared(policy.name, decider, replay)
@@ -150,8 +144,6 @@ class BothWorlds:
 
 
 class _LeftRecordError(Exception):
-    """A strict replay came to the end of its record."""
-
     def __init__(self, watch: StepWatch, cause: UnrecordedContextError) -> None:
         super().__init__(str(cause))
         self.watch = watch
@@ -159,7 +151,7 @@ class _LeftRecordError(Exception):
 
 
 def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) -> str:
-    """And what to do, as the end of a message."""
+    """What was recorded and what to do about it, as the end of a message."""
     closure = recording.meta.closure
     if isinstance(cause, UnrecordedTreeError):
         return f"`trees` {closure.words}; record with trees as wide and as deep"
@@ -169,11 +161,8 @@ def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) 
 def made_up_cost(names: Sequence[str]) -> FileCost:
     """One second for a forward of the target, half of the next larger one's for each smaller model.
 
-    Each further new token adds a 64th. All are binary fractions, so that sums are exact in whatever order they are
-    taken, and no time is spent on the context, which the runtime's prices do not know.
-
-    Args:
-        names: of the models, smallest first.
+    `names` are smallest first. Each further new token adds a 64th. All are binary fractions, so that sums are exact in
+    any order, and the context takes no time, since the runtime's prices do not know it.
     """
     seconds = {name: 2.0**-below for below, name in enumerate(reversed(names))}
     lines = {
@@ -438,7 +427,6 @@ def _recording(
 
 
 def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
-    """The policies that were named, none of which may see ahead."""
     given = None if policies is None else named_policies(policies)
     for policy in given or ():
         refuse_oracle(policy.made_by, policy.name)
@@ -517,7 +505,6 @@ def _overlap_words(meta: Mapping[str, Any]) -> str:
 
 
 def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:
-    """What near ties at a difference say of it."""
     if not ties:
         return f"  no near tie in {dtype} among the next {LOOKED_AT} choices: rounding is hardly the cause"
     member, position = ties[0]

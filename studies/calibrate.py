@@ -1,10 +1,9 @@
-"""How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
+"""What `paceline validate --observed` does: compare simulated latencies with those of a running server.
 
-The same requests are served in the simulator, when they were sent, as long as they were, at seconds with which it
-repeats another run best. A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a
-line of docs/costs.md). The three figures are moved in turn, by factors that shrink, until no move brings simulated
-times nearer to the observed ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and
-batches do not have.
+The simulator serves the requests of an observed run, at seconds that are fitted to another run: a forward takes
+`intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md). A pattern search
+(Hooke and Jeeves 1961) moves the three figures in turn, by factors that shrink, until no move brings simulated times
+nearer. It needs no gradient, which queues and batches do not have.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +57,6 @@ class ReplayedRequests:
         )
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`; the first arrives at 0."""
         began_ps = self.requests[0].sent_at_ps
         for one in self.requests:
             assert one.prompt_tokens is not None
@@ -305,8 +303,7 @@ def validate_observed(
     """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
 
     Args:
-        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark, which is
-            judged.
+        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark.
         cluster: that is simulated: a TOML file, or a device of the sheet.
         calibrate_on: another run, to which the seconds of the target's forwards are fitted; None: nothing is.
         policy: of the replicas that have none of their own; None: plain.

@@ -172,7 +172,6 @@ class Decoded(Printed):
         return [{**asdict(output), **self._scored(output)} for output in self.outputs]
 
     def _scored(self, output: Output) -> dict[str, Any]:
-        """The columns that say whether it is right, and how its tests failed."""
         score = self.scores.get(output.request_id)
         return {"right": None, "failure": None} if score is None else {"right": score.right, "failure": score.failure}
 
@@ -412,23 +411,11 @@ def decode_each(
     forward: ForwardKind = "auto",
     debug: bool = False,
 ) -> DecodedByPolicy:
-    """Answer the same prompts under each of several policies, with models that are loaded once.
+    """Answer the same prompts under each of several policies, two or more, with models that are loaded once.
 
-    Each policy first answers one prompt, of which nothing is kept. Policies take turns within a round, so that a
-    machine that becomes slower does so for all of them.
-
-    Args:
-        pool: as of `decode`.
-        prompts: that each answers.
-        policies: two or more, of names of their own.
-        options: further keywords of `decode`.
-        repeats: rounds in which each policy answers once, >= 1. Texts and quality are of the first one.
-        lossless: refuse policies that may commit other text than the target's, before any has run.
-        threads: where the pool is loaded.
-        chat: where the pool is loaded.
-        devices: where the pool is loaded.
-        forward: how models are run.
-        debug: check the caches.
+    Each policy first answers one prompt, of which nothing is kept. Policies take turns within each of `repeats` >= 1
+    rounds, so that a machine that becomes slower does so for all of them; texts and quality are of the first round.
+    `options` are further keywords of `decode`; all else is as of `decode`, and `lossless` refuses before any run.
 
     Raises:
         ValueError, PolicyError: as `decode`; of a policy's own arguments before any has run.

@@ -1,7 +1,6 @@
 """Fit an acceptance head to recordings, as `paceline policy fit specdec++` does.
 
-What is fitted to are the tokens that rounds of one drafter would have judged over a recording's own text. Letters: N
-tokens.
+It is fitted to the tokens that rounds of one drafter would have judged over a recording's own text. Letter: N tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -137,10 +136,10 @@ class FittedHead(Printed):
 
 
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
-    """Fit a head to three quarters of a recording's requests, and try it on the others.
+    """Fit a head to three quarters of the requests of a recording of contexts, and try it on the others.
 
     Args:
-        path: of a recording of contexts.
+        path: of the recording.
         drafter: whose tokens; the smallest model if None.
         window: longest draft of the rounds that are fitted to, >= 1.
 
@@ -155,13 +154,9 @@ def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) 
 
 
 def fit_shared_head(paths: Sequence[str | Path], *, window: int = 16) -> FittedHead:
-    """Fit one head to the smallest models of several recordings, for the smallest model of any pool.
+    """Fit one head to the smallest models of recordings of contexts, at least one, for the smallest model of any pool.
 
     Of each recording three quarters of the requests are fitted to, and every judged token has the same weight.
-
-    Args:
-        paths: of recordings of contexts, at least one.
-        window: as of `fit_head`.
 
     Raises:
         ArgumentError, ValueError: as `fit_head`; no recording.

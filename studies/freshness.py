@@ -1,4 +1,4 @@
-"""Whether a profile fits this machine still: what `paceline profile --check` does, and `validate` before it measures.
+"""What `paceline profile --check` does: find out whether a profile still fits this machine, as `validate` does first.
 
 Some of its forwards are measured again, and what it was measured under is looked at. Also: which policies may run where
 seconds are studied, whether an interrupted profile can go on, and chains that run every member in all its parts.
@@ -99,9 +99,7 @@ def _range(paces: Mapping[str, MemberPace]) -> str:
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
 
-    Args:
-        profile: of these models, with `mismatches` against none that matters.
-        models: that are to be run.
+    `profile` is of these models: none of its `mismatches` matters.
     """
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
@@ -173,10 +171,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
 def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
     """What has changed since a profile was made and may have changed seconds with it, a line each.
 
-    Args:
-        meta: of the profile.
-        models: that are to be run.
-        sampling: how they are to choose tokens.
+    `models` and `sampling` are those that are to be used now.
     """
     lines = [
         f"the profile was made with {name} {then}, this is {now}"
@@ -265,11 +260,7 @@ def check_profile(
 ) -> CheckedProfile:
     """Measure a few forwards again, for some eight seconds, and compare them with a profile's.
 
-    Args:
-        pool: models, or where they are; None is the shipped pool (`load_models`).
-        file: the profile; None is the newest of these models on this machine.
-        threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+    `file` None is the newest profile of these models on this machine; all else is as of `load_models`.
 
     Raises:
         ValueError: no such profile, or one whose seconds cannot be right here.
@@ -281,14 +272,9 @@ def check_profile(
 
 
 def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[str], where: str) -> None:
-    """Refuse a policy that cannot run on these models and requests.
+    """Refuse a policy, as built, that cannot run on these models and requests; `where` names them, as "the prompts".
 
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        forced: whether a recording decides what is accepted, which holds no text but the target's.
-        tags: of the requests.
-        where: the requests, as in "the prompts".
+    `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'.
 
     Raises:
         ArgumentError: it sees ahead, names a tag that no request has, or says that it is lossy on a forced pool.
@@ -314,14 +300,8 @@ def journal_of(
 ) -> Journal:
     """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
 
-    Begun anew is one that is older than an hour, or whose seconds are no longer these.
-
-    Args:
-        models: that are profiled.
-        forwards: theirs, by member.
-        grid: of shapes.
-        most_drift: largest change of seconds since, as a share.
-        restart: begin anew whatever there is.
+    A journal is begun anew with `restart`, if it is older than an hour, or if seconds have changed since by more than
+    the share `most_drift`. `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
     digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What another engine or a benchmark logged becomes a recording: what `paceline trace import` does."""
+"""What `paceline trace import` does: make a recording of what another engine or a benchmark logged."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How true simulated latencies under load are on this machine: what `paceline validate --workload` does.
+"""What `paceline validate --workload` does: compare simulated latencies under load with those on this machine.
 
 One workload, whose requests are those of a recording, is served twice on the same cluster: simulated, and in a world
 whose operations real models carry out and which takes as long as they do.
@@ -64,13 +64,8 @@ Lengths = Mapping[str, tuple[int, int]]
 class AttachedWorkload:
     """The arrivals of a workload, each as long as the recorded request that is drawn for it; implements `Workload`.
 
-    Models read and write real text, so nothing can be longer or shorter than that.
-
-    Args:
-        workload: when requests arrive, with their tags.
-        drawn: which recorded request stands for each.
-        lengths: of all recorded requests.
-        name: of the recording.
+    Models read and write real text, so nothing can be longer or shorter than that. `drawn` says which recorded request
+    stands for each arrival, `lengths` are those of all recorded requests, `name` is the recording's.
     """
 
     def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
@@ -87,7 +82,6 @@ class AttachedWorkload:
         return replace(about, unit_tokens=0, notes=(*about.notes, note))
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`."""
         return map(self.attached, self._workload)
 
     def attached(self, arrival: Arrival) -> Arrival:
@@ -111,26 +105,20 @@ class _AttachedTurns:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """See `Turns`."""
         return self._turns.depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.reached(depth, at_ps))]
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.after(ended_ps))]
 
 
 class Stopwatch:
-    """Seconds of work, one operation after another, whichever replica's.
+    """Seconds of work, one operation after another, whichever replica's; `clock` waits for all devices of the models.
 
     An operation takes what passed since the end of the one before: choosing steps, forming batches and keeping books
     are work of an engine, too. Where the clock of the run skips idle time, next to nothing passes here.
-
-    Args:
-        clock: waits for all devices that the models are on.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -154,7 +142,7 @@ class ModelsWorld:
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
     near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
-    as many tokens as the workload says.
+    as many tokens as the workload says. `duration_ps` is that of the latest operation.
 
     Args:
         models: the real world; of one replica alone.
@@ -162,9 +150,6 @@ class ModelsWorld:
         trunks: by recorded request, what the target wrote.
         left: takes the ids of requests that leave their records.
         stopwatch: that all replicas share.
-
-    Attributes:
-        duration_ps: of the latest operation.
     """
 
     def __init__(
@@ -279,14 +264,10 @@ class ServedRun:
 
 
 class ServedWorlds:
-    """Both worlds, ready to serve.
+    """Both worlds, ready to serve; the models stand for the replicas of the cluster, one after another.
 
-    Args:
-        models: of the recording.
-        recording: of the models, greedy.
-        cluster: whose replicas the models stand for, one after another.
-        cost: of every replica in the simulator, in place of the cluster's own.
-        seed: of the requests that are drawn.
+    `recording` is of the models, greedy. `cost` is that of every replica in the simulator, in place of the cluster's
+    own; `seed` draws the requests.
 
     Raises:
         ArgumentError: a recording that is not greedy.
@@ -566,19 +547,15 @@ def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One cell to be run in both worlds."""
-
     worlds: ServedWorlds
     policy: NamedPolicy
     rate: float | None
     workload: AttachedWorkload
 
     def measured(self) -> ServedRun:
-        """One run of the models."""
         return self.worlds.measured(self.policy, self.workload)
 
     def cell(self, runs: Sequence[ServedRun]) -> LoadCell:
-        """The simulated run beside the measured ones."""
         ours, theirs = self.worlds.simulated(self.policy, self.workload), runs[-1]
         figures = [figures_of(run.log) for run in runs]
         both = ours.tokens.keys() & theirs.tokens.keys()

@@ -1,6 +1,6 @@
-"""Policies under load side by side, and what clusters and workloads hold before anything is served.
+"""Policies under load side by side; at one rate and seed all meet the same requests.
 
-At one rate and seed all policies meet the same requests.
+Also what a cluster or a workload holds, before anything is served.
 """
 
 import os
@@ -96,12 +96,10 @@ class ClusterShown(Printed):
 def cluster(
     asked: str | Path, recording: Recording | str | Path | None = None, *, models: Sequence[str] | None = None
 ) -> ClusterShown:
-    """What a cluster file, or one replica on a device of the sheet, comes to for the members of a recording.
+    """What a cluster comes to for the members of a recording (None: the shipped one).
 
-    Args:
-        asked: a TOML file (docs/cluster.md), or a device of the sheet, as "h100".
-        recording: whose members are served; None: the shipped one.
-        models: shapes of members, as `paceline compare --models` takes them.
+    `asked` is a TOML file (docs/cluster.md), or a device of the sheet, as "h100", for one replica. `models` are shapes
+    of members, as `paceline compare --models` takes them.
 
     Raises:
         ValueError: a file that breaks a rule or does not go with the recording; one line.
@@ -369,7 +367,6 @@ class _Runs:
         return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
-        """The rows of each rate, as far as they are done."""
         for rate in rates:
             rows = []
             workloads: dict[int, Workload] = {}
@@ -478,11 +475,8 @@ def describe_workload(
 ) -> WorkloadDescription:
     """Read or draw all of a workload, as its options scale and cut it, and count what it holds.
 
-    Args:
-        workload: a path or a generator's text; see `open_workload`.
-        options: None: as it is.
-        lengths_from: a .trace folder that a generator draws lengths from where its text gives none; None: the recording
-            that comes with the package.
+    `workload` is as `open_workload` takes it; `options` None leaves it as it is. `lengths_from` is a .trace folder that
+    a generator draws lengths from where its text gives none; None is the recording that comes with the package.
 
     Raises:
         TraceFormatError: a file that cannot be read, or breaks its format.

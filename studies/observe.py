@@ -1,4 +1,4 @@
-"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
+"""What `paceline observe` does: drive a running server with a workload and write down what its client sees.
 
 Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
@@ -199,8 +199,6 @@ def observe(
 
 
 class _Run:
-    """One run of a server."""
-
     def __init__(self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int) -> None:
         self._endpoint, self._asked, self._model, self._seed = endpoint, asked, model, seed
         self._texts = PromptsInTurn(texts, seed)

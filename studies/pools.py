@@ -1,4 +1,4 @@
-"""Files of pools: forced ones are written, slim verifiers are searched for and put into the file of their target."""
+"""Write pool files: those of forced pools, and those of targets with the slim verifiers that a search found."""
 
 import json
 import os
@@ -137,7 +137,6 @@ def find_slim(
 
 
 def _own_prompts(file: Path) -> tuple[Prompt, ...]:
-    """Those beside the pool file."""
     path = file.parent / PROMPTS_FILE
     if not path.is_file():
         raise ArgumentError(f"`prompts` must be given for a pool without {PROMPTS_FILE} beside its file, got none")
@@ -243,7 +242,7 @@ def write_forced_pool(
     vocab_size: int | None = None,
     seed: int = 0,
 ) -> ForcedPoolMade:
-    """Write the pool file of models with these shapes; no weights are made.
+    """Write the pool file of models with these shapes into the folder `out`; no weights are made.
 
     Args:
         members: smallest first, each `[NAME=]PRESET`, `NAME=PATH` of a config.json or its folder, `NAME=MEMBER-N` for
@@ -288,7 +287,6 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _member(file: Path, row: int, name: str, texts: Mapping[str, str], context_tokens: int) -> dict[str, Any]:
-    """What the file says of a member."""
     text = texts[name]
     if text == LOOKUP:
         return {"name": name, LOOKUP: {"max_match": 3}}
@@ -312,7 +310,6 @@ def _place(text: str) -> str:
 
 
 def _weight_bytes(member: LoadedMember) -> int:
-    """Of its own."""
     return member.num_parameters * getattr(torch, member.dtype).itemsize if member.kind == "model" else 0
 
 

@@ -1,4 +1,4 @@
-"""Measure what this machine takes for the operations of a pool: what `paceline profile` does.
+"""What `paceline profile` does: measure what this machine takes for the operations of a pool.
 
 Operations are watched while prompts are decoded, or on a forced pool a recording's requests.
 """

@@ -1,7 +1,7 @@
-"""One workload served under one policy, and the figures of such runs: what `simulate` and `metrics` do.
+"""What `simulate` and `metrics` do: serve one workload under one policy, and work out the figures of such runs.
 
-`serving_setting` is what it is served under, as it was asked for; `serving_run` is one run, of which
-`compare_under_load` makes one for each row and seed.
+`serving_setting` gathers what was asked for. `serving_run` is one run; `compare_under_load` makes one for each row and
+seed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,12 +39,10 @@ from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
 class BrokenWorkloadError(ValueError):
-    """A row of a workload cannot be read or served; the message is that of the error.
+    """A row of a workload cannot be read or served; the message is that of `error`, which says what is wrong.
 
-    Attributes:
-        log: of the run until that row would have come, marked partial; the error is among its notes.
-        error: what is wrong with the row.
-        run: the same with its figures, a `Simulated`, where `simulate` raises it; else None.
+    `log` is of the run until that row would have come, marked partial, with the error among its notes. `run` is the
+    same with its figures, a `Simulated`, where `simulate` raises it; else None.
     """
 
     def __init__(self, log: ServingLog, error: ValueError) -> None:
@@ -207,7 +205,6 @@ class ServingSetting:
 
 
 def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
-    """What replicas of a group are, for the log of a run."""
     first = alike[0]
     return {
         "count": len(alike),
@@ -228,13 +225,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
 def serving_setting(
     recording: Recording | str | Path | None, workload: str | Path, cluster: str | Path, asked: ServingOptions
 ) -> ServingSetting:
-    """What is asked for.
-
-    Args:
-        recording: that acceptance is drawn from, or where it lies; None: the one that comes with the package.
-        workload: a path, or a generator's text.
-        cluster: a TOML file, or a device of the sheet.
-        asked: of both.
+    """What is asked for; arguments are as `simulate` takes them, and `asked` holds its other options.
 
     Raises:
         ValueError: an option out of its range, or one that does not go with the others; one line.
@@ -354,14 +345,8 @@ def serving_run(
 ) -> tuple[ServingLog, Served]:
     """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
 
-    Args:
-        setting: what it is served under.
-        policy: of the replicas that have none of their own; built anew.
-        workload: opened at the rate and the seed.
-        tables: of the recording, at the seed.
-        rate: for the log; None: the workload's own.
-        seed: of all that is drawn.
-        watched: hears interrupts.
+    `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
+    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -492,7 +477,7 @@ class Simulated(ServingReport):
 
     @property
     def report(self) -> ServingReport:
-        """The figures alone: this result, by the name that notebooks know it by."""
+        """The figures alone, without the log."""
         return self
 
     @property
@@ -552,7 +537,6 @@ def simulate(
 
 
 def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
-    """A run with its figures, written if it is to be."""
     if out is not None:
         write_serving(log, Path(out))
     row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))

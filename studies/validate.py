@@ -1,7 +1,7 @@
-"""How true simulated seconds are on this machine: what `paceline validate` does.
+"""What `paceline validate` does: compare simulated seconds with those of this machine.
 
 Prompts are decoded by models, or a recording's decisions are forced on models of random weights. Either way there is a
-recording, of these models, which the simulator replays; each cell is asked for once, as no policy rivals itself.
+recording of these models, which the simulator replays. Each cell is asked for once: no policy is its own rival.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -81,14 +81,9 @@ class CheckedCost:
 def checked_cost(
     name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
 ) -> CheckedCost:
-    """The cost called `name`; says whether its profile fits, of which some is measured again, and what changed since.
+    """A cost by name, as `make_cost` takes it; says whether its profile fits, measuring some again, and what changed.
 
-    Args:
-        name: as `make_cost` takes it.
-        recording: of the models.
-        models: that are to be run.
-        threads: that they are to be run with.
-        allow_foreign: take a profile that cannot be right here, and label it.
+    `models` are to be run, with so many `threads`; `allow_foreign` takes a profile that cannot be right here, labelled.
 
     Raises:
         ValueError: no such cost, or a profile that cannot be right here.
@@ -138,15 +133,10 @@ class MeasuredRuns(Protocol):
 
 
 class DecodedRuns:
-    """Prompts decoded by models; see `MeasuredRuns`.
-
-    Args:
-        models: of the recording.
-        prompts: of the recording, others among them.
-        path: of the recording.
+    """Prompts decoded by models; implements `MeasuredRuns`. `path` is that of the recording.
 
     Raises:
-        ValueError: a recording that is not of the models and prompts.
+        ValueError: a recording that is not of the models and prompts, which may have others among them.
     """
 
     forced = False
@@ -186,11 +176,7 @@ class DecodedRuns:
 
 
 class ForcedRuns:
-    """A recording's decisions on models of random weights; see `MeasuredRuns`.
-
-    Args:
-        models: as many as the recording is of.
-        recording: as it was stored.
+    """A recording's decisions, as it was stored, on as many models of random weights; implements `MeasuredRuns`.
 
     Raises:
         ArgumentError: a recording that cannot be forced on these models.
@@ -232,7 +218,6 @@ class ForcedRuns:
 
 
 def _built(runs: MeasuredRuns, policy: NamedPolicy) -> Policy:
-    """The policy, made for the models; raises ValueError for one that cannot be made or run."""
     built = policy.build(loaded_pool(runs.models))
     meta = runs.recording.meta
     tags = (request.tag for request in runs.recording.requests)
@@ -256,7 +241,7 @@ def measured_runs(
         prompts: of the recording; None with a forced pool, which needs no text.
         recording: of the pool and the prompts, or to be forced on the pool.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say how the models will run.
+        debug: say beforehand how models run.
         chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:
@@ -447,8 +432,6 @@ def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One cell to be run in both worlds."""
-
     measured: MeasuredRuns
     part: TrieRecording
     cost: CostModel
@@ -456,7 +439,6 @@ class _Job:
     batch: int
 
     def replay(self) -> _Ran:
-        """The simulated run."""
         tables = TrieTables(self.part)
         outputs: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
@@ -464,7 +446,6 @@ class _Job:
         return outputs, log
 
     def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
-        """The simulated run beside the measured ones."""
         _, simulated = replay
         logs = [log for _, log in ran]
         middle = sorted(logs, key=total_s)[len(logs) // 2]
@@ -489,7 +470,6 @@ class _Job:
 
 
 def _same_steps(one: _Ran, other: _Ran) -> bool:
-    """Whether two runs are the same from beginning to end."""
     (our_tokens, ours), (their_tokens, theirs) = one, other
     found = compare_runs(ours, theirs, replayed_tokens=our_tokens, ran_tokens=their_tokens)
     return found.difference is None and found.left is None
