@@ -1,7 +1,7 @@
-"""What experiments with real models share: pool and prompts, runs, caches watched, models near a pool's target.
+"""What experiments with real models share: pool and prompts, runs, watched caches, and models near a pool's target.
 
-Such are perturbed copies, submodels in no file, and small drafters that are trained on the spot. Letters: T tokens of a
-text, V vocabulary.
+Those are perturbed copies, submodels in no file, and small drafters trained on the spot. Letters: T tokens of a text, V
+vocabulary.
 """
 
 import copy

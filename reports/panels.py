@@ -97,7 +97,7 @@ def by_category(
 
 
 def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
-    """Simulated over measured seconds of all cells, at least one, and the error by policy; both by requests at a time."""
+    """Simulated over measured seconds of at least one cell, and the error by policy; both by requests at a time."""
     batches = sorted({cell.batch for cell in cells})
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     by_batch = [(f"batch {batch}", [cell for cell in cells if cell.batch == batch]) for batch in batches]

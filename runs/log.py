@@ -284,8 +284,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
-        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is known
-        of the texts' quality is added by `with_quality`.
+        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is
+        known of the texts' quality is added by `with_quality`.
 
         Args:
             meta: what was run.

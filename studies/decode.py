@@ -56,8 +56,7 @@ def load_pool(
         devices: of members by name, in place of those of the file; none with loaded models.
         debug: say how the models will run, and which product multiplies which weight.
         forward: how that is, see `forward.choose_forward`.
-        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; models that are loaded already
-            do so or not.
+        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; not with loaded models.
 
     Raises:
         PoolFileError, ArgumentError: as `ModelPool.load`; ArgumentError also for devices or a chat of loaded models.

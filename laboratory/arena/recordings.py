@@ -141,7 +141,6 @@ def _write(path: Path, fingerprint: str) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """The fingerprint that was kept, None without a sound one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -148,11 +148,7 @@ MOST_SEEDS = 1_000  # every run of every cell is listed before the first is play
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaAsked:
-    """What is to be played.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
+    """What is to be played; raises ArgumentError for a number out of range."""
 
     cells: Sequence[ArenaCell]  # at least one
     # built anew for every run; the target alone and the best static chain of each cell are played besides
@@ -205,8 +201,7 @@ class ArenaResults:
 def run_arena(asked: ArenaAsked) -> ArenaResults:
     """Play whatever is not in the store, and return all that was asked for.
 
-    An interrupt ends it; what was played before stays in the store, and is not played again. A second one raises
-    KeyboardInterrupt.
+    An interrupt ends it; what was played before stays in the store. A second one raises KeyboardInterrupt.
 
     Raises:
         ArgumentError: no recording of the cells can be had.
@@ -268,7 +263,6 @@ def _recordings(
 
 
 def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
-    """All runs of recordings that are there, by recording, cell, policy and seed."""
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
     code = {spec.label: versions.policy_version(spec) for spec in specs}
     code[BEST_STATIC] = versions.code_version([STATICS], without=versions.NO_SIMULATOR)

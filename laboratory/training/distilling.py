@@ -1,7 +1,7 @@
-"""The whole way from a pool with a target to the same pool with drafters, one stage after another, and their card.
+"""From a pool with a target to the same pool with drafters and their card, stage by stage.
 
-Long parts go side by side, a process each: texts are written in shards, then drafters and submodels are trained. What
-they learned comes back as files of the work folder.
+Texts are written in shards, then drafters and submodels are trained, both in several processes. Each leaves what came
+out as files of the work folder.
 """
 
 import copy
