@@ -246,10 +246,7 @@ class Timing(NamedTuple):
 def in_turns(
     jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
 ) -> dict[Name, list[Result]]:
-    """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
-
-    Results of `warm_ups` runs of each before these are dropped.
-    """
+    """What each job gave in `runs` runs after `warm_ups`, all jobs in turn, so that a slow spell falls on all alike."""
     given: dict[Name, list[Result]] = {name: [] for name in jobs}
     with quiet():  # telling takes time, too
         for turn in range(warm_ups + runs):

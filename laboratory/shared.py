@@ -252,10 +252,7 @@ MOST_TOKENS = 2**15  # packed texts are 16-bit
 
 
 class DrafterTraining:
-    """Trains drafters for a pool's target, deterministically for a seed; reads its texts once.
-
-    The texts are those the shipped pool was trained on, less in number.
-    """
+    """Trains drafters for a pool's target, deterministically for a seed, on some of the texts of the shipped pool."""
 
     def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool

@@ -445,10 +445,7 @@ def _share(share: float) -> str:
 
 
 def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
-    """Further figures of every policy, and what each of its members did; the fastest policy first.
-
-    Columns are defined in docs/glossary.md.
-    """
+    """Figures (docs/glossary.md) of every policy and what each of its members did, the fastest policy first."""
     rows = comparison.ranked()
     by_policy = table([_detail_cells(comparison, row) for row in rows], title="further figures")
     return by_policy, _by_member(rows)

@@ -365,10 +365,7 @@ class Printed(ABC):
 
 
 def console_of_output(*, plain: bool = False) -> Console:
-    """Standard output: as wide as the terminal or as COLUMNS says, `FILE_WIDTH` where neither is known.
-
-    `plain`: it writes nothing but text, wherever it runs.
-    """
+    """Standard output, as wide as the terminal or COLUMNS, else `FILE_WIDTH`; `plain`: it writes nothing but text."""
     # Names come from users: what looks like markup or a number in one is none.
     make = partial(Console, markup=False, highlight=False)
     if plain:

@@ -73,8 +73,7 @@ class SeedRow:
 def seed_rows(runs: Sequence[MeasuredRun]) -> tuple[SeedRow, ...]:
     """The runs in rows, in the order of each row's first one.
 
-    Raises:
-        ValueError: a setting that was run twice at the same seed: their mean would count one draw twice.
+    Raises ValueError for a setting that was run twice at one seed: their mean would count one draw twice.
     """
     rows: dict[str, list[MeasuredRun]] = {}
     for run in runs:

@@ -11,11 +11,7 @@ from .seconds import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one name.
-
-    Raises:
-        ValueError: lengths differ, or a number is not finite.
-    """
+    """Points of one name; raises ValueError where lengths differ, or a number is not finite."""
 
     name: str  # in the legend; equal names have equal colours in all panels
     x: tuple[float, ...]  # `[P]`; in panels with categories their index from 0
@@ -35,8 +31,7 @@ class Series:
 class Panel:
     """One set of axes.
 
-    Raises:
-        ValueError: nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
+    Raises ValueError for nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
     """
 
     # title, x_label, y_label: shown; a label says the unit

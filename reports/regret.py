@@ -12,10 +12,7 @@ REFERENCE = "oracle-chain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """Regret of every policy of a comparison.
-
-    Regret is seconds per token over those of the reference, less 1: 0.25 is a quarter slower. Negative is faster.
-    """
+    """Seconds per token of each policy over the reference's, less 1: 0.25 is a quarter slower, below 0 is faster."""
 
     reference: str  # the policy that regret is measured against
     over_reference: dict[str, float]  # by policy

@@ -72,8 +72,7 @@ class BothWorlds:
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
 
-        Raises:
-            ValueError: the policy took none such and left the record all the same.
+        Raises ValueError where a policy took none such and left the record all the same.
         """
         try:
             return self._replay(policy, strict=True)

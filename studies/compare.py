@@ -241,8 +241,7 @@ def tags_of(runs: PolicyRuns) -> ByTag:
 def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
     """What each policy loses; against the best of those, tag by tag, that do the same in every round.
 
-    Raises:
-        CostRangeError: the oracle was left out, since the cost does not know its seconds.
+    Raises CostRangeError where the oracle was left out, since the cost does not know its seconds.
     """
     names = [row.policy for row in found.rows]
     reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
@@ -253,10 +252,7 @@ def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy
 
 
 def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[NamedPolicy]) -> DeviceRange:
-    """The policies of the comparison under the outer readings of what was measured, at its seeds.
-
-    `setting` asks for another device.
-    """
+    """The policies of the comparison under the outer readings of measured seconds, on the device of `setting`."""
     assert setting.on is not None
     found: dict[str, SideBySide] = {}
     left_out = []

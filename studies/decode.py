@@ -262,7 +262,6 @@ def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
 def _prompts(
     given: str | Path | Sequence[Prompt | str], limit: int | None
 ) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """All prompts, and those to be answered."""
     if limit is not None:
         check_least("`limit`", limit, 1)
     everyone = prompts_of(given)

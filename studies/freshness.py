@@ -169,10 +169,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
 
 
 def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
-    """What has changed since a profile was made and may have changed seconds with it, a line each.
-
-    `models` and `sampling` are those that are to be used now.
-    """
+    """What has changed since a profile was made, and may change seconds of these models and `sampling`, a line each."""
     lines = [
         f"the profile was made with {name} {then}, this is {now}"
         for name, then, now in (

@@ -318,12 +318,7 @@ class ServedWorlds:
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve with the models, at the seconds that they take.
-
-        Raises:
-            ValueError: a request failed in the models.
-            MemoryError: a device has no room for what the blocks of the cluster hold.
-        """
+        """Serve with the models, at the seconds that they take; raises as `ModelsWorld.verify`."""
         policies = [self.build(policy) for _ in self._cluster.replicas]
         worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
         left: set[str] = set()

@@ -205,7 +205,6 @@ class _Run:
         self._lock = Lock()
 
     def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
-        """Warm up, serve, and gather; `named` are fields of the meta."""
         asked = dict[str, Any](
             url=self._endpoint.url,
             model=self._model,

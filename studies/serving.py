@@ -121,11 +121,7 @@ OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetting:
-    """What a workload is served under.
-
-    Raises:
-        ArgumentError: a horizon out of range.
-    """
+    """What a workload is served under; raises ArgumentError for a horizon out of range."""
 
     replay: Setting  # the recording, and what is asked of any replay
     cluster: Cluster  # that serves, at the seconds asked for
@@ -158,8 +154,7 @@ class ServingSetting:
     def check_classes(self, workload: Workload) -> None:
         """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
 
-        Raises:
-            ArgumentError: such a class, by name.
+        Raises ArgumentError with the name of the class.
         """
         missing, known = set(self.promised.classes), {""}
         arrivals = iter(workload) if missing else iter(())
@@ -303,10 +298,9 @@ class Watched:
 
 
 def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
-    """The policy of each replica: its own, else the run's. One that prefills for others asks none, and has any.
+    """The policy of each replica: its own, else the run's; one that prefills for others asks none, and has any.
 
-    Raises:
-        ArgumentError: a replica has none, or none is left for the run's.
+    Raises ArgumentError where a replica has none, or none is left for the run's.
     """
     replicas = setting.cluster.replicas
     own = {

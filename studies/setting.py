@@ -140,8 +140,7 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
 def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
     """One or several policies in their order, a mapping's by the names it gives them.
 
-    Raises:
-        ArgumentError: none at all, a name given twice, or the name of one of ours for another policy.
+    Raises ArgumentError for none at all, a name given twice, or the name of one of ours for another policy.
     """
     if isinstance(given, str | PolicySpec) or callable(given):
         found = [named_policy(given)]
@@ -212,10 +211,9 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
-    """What policies are compared under: what was asked for, on a recording.
+    """What policies are compared under, on a recording.
 
-    Raises:
-        ArgumentError: an argument out of range, or without the one that it goes with.
+    Raises ArgumentError for an argument out of range, or without the one that it goes with.
     """
 
     recording: Recording

@@ -135,8 +135,7 @@ class MeasuredRuns(Protocol):
 class DecodedRuns:
     """Prompts decoded by models; implements `MeasuredRuns`. `path` is that of the recording.
 
-    Raises:
-        ValueError: a recording that is not of the models and prompts, which may have others among them.
+    Raises ValueError for a recording that is not of the models and of some of the prompts.
     """
 
     forced = False
@@ -178,8 +177,7 @@ class DecodedRuns:
 class ForcedRuns:
     """A recording's decisions, as it was stored, on as many models of random weights; implements `MeasuredRuns`.
 
-    Raises:
-        ArgumentError: a recording that cannot be forced on these models.
+    Raises ArgumentError for a recording that cannot be forced on these models.
     """
 
     forced = True

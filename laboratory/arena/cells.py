@@ -305,8 +305,7 @@ def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
 def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCell, ...]:
     """The cells of a side of the split that match a pattern, as `*/batch-1`, or the one that is named in full.
 
-    Raises:
-        ArgumentError: no cell matches, or the side has no recording.
+    Raises ArgumentError where no cell matches, or the side has no recording.
     """
     if not split.recordings(side):
         raise ArgumentError(f"`split` must be a side with recordings, got {side}")

@@ -128,7 +128,6 @@ def _made(out: Path) -> Path:
 
 
 def _remove_all(part: Path) -> None:
-    """A folder and what was kept beside it."""
     for path in part.parent.glob(f"{part.name}*"):
         if path.is_dir():
             shutil.rmtree(path)

@@ -178,10 +178,7 @@ class ArenaAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaResults:
-    """What came of all runs: those played by cell, then policy, then seed.
-
-    Left out are policies that need what a recording or a cost lacks.
-    """
+    """All runs played, by cell, policy and seed; policies that need what a recording or a cost lacks are left out."""
 
     played: tuple[Played, ...]
     left_out: tuple[LeftOut, ...]
@@ -234,7 +231,6 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
 
 
 def _fitted(asked: ArenaAsked, interrupts: Interrupts) -> ArenaAsked:
-    """The same, with what policies must be fitted to beforehand."""
     if not any(map(needs_head, asked.policies)):
         return asked
     tuning, _ = _recordings(asked, asked.tuning, interrupts)

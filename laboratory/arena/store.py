@@ -168,7 +168,6 @@ class ArenaStore:
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], dict[str, Outcome]]:
-    """The results of a file by place and by what they are made of, the latest last."""
     found: dict[tuple[str, str, int], dict[str, Outcome]] = {}
     lost = 0
     for line in path.read_bytes().splitlines() if path.exists() else ():

@@ -197,7 +197,6 @@ def served(
 
 
 def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:
-    """Figures of a run in which every request finished."""
     assert metrics.finished == metrics.requests, "a request of an experiment that was not served"
     assert metrics.ttft_s is not None
     assert metrics.tpot_s is not None

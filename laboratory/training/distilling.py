@@ -139,7 +139,7 @@ def _trainings(job: Job, submodels: Mapping[str, Mask]) -> list[Callable[[], Non
 def side_by_side(processes: int) -> Iterator[Callable[[Sequence[Callable[[], None]]], None]]:
     """What does parts in so many processes at a time; one alone is done in this process.
 
-    It raises JobFailedError where a process could not do its part. The others are ended.
+    It raises JobFailedError where a process could not do its part, and the others are ended.
     """
     if processes == 1:
         yield _one_by_one

@@ -188,7 +188,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_stdlib(seed: int) -> Corpus:
-    """Read every function and docstring of a fit length; the order is shuffled by `seed`.
+    """Read every function and docstring of a fit length, in an order that `seed` shuffles.
 
     Held-out ones come from modules that training never sees.
     """

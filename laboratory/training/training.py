@@ -542,7 +542,6 @@ def make_teacher(
 def _generate_rows(
     target: PreTrainedModel, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
 ) -> Tensor:
-    """The target's own documents, packed like the corpus."""
     writer = copy.deepcopy(target).to(torch.bfloat16).eval()
     batches = _prompt_batches(corpus, recipe)
     documents: list[np.ndarray] = []
