@@ -171,8 +171,7 @@ def check_run_folder(path: Path, kind: str) -> None:
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
     """Write `path/` with meta.json, ops, steps, rounds, requests and `extra` text files by name, whole or not at all.
 
-    Raises:
-        ValueError: `path` exists.
+    Raises ValueError if `path` exists.
     """
     tables = {"ops": log.ops, "steps": log.steps, "rounds": log.rounds(), "requests": log.requests}
     with new_folder(path) as part:

@@ -223,4 +223,5 @@ def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
 
 
 def _in_python(words: str) -> str:
+    """Options that the command line calls `--on` are keywords here."""
     return re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", words)

@@ -1,7 +1,7 @@
 """What `paceline validate` does: compare simulated seconds with those of this machine.
 
 Prompts are decoded by models, or a recording's decisions are forced on models of random weights. Either way there is a
-recording of these models, which the simulator replays. Each cell is asked for once: no policy is its own rival.
+recording of these models, which the simulator replays. Each cell is asked for once: no policy competes with itself.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -185,8 +185,7 @@ PARTS = ("recording", "ladder", "load")
 class ArenaCell:
     """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`.
 
-    Raises:
-        ArgumentError: a name that is none: small letters, digits, points and hyphens, a letter or digit first.
+    Raises ArgumentError for other names than small letters, digits, points and hyphens, a letter or digit first.
     """
 
     recording: str  # by the arena's name of it

@@ -365,7 +365,7 @@ class PlayedChains:
 class ChainSearch:
     """Seeks the best static chains of a recording at one cost after another.
 
-    `whole` are runs over all requests, `sample` those over a part of each tag's: the same as `whole` where few.
+    `whole` are runs over all requests; `sample` over a part of each tag's, or the same where there are few.
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
