@@ -1,7 +1,6 @@
-"""What an experiment is given, what it finds, and the page of all of them: docs/experiments.md.
+"""What an experiment is given, what it finds (tables, panels and an answer), and the page of all: docs/experiments.md.
 
-A finding has tables whose columns are declared where their values are, panels and an answer. Letters: R
-rows, C columns.
+Letters: R rows, C columns.
 """
 
 import os
@@ -52,11 +51,7 @@ def table_cell(name: str, value: Value, unit: str = "", digits: int | None = Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A table.
-
-    Raises:
-        ValueError: a row of another length, a value of another type, or a float in a column without digits.
-    """
+    """A table; raises ValueError for rows of other lengths, other types, and floats in columns without digits."""
 
     title: str  # one line
     columns: tuple[Head, ...]  # `[C]`
@@ -121,7 +116,6 @@ def markdown_table(shown: Grid) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Without what would end a cell or start markup."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
 
 
@@ -130,11 +124,7 @@ MOST_PANELS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSetting:
-    """What every experiment is given.
-
-    Raises:
-        ValueError: threads or limit below 1.
-    """
+    """What every experiment is given; raises ValueError for threads or a limit below 1."""
 
     # folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`
     pool: Path = field(default_factory=lambda: shipped("pools", "pico"))
@@ -153,11 +143,7 @@ class ExperimentSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What an experiment returns.
-
-    Raises:
-        ValueError: no table, or no or too many panels.
-    """
+    """What an experiment returns; raises ValueError for no table, or for no or too many panels."""
 
     question: str  # one sentence
     tables: tuple[Rows, ...]  # at least one

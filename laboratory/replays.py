@@ -1,7 +1,7 @@
 """What experiments and benchmarks on a recording share; needs no torch.
 
-Chains in notation, published models that members are priced as, replays, their speeds by tag, what a policy's own
-thinking costs, and jobs run in turn with their seconds and memory.
+Chains in notation, prices of published models, replays and their speeds by tag, the time a policy thinks, and jobs that
+run in turn with their seconds and memory.
 """
 
 import json
@@ -169,10 +169,7 @@ def tags_of(trace: TrieRecording) -> tuple[str, ...]:
 def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
     """Output tokens per second of the requests of a tag, or of those called `among`, in a run with batch 1.
 
-    Seconds are those from admission to the last token, summed over requests.
-
-    Raises:
-        ValueError: no such request.
+    Seconds are from admission to the last token, summed over requests. Raises ValueError for no such request.
     """
     requests = log.requests
     chosen = np.ones(len(requests["tag"]), dtype=bool) if tag == ALL else requests["tag"] == tag
@@ -207,9 +204,8 @@ def calls_per_token(log: RunLog, tag: str = ALL) -> float:
 class TimedSteps:
     """Passes on to a policy, under what it is said to be about, and keeps the seconds of what it does.
 
-    Attributes:
-        deciding_s, learning_s: of this thread, in all: whatever else the machine does adds none.
-        steps_s: by the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
+    `deciding_s` and `learning_s` are of this thread, in all: whatever else the machine does adds none. `steps_s` is by
+    the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
@@ -250,10 +246,7 @@ class Timing(NamedTuple):
 def in_turns(
     jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
 ) -> dict[Name, list[Result]]:
-    """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
-
-    Results of `warm_ups` runs of each before these are dropped.
-    """
+    """What each job gave in `runs` runs after `warm_ups`, all jobs in turn, so that a slow spell falls on all alike."""
     given: dict[Name, list[Result]] = {name: [] for name in jobs}
     with quiet():  # telling takes time, too
         for turn in range(warm_ups + runs):

@@ -1,7 +1,7 @@
-"""What experiments with real models share: pool and prompts, runs, caches watched, models near a pool's target.
+"""What experiments with real models share: pool and prompts, runs, watched caches, and models near a pool's target.
 
-Such are perturbed copies, submodels in no file, and small drafters that are trained on the spot. Letters: T tokens of a
-text, V vocabulary.
+Those are perturbed copies, submodels in no file, and small drafters trained on the spot. Letters: T tokens of a text, V
+vocabulary.
 """
 
 import copy
@@ -252,10 +252,7 @@ MOST_TOKENS = 2**15  # packed texts are 16-bit
 
 
 class DrafterTraining:
-    """Trains drafters for a pool's target, deterministically for a seed; reads its texts once.
-
-    The texts are those the shipped pool was trained on, less in number.
-    """
+    """Trains drafters for a pool's target, deterministically for a seed, on some of the texts of the shipped pool."""
 
     def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool

@@ -1,9 +1,9 @@
-"""Requests at their times, or so many at a time: a thread for each under way; and what the server counts meanwhile.
+"""Send requests to a server at their times, or so many at a time, and read what the server counts meanwhile.
 
-What a server does not tell of its speculative decoding is unknown, never 0, and nothing that it says can spoil a run
-that was measured: a page that cannot be read is a reason why acceptance is unknown. Names and arithmetic are those of
-imported pages (`traces.importers.metrics_pages`). Tokens of answers without `usage` are counted by the server's own
-tokenizer: an answer that is read again may come to other tokens than were written, and an end of sequence has no text.
+Each request under way has a thread. What a server does not tell of its speculative decoding is unknown, never 0; a page
+that cannot be read is a reason why acceptance is unknown, and spoils no run. Names and arithmetic are those of imported
+pages (`traces.importers.metrics_pages`). The server's own tokenizer counts tokens of answers without `usage`: an answer
+that is read again may come to other tokens than were written, and an end of sequence has no text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,7 +97,6 @@ def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAc
 
 
 def _why_none(path: str, page: Page, model: str) -> str:
-    """Why a page has no counters of a model."""
     of_all = engine_of(Scrapes([page]))
     if of_all is not None:
         speaking = [one for one in page.samples if one.name in of_all.of_speculation]
@@ -108,7 +107,6 @@ def _why_none(path: str, page: Page, model: str) -> str:
 
 
 def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance, why it is unknown) by the metrics of an engine."""
     drafts, drafted, accepted = found.drafts, found.drafted, found.accepted
     if drafted is not None and accepted is not None:
         if accepted > drafted:
@@ -186,10 +184,7 @@ class Load:
                 self._changed.wait(_LOOK_S)
 
     def ended(self) -> list[Exchange]:
-        """Wait until threads have noticed that their connections were cut; all requests, as they were sent.
-
-        Raises what a thread raised; failed requests raise nothing.
-        """
+        """All requests, as they were sent, once threads have noticed cut connections; raises what a thread raised."""
         for thread in self._threads:
             thread.join(_END_S)
         if self._broken is not None:

@@ -84,7 +84,6 @@ def chunk_of(data: str) -> Chunk:
 
 
 def _choice(content: dict[str, Any]) -> dict[str, Any]:
-    """The one choice of an event, empty if it has none: one answer was asked for."""
     choices = content.get("choices")
     found = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
     if len(found) > 1 or any(one.get("index", 0) not in (0, None) for one in found):
@@ -137,7 +136,6 @@ class _Received(RawIOBase):
         self._num_bytes = 0
 
     def readable(self) -> bool:
-        """As of whatever is read."""
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
@@ -168,7 +166,6 @@ class _Connected:
         self._connected.sendall(data)
 
     def makefile(self, _: str) -> BufferedReader:
-        """To read from."""
         return BufferedReader(self._received, 2**16)
 
     def close(self) -> None:
@@ -179,12 +176,9 @@ class Endpoint:
     """One server. Threads may share it: each request has a connection of its own. Final.
 
     Args:
-        url: `http://HOST:PORT`, with or without `/v1`.
+        url: `http://HOST:PORT`, with or without `/v1`; without it as an attribute.
         api_key: sent as a bearer token; shown nowhere, and taken out of what the server says. None: none is sent.
         timeout_s: that a request may take from its sending to the end of its answer, > 0.
-
-    Attributes:
-        url: without `/v1`.
 
     Raises:
         ArgumentError: an address that is none, or one with a key in it.
@@ -216,12 +210,9 @@ class Endpoint:
     def asked(
         self, path: str, body: Mapping[str, Any] | None = None, *, most_bytes: int = _MOST_PAGE_BYTES
     ) -> Iterator[HTTPResponse]:
-        """The answer to a request, to be read while the block runs.
+        """The answer to a request at `path`, as `/v1/models`, to be read while the block runs; `body` is JSON to post.
 
-        Args:
-            path: below the server's address, as in `/v1/models`.
-            body: JSON to post; None: get.
-            most_bytes: of the answer, its head among them.
+        Without a body the request is a get. `most_bytes` bounds the answer, its head included.
 
         Raises:
             RefusedError: a status that is not 200, with the server's message.
@@ -345,8 +336,6 @@ class Exchange:
 
 
 class _Answer:
-    """What has come so far."""
-
     def __init__(self) -> None:
         self.outputs_at_ps: list[int] = []
         self.texts: list[str] = []
@@ -357,7 +346,6 @@ class _Answer:
         self.done = False
 
     def take(self, chunk: Chunk, at_ps: int) -> None:
-        """One event that came at a time."""
         if chunk.text:
             self.outputs_at_ps.append(at_ps)
             self.texts.append(chunk.text)

@@ -56,7 +56,7 @@ def _drawn(panels: tuple[Panel, ...]) -> Figure:
 
 
 def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
-    """Draw one panel; returns the mark of each series for the legend."""
+    """Returns the mark of each series for the legend."""
     axes.set_title(fill(panel.title, TITLE_LETTERS))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
@@ -100,7 +100,6 @@ def _name_categories(axes: Axes, names: tuple[str, ...], *, wide: bool) -> None:
 
 
 def _bars(axes: Axes, panel: Panel, series: Series, place: int, look: dict[str, str]) -> object:
-    """The bars of one series, beside those of the others."""
     width = BARS_SHARE / len(panel.series)
     shift = (place - (len(panel.series) - 1) / 2) * width
     return axes.bar(

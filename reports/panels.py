@@ -11,22 +11,12 @@ from .seconds import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one name.
+    """Points of one name; raises ValueError where lengths differ, or a number is not finite."""
 
-    Attributes:
-        name: in the legend; equal names have equal colours in all panels.
-        x: `[P]`; in panels with categories their index from 0.
-        y: `[P]`.
-        error: `[P]`, half the width of an error bar, >= 0; None: none are drawn.
-
-    Raises:
-        ValueError: lengths differ, or a number is not finite.
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    error: tuple[float, ...] | None = None
+    name: str  # in the legend; equal names have equal colours in all panels
+    x: tuple[float, ...]  # `[P]`; in panels with categories their index from 0
+    y: tuple[float, ...]  # `[P]`
+    error: tuple[float, ...] | None = None  # `[P]`, half the width of an error bar, >= 0; None: none are drawn
 
     def __post_init__(self) -> None:
         parts = [self.x, self.y] if self.error is None else [self.x, self.y, self.error]
@@ -41,27 +31,20 @@ class Series:
 class Panel:
     """One set of axes.
 
-    Attributes:
-        title, x_label, y_label: shown; a label says the unit.
-        series: drawn in this order, at least one.
-        kind: of marks.
-        categories: names along x at 0, 1, ...; bars need them.
-        log_x, log_y: scale of the axes.
-        diagonal: whether the line of equal x and y is drawn.
-
-    Raises:
-        ValueError: nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
+    Raises ValueError for nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
     """
 
+    # title, x_label, y_label: shown; a label says the unit
     title: str
     x_label: str
     y_label: str
-    series: tuple[Series, ...]
-    kind: Literal["line", "bar", "scatter"] = "line"
-    categories: tuple[str, ...] = ()
+    series: tuple[Series, ...]  # drawn in this order, at least one
+    kind: Literal["line", "bar", "scatter"] = "line"  # of marks
+    categories: tuple[str, ...] = ()  # names along x at 0, 1, ...; bars need them
+    # log_x, log_y: scale of the axes
     log_x: bool = False
     log_y: bool = False
-    diagonal: bool = False
+    diagonal: bool = False  # whether the line of equal x and y is drawn
 
     def __post_init__(self) -> None:
         if not any(series.x for series in self.series):
@@ -109,11 +92,7 @@ def by_category(
 
 
 def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
-    """Simulated over measured seconds of every cell, and the error by policy; both by requests at a time.
-
-    Args:
-        cells: at least one.
-    """
+    """Simulated over measured seconds of at least one cell, and the error by policy; both by requests at a time."""
     batches = sorted({cell.batch for cell in cells})
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     by_batch = [(f"batch {batch}", [cell for cell in cells if cell.batch == batch]) for batch in batches]

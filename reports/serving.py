@@ -24,9 +24,7 @@ Mask = NDArray[np.bool_]
 def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
     """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default does.
 
-    Args:
-        gaps: runs as `runs.serving.log.ServingLog` has them, at least one.
-        percents: whole numbers in [0, 100].
+    `gaps` are runs as `runs.serving.ServingLog` has them, at least one; `percents` are whole numbers in [0, 100].
     """
     last = total_gaps(gaps) - 1
     places = [divmod(percent * last, 100) for percent in percents]
@@ -39,11 +37,8 @@ def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
 class _Runs:
     """Rising runs of gaps.
 
-    Attributes:
-        low, high: `[N]` the least and the greatest gap of each run.
-        step: `[N]` between a run's gaps, >= 1; of no meaning in runs of one.
-        count: `[N]` different gaps of a run.
-        rows: `[N]` how often each of them was seen.
+    `[N]` each: `low` and `high`, the least and the greatest gap of a run; `step` between its gaps, >= 1, of no meaning
+    in runs of one; `count` of its different gaps; `rows`, how often each of them was seen.
     """
 
     def __init__(self, gaps: Columns) -> None:
@@ -84,44 +79,25 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetrics:
-    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted.
-
-    Attributes:
-        name: of the member.
-        forwards: batched forwards it ran.
-        busy_s: seconds of them.
-        verifications: one per request and forward in which it judged, or wrote a token of its own; prefills are none.
-        acceptance_length: tokens a verification leaves: accepted ones and its own.
-        accepted_per_verification: the same without its own token.
-        acceptance_rate: accepted over judged tokens; own tokens in neither.
-        kv_use_mean: used over available KV blocks, over time.
-        kv_use_max: the largest such share of any replica.
-        hit_share_blocks: full blocks that its prefix cache held, over those looked up.
-        hit_share_tokens: the same of tokens.
-        cached_prompt_share: prompt tokens that it held when their request was first scheduled, over all of those.
-    """
+    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted."""
 
     name: str
-    forwards: int
-    busy_s: float
-    verifications: int
-    acceptance_length: float | None
-    accepted_per_verification: float | None
-    acceptance_rate: float | None
-    kv_use_mean: float | None
-    kv_use_max: float | None
-    hit_share_blocks: float | None
-    hit_share_tokens: float | None
+    forwards: int  # batched forwards it ran
+    busy_s: float  # seconds of them
+    verifications: int  # one per request and forward in which it judged, or wrote a token of its own; prefills are none
+    acceptance_length: float | None  # tokens a verification leaves: accepted ones and its own
+    accepted_per_verification: float | None  # the same without its own token
+    acceptance_rate: float | None  # accepted over judged tokens; own tokens in neither
+    kv_use_mean: float | None  # used over available KV blocks, over time
+    kv_use_max: float | None  # the largest such share of any replica
+    hit_share_blocks: float | None  # full blocks that its prefix cache held, over those looked up
+    hit_share_tokens: float | None  # the same of tokens
+    # prompt tokens that it held when their request was first scheduled, over all of those
     cached_prompt_share: float | None
 
 
 def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ...]:
-    """The figures of each member, in level order.
-
-    Args:
-        log: of the run.
-        duration_ps: that KV use is a mean over.
-    """
+    """The figures of each member, in level order; KV use is a mean over `duration_ps`."""
     return tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members)))
 
 
@@ -158,19 +134,14 @@ def _of_member(log: ServingLog, level: int, duration_ps: int) -> MemberMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMetrics:
-    """Of all replicas together.
+    """Of all replicas together."""
 
-    Attributes:
-        stored, loaded, dropped: blocks by member: that came, that were read again, and that went.
-        most_bytes: the most that a replica used at once.
-        load_s: that steps took longer for what was read.
-    """
-
+    # stored, loaded, dropped: blocks by member: that came, that were read again, and that went
     stored: dict[str, int]
     loaded: dict[str, int]
     dropped: dict[str, int]
-    most_bytes: int
-    load_s: float
+    most_bytes: int  # the most that a replica used at once
+    load_s: float  # that steps took longer for what was read
 
     @property
     def words(self) -> str:
@@ -205,26 +176,17 @@ def _sums(parts: list[dict[str, int]]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferMetrics:
-    """Requests that were prefilled on one replica and decoded on another.
+    """Requests that were prefilled on one replica and decoded on another."""
 
-    Attributes:
-        handed_over: requests.
-        sent: transfers that came to the link; a text that the other prefix cache holds needs none.
-        unfinished: of these, those that the end of the run found waiting, or cut.
-        bytes: that were sent by then.
-        busy_share: time of the link for them, over `duration_s`.
-        queued_s_mean, queued_s_max: that a transfer waited for others before it.
-        held_s_mean: from the end of a prefill until blocks and a place were there for the request.
-    """
-
-    handed_over: int
-    sent: int
-    unfinished: int
-    bytes: int
-    busy_share: float | None
+    handed_over: int  # requests
+    sent: int  # transfers that came to the link; a text that the other prefix cache holds needs none
+    unfinished: int  # of these, those that the end of the run found waiting, or cut
+    bytes: int  # that were sent by then
+    busy_share: float | None  # time of the link for them, over `duration_s`
+    # queued_s_mean, queued_s_max: that a transfer waited for others before it
     queued_s_mean: float | None
     queued_s_max: float
-    held_s_mean: float | None
+    held_s_mean: float | None  # from the end of a prefill until blocks and a place were there for the request
 
     @property
     def words(self) -> str:
@@ -260,20 +222,14 @@ def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | Non
 class ServiceLevels:
     """The longest times that meet a promise (SLO), seconds; None where nothing is promised.
 
-    Attributes:
-        ttft: to the first token.
-        tpot: for each token after the first, the request's mean. A request of one token meets any.
-        e2e: to the last token.
-        queue: until the request is first scheduled.
-
     Raises:
         ArgumentError: a time that is not above 0 and finite.
     """
 
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-    queue: float | None = None
+    ttft: float | None = None  # to the first token
+    tpot: float | None = None  # for each token after the first, the request's mean. A request of one token meets any
+    e2e: float | None = None  # to the last token
+    queue: float | None = None  # until the request is first scheduled
 
     def __post_init__(self) -> None:
         for name, seconds in self.promised.items():
@@ -306,12 +262,9 @@ ENDS = {
 
 
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
-    """A latency over the finished requests among some; of TPOT, those with several tokens; None without one.
+    """A latency (a key of `ENDS`) over the finished requests of `among` `[R]`; None without one.
 
-    Args:
-        log: of the run.
-        name: of the latency, a key of `ENDS`.
-        among: `[R]` which requests count.
+    Of TPOT those with several tokens.
     """
     since, until = (f"{end}_at_ps" for end in ENDS[name])
     kept = log.finished & among
@@ -331,15 +284,10 @@ def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """Service levels by class. A class with levels of its own has none of the others' besides.
+    """Service levels by class. A class with levels of its own has none of the others' besides."""
 
-    Attributes:
-        others: of requests whose class has none of its own.
-        classes: by name.
-    """
-
-    others: ServiceLevels = field(default_factory=ServiceLevels)
-    classes: Mapping[str, ServiceLevels] = field(default_factory=dict)
+    others: ServiceLevels = field(default_factory=ServiceLevels)  # of requests whose class has none of its own
+    classes: Mapping[str, ServiceLevels] = field(default_factory=dict)  # by name
 
     @property
     def any(self) -> bool:
@@ -389,25 +337,18 @@ def by_class(log: ServingLog) -> dict[str, Mask]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of some requests of a run. None stands where nothing can be said: no request qualifies, or no time went by.
+    """Of some requests of a run. None stands where nothing can be said: no request qualifies, or no time went by."""
 
-    Attributes:
-        requests: that arrived: finished, rejected and unfinished ones.
-        output_tokens: of finished requests.
-        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived and are promised anything.
-        goodput_per_s: of those that met every promise.
-        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
-    """
-
-    requests: int
+    requests: int  # that arrived: finished, rejected and unfinished ones
     finished: int
     rejected: int
     unfinished: int
-    output_tokens: int
+    output_tokens: int  # of finished requests
+    # requests that finished and met every promise; None where nothing is promised, as of the two after it
     slo_met: int | None
-    slo_share: float | None
-    goodput_per_s: float | None
+    slo_share: float | None  # of all that arrived and are promised anything
+    goodput_per_s: float | None  # of those that met every promise
+    # ttft_s, tpot_s, e2e_s, queue_s: over finished requests
     ttft_s: Spread | None
     tpot_s: Spread | None
     e2e_s: Spread | None
@@ -452,71 +393,48 @@ def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMetrics:
-    """One replica over the run.
-
-    Attributes:
-        name: of the replica.
-        requests: it was given.
-        busy_share: time of its members' forwards over `duration_s`; above 1 only where several devices work at once.
-        running_mean, running_max: requests in its batch, over time.
-        waiting_mean, waiting_max: requests in its queue, preempted ones among them, over time.
-    """
+    """One replica over the run."""
 
     name: str
-    requests: int
+    requests: int  # it was given
+    # time of its members' forwards over `duration_s`; above 1 only where several devices work at once
     busy_share: float | None
+    # running_mean, running_max: requests in its batch, over time
     running_mean: float | None
     running_max: int
+    # waiting_mean, waiting_max: requests in its queue, preempted ones among them, over time
     waiting_mean: float | None
     waiting_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMetrics(Figures):
-    """One run: the figures of all its requests, and of what served them.
+    """One run: the figures of all its requests, and of what served them."""
 
-    Attributes:
-        rejected_for: rejected requests by reason.
-        prompt_tokens: of finished requests.
-        unfinished_tokens: that came out of requests which did not finish.
-        duration_s: from the first arrival to the end of the run.
-        output_tokens_per_s: of finished requests, as vLLM and AIPerf count.
-        emitted_tokens_per_s: of all, also those that did not finish.
-        itl_s: over gaps between outputs.
-        in_system_s: mean over all requests that were not rejected, from arrival to end, or to that of the run.
-        preemptions: all of them.
-        preempted_requests: that were preempted at least once.
-        busy_share: mean over replicas.
-        running_mean, waiting_mean: sums over replicas.
-        running_max, waiting_max: the largest of any replica.
-        classes: of service levels, in order of name; empty where no request has one.
-        members: in level order.
-        replicas: in their order.
-        transfers: between replicas; None where every one prefills and decodes.
-        host: memory of hosts, of all replicas; None where none has any.
-    """
-
-    rejected_for: dict[str, int]
-    prompt_tokens: int
-    unfinished_tokens: int
-    duration_s: float
+    rejected_for: dict[str, int]  # rejected requests by reason
+    prompt_tokens: int  # of finished requests
+    unfinished_tokens: int  # that came out of requests which did not finish
+    duration_s: float  # from the first arrival to the end of the run
     requests_per_s: float | None
-    output_tokens_per_s: float | None
-    emitted_tokens_per_s: float | None
-    itl_s: Spread | None
+    output_tokens_per_s: float | None  # of finished requests, as vLLM and AIPerf count
+    emitted_tokens_per_s: float | None  # of all, also those that did not finish
+    itl_s: Spread | None  # over gaps between outputs
+    # mean over all requests that were not rejected, from arrival to end, or to that of the run
     in_system_s: float | None
-    preemptions: int
-    preempted_requests: int
-    busy_share: float | None
+    preemptions: int  # all of them
+    preempted_requests: int  # that were preempted at least once
+    busy_share: float | None  # mean over replicas
+    # running_mean, waiting_mean: sums over replicas
     running_mean: float | None
+    # running_max, waiting_max: the largest of any replica
     running_max: int
     waiting_mean: float | None
     waiting_max: int
-    classes: tuple[ClassMetrics, ...]
-    members: tuple[MemberMetrics, ...]
-    replicas: tuple[ReplicaMetrics, ...]
-    transfers: TransferMetrics | None = None
-    host: HostMetrics | None = None
+    classes: tuple[ClassMetrics, ...]  # of service levels, in order of name; empty where no request has one
+    members: tuple[MemberMetrics, ...]  # in level order
+    replicas: tuple[ReplicaMetrics, ...]  # in their order
+    transfers: TransferMetrics | None = None  # between replicas; None where every one prefills and decodes
+    host: HostMetrics | None = None  # memory of hosts, of all replicas; None where none has any
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
@@ -593,7 +511,6 @@ def _replica(totals: ReplicaTotals, requests: int, duration_ps: int) -> ReplicaM
 
 
 def _of_all(replicas: Sequence[ReplicaMetrics]) -> dict[str, Any]:
-    """Their figures together."""
     means = {name: [getattr(one, name) for one in replicas] for name in ("busy_share", "running_mean", "waiting_mean")}
     found = {name: None if None in values else sum(values) for name, values in means.items()}
     found["busy_share"] = None if found["busy_share"] is None else found["busy_share"] / len(replicas)

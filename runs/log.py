@@ -1,9 +1,9 @@
-"""The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
+"""The log of a run, in one form for both worlds: steps, operations, rounds and requests, as Parquet.
 
 `RunLedger` collects it while a loop runs (it fits `decoding.ledger.Ledger` by shape, which says what the columns of
-operations and steps hold), and functions say what follows from it: how good texts are in the eyes of the target, by how
-much each operation moved the run on, and seconds per token of each request. A request thrashes when speculation accepts
-so little that the target alone would have been faster.
+operations and steps hold). Functions say what follows from it: how good texts are by the target's probabilities, how
+far each operation moved the run on, and seconds per token of each request, which tell when speculation made a request
+slower than the target alone (it thrashes).
 """
 
 import json
@@ -84,20 +84,14 @@ REQUEST_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What happened in one run.
+    """What happened in one run."""
 
-    Attributes:
-        meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
-        ops: one row per batched operation (OP_FIELDS).
-        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1
-            for the loop's own step, in which the target wrote the first token, and 0 for what a policy decided.
-        requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
-    """
-
-    meta: dict[str, Any]
-    ops: Columns
+    meta: dict[str, Any]  # what was run: policy, trace or pool, cost, batch, seed, members in level order
+    ops: Columns  # one row per batched operation (OP_FIELDS)
+    # one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1 for the
+    # loop's own step, in which the target wrote the first token, and 0 for what a policy decided
     steps: Columns
-    requests: Columns
+    requests: Columns  # one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`
 
     def decided(self) -> NDArray[np.bool_]:
         """Which steps a policy was asked for: not the prefills, and the parts of an Overlap once."""
@@ -177,8 +171,7 @@ def check_run_folder(path: Path, kind: str) -> None:
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
     """Write `path/` with meta.json, ops, steps, rounds, requests and `extra` text files by name, whole or not at all.
 
-    Raises:
-        ValueError: `path` exists.
+    Raises ValueError if `path` exists.
     """
     tables = {"ops": log.ops, "steps": log.steps, "rounds": log.rounds(), "requests": log.requests}
     with new_folder(path) as part:
@@ -206,12 +199,9 @@ def _table(columns: Columns, rows: slice) -> pa.Table:
 
 
 def added_seconds(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of each of N operations; of a further part of an `Overlap` those after the parts before it had ended.
+    """`[N]` seconds of the operations in `log.ops`; of a further part of an `Overlap` those after earlier ones ended.
 
     So the operations of one `Overlap` add up to its own seconds, whichever devices they ran on. All others count whole.
-
-    Returns:
-        `[N]`, in the order of `log.ops`.
     """
     starts, durations = log.ops["start_s"], log.ops["duration_s"].astype(np.float64)
     part, ends, added = parts_of(log), starts + durations, durations.copy()
@@ -293,9 +283,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
-        Its columns are views of what was written down: nothing more can be noted as long as they are held.
-
-        What is known of the texts' quality is added by `log.with_quality`.
+        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is
+        known of the texts' quality is added by `with_quality`.
 
         Args:
             meta: what was run.
@@ -340,7 +329,7 @@ def _packer(fields: tuple[str, ...]) -> Struct:
 
 
 def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
-    """The same layout to numpy."""
+    """The same layout as `_packer`, for numpy."""
     return np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True)
 
 
@@ -363,8 +352,8 @@ def seconds_per_token(log: RunLog) -> dict[str, float]:
 
     Seconds are those of the operations that the request had a part in, whole, however many requests shared them; parts
     of an `Overlap` that ran at the same time count once (`added_seconds`). An operation in which another request's
-    prompt was read counts as the median of its kind and member.
-    Requests that emitted nothing after their first commit are left out.
+    prompt was read counts as the median of its kind and member. Requests that emitted nothing after their first commit
+    are left out.
     """
     order = np.argsort(log.steps["request"], kind="stable")
     steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}

@@ -1,9 +1,8 @@
 """A run of a server as its client saw it: its requests, its folder, and results of serving benchmarks read as one.
 
-A detailed result (`vllm bench serve --save-detailed`, SGLang's `bench_serving`) tells of each request the tokens of
-prompt and answer (`input_lens`, `output_lens`), the seconds to the first token (`ttfts`) and those between chunks
-(`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was sent (`start_times`). Without that, requests
-were sent all at once, or one whenever another of `max_concurrency` ended: both clients do so at an infinite
+A detailed result (`vllm bench serve --save-detailed`, SGLang's `bench_serving`) holds for each request `input_lens` and
+`output_lens` (tokens), `ttfts` and `itls` (seconds), `errors` and, of newer vLLM, `start_times`. Without the last,
+requests were sent all at once, or one whenever another of `max_concurrency` ended: both clients do so at an infinite
 `request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 

@@ -1,9 +1,9 @@
 """What an engine tells of a serving run while it runs: requests that arrive, what becomes of them, and states.
 
-An engine calls this once per step and several times per request, so a call packs integers and does nothing else; no
-object is made per token. Requests are turned into columns many at a time; what replicas hold over time becomes exact
-sums and maxima of all states, and a series thinned to a size. All times are whole picoseconds since the start of the
-workload. Letters: N states, L levels.
+An engine calls this once per step and several times per request, so a call only packs integers and makes no object per
+token. Columns are made of many requests at a time. What replicas hold over time becomes exact sums and maxima of all
+states, and a series thinned to a size. Times are whole picoseconds since the start of the workload. Letters: N states,
+L levels.
 """
 
 from array import array
@@ -43,11 +43,7 @@ class WrongArrivalError(ValueError):
 
 
 class RepeatedIdError(WrongArrivalError):
-    """A request with the id of another one.
-
-    Attributes:
-        request_id: that both have.
-    """
+    """A request with the id of another one, `request_id`."""
 
     def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
         super().__init__(request_id)
@@ -235,17 +231,12 @@ _ROOM = 2**12
 class ServingRecorder:
     """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
 
-    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`.
+    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`. `members`
+    are `[L]` names of the pool, in level order; `replicas` have by name, in the order of their indices, `[L]` the KV
+    blocks of each member; None for a member whose blocks nobody counts.
     """
 
     def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
-        """Begin with no request.
-
-        Args:
-            members: `[L]` names of the pool, in level order.
-            replicas: by name, in the order of their indices, `[L]` the KV blocks of each member; None for a member
-                whose blocks nobody counts.
-        """
         levels = len(members)
         self._members = tuple(members)
         self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}

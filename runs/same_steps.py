@@ -1,4 +1,4 @@
-"""Whether two runs of one policy are the same, step by step: a replay in the simulator and a run of the real models.
+"""Compare two runs of one policy, step by step: a replay in the simulator and a run of the real models.
 
 Both worlds share the loop and the session, and neither has a clock, so all that is counted has to be equal: the steps
 of each request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy

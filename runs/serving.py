@@ -208,26 +208,21 @@ GAP_FIELDS = ("first_ps", "increment_ps", "count", "rows")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLog:
-    """What happened in one serving run.
+    """What happened in one serving run."""
 
-    Attributes:
-        meta: what was run, and its sums.
-        requests: one row per request that arrived (REQUEST_FIELDS), in order of arrival. `replica` is an index into
-            `meta.replicas`; `output_tokens` were asked for and `emitted_tokens` came out; a time is UNKNOWN where it
-            did not come to it; `rejected` is the reason, "" for all others; `cached_tokens` `[R, L]` are those of the
-            prompt that each member's prefix cache held when the request was first scheduled. A request has finished if
-            it ended and was not rejected.
-        preemptions: one row each (PREEMPTION_FIELDS), in order of time; `request` is an index into `requests`.
-        series: states of the replicas (SERIES_FIELDS), each from `at_ps` until the next one of its replica, and thinned
-            as `states.ReplicaStates` says; `used_blocks` by level.
-        gaps: runs of gaps between outputs (GAP_FIELDS): `rows` requests each saw `count` gaps, `first_ps`, `first_ps +
-            increment_ps` and so on. Those of requests that did not finish are among them.
-    """
-
-    meta: ServingMeta
+    meta: ServingMeta  # what was run, and its sums
+    # one row per request that arrived (REQUEST_FIELDS), in order of arrival. `replica` is an index into
+    # `meta.replicas`; `output_tokens` were asked for and `emitted_tokens` came out; a time is UNKNOWN where it did not
+    # come to it; `rejected` is the reason, "" for all others; `cached_tokens` `[R, L]` are those of the prompt that
+    # each member's prefix cache held when the request was first scheduled. A request has finished if it ended and was
+    # not rejected
     requests: Columns
-    preemptions: Columns
+    preemptions: Columns  # one row each (PREEMPTION_FIELDS), in order of time; `request` is an index into `requests`
+    # states of the replicas (SERIES_FIELDS), each from `at_ps` until the next one of its replica, and thinned as
+    # `states.ReplicaStates` says; `used_blocks` by level
     series: Columns
+    # runs of gaps between outputs (GAP_FIELDS): `rows` requests each saw `count` gaps, `first_ps`, `first_ps +
+    # increment_ps` and so on. Those of requests that did not finish are among them
     gaps: Columns
 
     @property

@@ -1,10 +1,9 @@
-"""How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
+"""What `paceline validate --observed` does: compare simulated latencies with those of a running server.
 
-The same requests are served in the simulator, when they were sent, as long as they were, at seconds with which it
-repeats another run best. A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a
-line of docs/costs.md). The three figures are moved in turn, by factors that shrink, until no move brings simulated
-times nearer to the observed ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and
-batches do not have.
+The simulator serves the requests of an observed run, at seconds that are fitted to another run: a forward takes
+`intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md). A pattern search
+(Hooke and Jeeves 1961) moves the three figures in turn, by factors that shrink, until no move brings simulated times
+nearer. It needs no gradient, which queues and batches do not have.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +57,6 @@ class ReplayedRequests:
         )
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`; the first arrives at 0."""
         began_ps = self.requests[0].sent_at_ps
         for one in self.requests:
             assert one.prompt_tokens is not None
@@ -153,22 +151,15 @@ _Figures = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a fit came to.
+    """What a fit came to."""
 
-    Attributes:
-        run: that it was fitted to.
-        member: whose forwards the line is of.
-        line: of seconds.
-        misfit: mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there
-            to the end of each request; 0.1 is about 10%.
-        tried: runs of the simulator.
-    """
-
-    run: str
-    member: str
-    line: CostLine
+    run: str  # that it was fitted to
+    member: str  # whose forwards the line is of
+    line: CostLine  # of seconds
+    # mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there to the end
+    # of each request; 0.1 is about 10%
     misfit: float
-    tried: int
+    tried: int  # runs of the simulator
 
     @property
     def cost(self) -> FileCost:
@@ -250,17 +241,11 @@ def _misfit(requests: ReplayedRequests, observed: np.ndarray, served: ServingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ObservedValidation(Printed):
-    """Simulated and observed figures of a run; prints as `paceline validate --observed` does.
+    """Simulated and observed figures of a run; prints as `paceline validate --observed` does."""
 
-    Attributes:
-        meta: what was compared: run, server, cluster, policy, cost, bounds, notes.
-        calibration: whose seconds the simulator took; None: those of the cluster, or of a cost.
-        cells: each figure.
-    """
-
-    meta: Mapping[str, Any]
-    calibration: Calibration | None
-    cells: tuple[ObservedCell, ...]
+    meta: Mapping[str, Any]  # what was compared: run, server, cluster, policy, cost, bounds, notes
+    calibration: Calibration | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
+    cells: tuple[ObservedCell, ...]  # each figure
 
     @property
     def within(self) -> bool:
@@ -318,8 +303,7 @@ def validate_observed(
     """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
 
     Args:
-        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark, which is
-            judged.
+        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark.
         cluster: that is simulated: a TOML file, or a device of the sheet.
         calibrate_on: another run, to which the seconds of the target's forwards are fitted; None: nothing is.
         policy: of the replicas that have none of their own; None: plain.

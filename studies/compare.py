@@ -1,6 +1,6 @@
-"""Policies side by side on one recording, at every seed that says something new; and chains with windows of a range.
+"""Policies side by side on one recording, at every seed that changes a run, and chains with windows of a range.
 
-What a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
+Also what a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
 """
 
 from collections import Counter
@@ -43,19 +43,13 @@ from .setting import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRuns:
-    """What came of the policies, by name.
+    """What came of the policies, by name."""
 
-    Attributes:
-        asked: names of the policies, in the order asked.
-        summaries: at least one run, the first seed's first; without the policies that were refused.
-        shares: the run at the first seed by tag.
-        refused: policies whose seconds the cost does not know, and why.
-    """
-
-    asked: Sequence[str]
+    asked: Sequence[str]  # names of the policies, in the order asked
+    # at least one run, the first seed's first; without the policies that were refused
     summaries: Mapping[str, Sequence[Summary]]
-    shares: Mapping[str, TagShares]
-    refused: Mapping[str, CostRangeError]
+    shares: Mapping[str, TagShares]  # the run at the first seed by tag
+    refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
 
     @property
     def known(self) -> list[str]:
@@ -68,9 +62,7 @@ class PolicyRuns:
     def side_by_side(self, meta: Mapping[str, Any], cost: CostModel) -> SideBySide:
         """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
 
-        Args:
-            meta: what is to be said of the scenario.
-            cost: they were run under, which has more to say after it.
+        `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs.
         """
         left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
         if BASELINE in self.refused and BASELINE not in self.asked:
@@ -96,7 +88,7 @@ def run_policies(
 
     Args:
         scenarios: by seed.
-        policies: a wrong one is told before any run.
+        policies: a wrong one is refused before any run.
         lossless: whether only lossless policies were asked for.
         partial: whether policies may be refused too.
         log: new folder for run logs of `policies` at the first seed, or None.
@@ -169,12 +161,10 @@ def sweep(
     chains: str | Sequence[str],
     **options: Any,  # noqa: ANN401 - see `SweepOptions`
 ) -> Sweep:
-    """Compare chains with every window of a range.
+    """Compare chains with every window of a range: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
 
-    Args:
-        recording: that is replayed, as `open_recording` returns it, or where it lies.
-        chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
-        options: see `SweepOptions`; but for `on` and `measured_on`.
+    `recording` is as `open_recording` returns it, or where it lies; `options` are those of `SweepOptions`, but for `on`
+    and `measured_on`.
 
     Raises:
         ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
@@ -251,8 +241,7 @@ def tags_of(runs: PolicyRuns) -> ByTag:
 def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
     """What each policy loses; against the best of those, tag by tag, that do the same in every round.
 
-    Raises:
-        CostRangeError: the oracle was left out, since the cost does not know its seconds.
+    Raises CostRangeError where the oracle was left out, since the cost does not know its seconds.
     """
     names = [row.policy for row in found.rows]
     reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
@@ -263,13 +252,7 @@ def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy
 
 
 def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[NamedPolicy]) -> DeviceRange:
-    """The policies under the outer readings of what was measured, at the seeds of the comparison.
-
-    Args:
-        setting: which asks for another device.
-        scenarios: of the comparison.
-        policies: that the comparison has figures of.
-    """
+    """The policies of the comparison under the outer readings of measured seconds, on the device of `setting`."""
     assert setting.on is not None
     found: dict[str, SideBySide] = {}
     left_out = []

@@ -1,4 +1,4 @@
-"""How true simulated latencies under load are on this machine: what `paceline validate --workload` does.
+"""What `paceline validate --workload` does: compare simulated latencies under load with those on this machine.
 
 One workload, whose requests are those of a recording, is served twice on the same cluster: simulated, and in a world
 whose operations real models carry out and which takes as long as they do.
@@ -64,13 +64,8 @@ Lengths = Mapping[str, tuple[int, int]]
 class AttachedWorkload:
     """The arrivals of a workload, each as long as the recorded request that is drawn for it; implements `Workload`.
 
-    Models read and write real text, so nothing can be longer or shorter than that.
-
-    Args:
-        workload: when requests arrive, with their tags.
-        drawn: which recorded request stands for each.
-        lengths: of all recorded requests.
-        name: of the recording.
+    Models read and write real text, so nothing can be longer or shorter than that. `drawn` says which recorded request
+    stands for each arrival, `lengths` are those of all recorded requests, `name` is the recording's.
     """
 
     def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
@@ -87,7 +82,6 @@ class AttachedWorkload:
         return replace(about, unit_tokens=0, notes=(*about.notes, note))
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`."""
         return map(self.attached, self._workload)
 
     def attached(self, arrival: Arrival) -> Arrival:
@@ -111,26 +105,20 @@ class _AttachedTurns:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """See `Turns`."""
         return self._turns.depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.reached(depth, at_ps))]
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.after(ended_ps))]
 
 
 class Stopwatch:
-    """Seconds of work, one operation after another, whichever replica's.
+    """Seconds of work, one operation after another, whichever replica's; `clock` waits for all devices of the models.
 
     An operation takes what passed since the end of the one before: choosing steps, forming batches and keeping books
     are work of an engine, too. Where the clock of the run skips idle time, next to nothing passes here.
-
-    Args:
-        clock: waits for all devices that the models are on.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -154,7 +142,7 @@ class ModelsWorld:
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
     near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
-    as many tokens as the workload says.
+    as many tokens as the workload says. `duration_ps` is that of the latest operation.
 
     Args:
         models: the real world; of one replica alone.
@@ -162,9 +150,6 @@ class ModelsWorld:
         trunks: by recorded request, what the target wrote.
         left: takes the ids of requests that leave their records.
         stopwatch: that all replicas share.
-
-    Attributes:
-        duration_ps: of the latest operation.
     """
 
     def __init__(
@@ -269,30 +254,20 @@ def _no_room(request_id: str) -> MemoryError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRun:
-    """A run in one of the worlds.
-
-    Attributes:
-        log: of the run.
-        tokens: of finished requests, by id.
-        served: what it says besides its log.
-        left: requests whose models wrote another text than was recorded; none of a simulated run.
-    """
+    """A run in one of the worlds."""
 
     log: ServingLog
-    tokens: Mapping[str, list[int]]
-    served: Served
+    tokens: Mapping[str, list[int]]  # of finished requests, by id
+    served: Served  # what it says besides its log
+    # requests whose models wrote another text than was recorded; none of a simulated run
     left: frozenset[str] = frozenset()
 
 
 class ServedWorlds:
-    """Both worlds, ready to serve.
+    """Both worlds, ready to serve; the models stand for the replicas of the cluster, one after another.
 
-    Args:
-        models: of the recording.
-        recording: of the models, greedy.
-        cluster: whose replicas the models stand for, one after another.
-        cost: of every replica in the simulator, in place of the cluster's own.
-        seed: of the requests that are drawn.
+    `recording` is of the models, greedy. `cost` is that of every replica in the simulator, in place of the cluster's
+    own; `seed` draws the requests.
 
     Raises:
         ArgumentError: a recording that is not greedy.
@@ -343,12 +318,7 @@ class ServedWorlds:
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve with the models, at the seconds that they take.
-
-        Raises:
-            ValueError: a request failed in the models.
-            MemoryError: a device has no room for what the blocks of the cluster hold.
-        """
+        """Serve with the models, at the seconds that they take; raises as `ModelsWorld.verify`."""
         policies = [self.build(policy) for _ in self._cluster.replicas]
         worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
         left: set[str] = set()
@@ -431,15 +401,10 @@ def _check_cluster(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadValidation(Printed):
-    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does.
+    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does."""
 
-    Attributes:
-        meta: what was compared: pool, recording, workload, cluster, cost and so on.
-        cells: every rate and policy.
-    """
-
-    meta: Mapping[str, Any]
-    cells: tuple[LoadCell, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, workload, cluster, cost and so on
+    cells: tuple[LoadCell, ...]  # every rate and policy
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
@@ -577,19 +542,15 @@ def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One cell to be run in both worlds."""
-
     worlds: ServedWorlds
     policy: NamedPolicy
     rate: float | None
     workload: AttachedWorkload
 
     def measured(self) -> ServedRun:
-        """One run of the models."""
         return self.worlds.measured(self.policy, self.workload)
 
     def cell(self, runs: Sequence[ServedRun]) -> LoadCell:
-        """The simulated run beside the measured ones."""
         ours, theirs = self.worlds.simulated(self.policy, self.workload), runs[-1]
         figures = [figures_of(run.log) for run in runs]
         both = ours.tokens.keys() & theirs.tokens.keys()

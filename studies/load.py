@@ -1,6 +1,6 @@
-"""Policies under load side by side, and what clusters and workloads hold before anything is served.
+"""Policies under load side by side; at one rate and seed all meet the same requests.
 
-At one rate and seed all policies meet the same requests.
+Also what a cluster or a workload holds, before anything is served.
 """
 
 import os
@@ -50,11 +50,7 @@ REMARKS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClusterShown(Printed):
-    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each.
-
-    Attributes:
-        cluster: that is shown.
-    """
+    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each."""
 
     cluster: Cluster
 
@@ -100,12 +96,10 @@ class ClusterShown(Printed):
 def cluster(
     asked: str | Path, recording: Recording | str | Path | None = None, *, models: Sequence[str] | None = None
 ) -> ClusterShown:
-    """What a cluster file, or one replica on a device of the sheet, comes to for the members of a recording.
+    """What a cluster comes to for the members of a recording (None: the shipped one).
 
-    Args:
-        asked: a TOML file (docs/cluster.md), or a device of the sheet, as "h100".
-        recording: whose members are served; None: the shipped one.
-        models: shapes of members, as `paceline compare --models` takes them.
+    `asked` is a TOML file (docs/cluster.md), or a device of the sheet, as "h100", for one replica. `models` are shapes
+    of members, as `paceline compare --models` takes them.
 
     Raises:
         ValueError: a file that breaks a rule or does not go with the recording; one line.
@@ -349,26 +343,17 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
 
 @dataclass(slots=True)
 class _Runs:
-    """Runs by rate, policy and seed.
-
-    Attributes:
-        setting: of all.
-        first: the recording for replay at the first seed.
-        interrupts: end them.
-        progress: advances with every row.
-        folder: takes the folder of each run; None: none is written.
-        partial: whether policies may be refused.
-        refused: policies whose seconds the cost does not know, and why.
-        served: what each run says besides its log, with its policy.
-    """
+    """Runs by rate, policy and seed."""
 
     setting: ServingSetting
-    first: ReplayTables
+    first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
-    progress: Progress
-    folder: Path | None = field(kw_only=True)
-    partial: bool = field(kw_only=True)
+    progress: Progress  # advances with every row
+    folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    partial: bool = field(kw_only=True)  # whether policies may be refused
+    # policies whose seconds the cost does not know, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
+    # what each run says besides its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
@@ -382,7 +367,6 @@ class _Runs:
         return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
-        """The rows of each rate, as far as they are done."""
         for rate in rates:
             rows = []
             workloads: dict[int, Workload] = {}
@@ -462,11 +446,7 @@ def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
-    """What a workload holds; prints as `paceline workload` does.
-
-    Attributes:
-        summary: what was counted.
-    """
+    """What a workload holds; prints as `paceline workload` does."""
 
     summary: WorkloadSummary
 
@@ -495,11 +475,8 @@ def describe_workload(
 ) -> WorkloadDescription:
     """Read or draw all of a workload, as its options scale and cut it, and count what it holds.
 
-    Args:
-        workload: a path or a generator's text; see `open_workload`.
-        options: None: as it is.
-        lengths_from: a .trace folder that a generator draws lengths from where its text gives none; None: the recording
-            that comes with the package.
+    `workload` is as `open_workload` takes it; `options` None leaves it as it is. `lengths_from` is a .trace folder that
+    a generator draws lengths from where its text gives none; None is the recording that comes with the package.
 
     Raises:
         TraceFormatError: a file that cannot be read, or breaks its format.

@@ -1,4 +1,4 @@
-"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
+"""What `paceline observe` does: drive a running server with a workload and write down what its client sees.
 
 Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
@@ -70,12 +70,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Observed(Printed):
-    """A run of a server as its client saw it; prints as `paceline observe` does.
-
-    Attributes:
-        run: all that was seen.
-        figures: of it.
-    """
+    """A run of a server as its client saw it; prints as `paceline observe` does."""
 
     run: ObservedRun
     figures: ObservedFigures
@@ -204,15 +199,12 @@ def observe(
 
 
 class _Run:
-    """One run of a server."""
-
     def __init__(self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int) -> None:
         self._endpoint, self._asked, self._model, self._seed = endpoint, asked, model, seed
         self._texts = PromptsInTurn(texts, seed)
         self._lock = Lock()
 
     def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
-        """Warm up, serve, and gather; `named` are fields of the meta."""
         asked = dict[str, Any](
             url=self._endpoint.url,
             model=self._model,

@@ -1,7 +1,7 @@
-"""One workload served under one policy, and the figures of such runs: what `simulate` and `metrics` do.
+"""What `simulate` and `metrics` do: serve one workload under one policy, and work out the figures of such runs.
 
-`serving_setting` is what it is served under, as it was asked for; `serving_run` is one run, of which
-`compare_under_load` makes one for each row and seed.
+`serving_setting` gathers what was asked for. `serving_run` is one run; `compare_under_load` makes one for each row and
+seed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,12 +39,10 @@ from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
 class BrokenWorkloadError(ValueError):
-    """A row of a workload cannot be read or served; the message is that of the error.
+    """A row of a workload cannot be read or served; the message is that of `error`, which says what is wrong.
 
-    Attributes:
-        log: of the run until that row would have come, marked partial; the error is among its notes.
-        error: what is wrong with the row.
-        run: the same with its figures, a `Simulated`, where `simulate` raises it; else None.
+    `log` is of the run until that row would have come, marked partial, with the error among its notes. `run` is the
+    same with its figures, a `Simulated`, where `simulate` raises it; else None.
     """
 
     def __init__(self, log: ServingLog, error: ValueError) -> None:
@@ -123,26 +121,14 @@ OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetting:
-    """What a workload is served under.
+    """What a workload is served under; raises ArgumentError for a horizon out of range."""
 
-    Attributes:
-        replay: the recording, and what is asked of any replay.
-        cluster: that serves, at the seconds asked for.
-        workload: a path, or a generator's text.
-        changes: what is done to it, but for rate and seed.
-        horizon_s: simulated seconds after which a run is stopped; None: it runs to its end.
-        promised: service levels by class of request.
-
-    Raises:
-        ArgumentError: a horizon out of range.
-    """
-
-    replay: Setting
-    cluster: Cluster
-    workload: str
-    changes: WorkloadOptions
-    horizon_s: float | None
-    promised: Promises
+    replay: Setting  # the recording, and what is asked of any replay
+    cluster: Cluster  # that serves, at the seconds asked for
+    workload: str  # a path, or a generator's text
+    changes: WorkloadOptions  # what is done to it, but for rate and seed
+    horizon_s: float | None  # simulated seconds after which a run is stopped; None: it runs to its end
+    promised: Promises  # service levels by class of request
 
     def __post_init__(self) -> None:
         if self.horizon_s is not None:
@@ -168,8 +154,7 @@ class ServingSetting:
     def check_classes(self, workload: Workload) -> None:
         """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
 
-        Raises:
-            ArgumentError: such a class, by name.
+        Raises ArgumentError with the name of the class.
         """
         missing, known = set(self.promised.classes), {""}
         arrivals = iter(workload) if missing else iter(())
@@ -215,7 +200,6 @@ class ServingSetting:
 
 
 def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
-    """What replicas of a group are, for the log of a run."""
     first = alike[0]
     return {
         "count": len(alike),
@@ -236,13 +220,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
 def serving_setting(
     recording: Recording | str | Path | None, workload: str | Path, cluster: str | Path, asked: ServingOptions
 ) -> ServingSetting:
-    """What is asked for.
-
-    Args:
-        recording: that acceptance is drawn from, or where it lies; None: the one that comes with the package.
-        workload: a path, or a generator's text.
-        cluster: a TOML file, or a device of the sheet.
-        asked: of both.
+    """What is asked for; arguments are as `simulate` takes them, and `asked` holds its other options.
 
     Raises:
         ValueError: an option out of its range, or one that does not go with the others; one line.
@@ -305,15 +283,10 @@ def _priced(cluster: Cluster, replay: Setting) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`.
+    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`."""
 
-    Attributes:
-        interrupts: that came.
-        on_ended: called for each request that finished or was rejected.
-    """
-
-    interrupts: Interrupts
-    on_ended: Callable[[], None]
+    interrupts: Interrupts  # that came
+    on_ended: Callable[[], None]  # called for each request that finished or was rejected
 
     def ended(self) -> None:
         """See `Watcher`."""
@@ -325,10 +298,9 @@ class Watched:
 
 
 def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
-    """The policy of each replica: its own, else the run's. One that prefills for others asks none, and has any.
+    """The policy of each replica: its own, else the run's; one that prefills for others asks none, and has any.
 
-    Raises:
-        ArgumentError: a replica has none, or none is left for the run's.
+    Raises ArgumentError where a replica has none, or none is left for the run's.
     """
     replicas = setting.cluster.replicas
     own = {
@@ -367,14 +339,8 @@ def serving_run(
 ) -> tuple[ServingLog, Served]:
     """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
 
-    Args:
-        setting: what it is served under.
-        policy: of the replicas that have none of their own; built anew.
-        workload: opened at the rate and the seed.
-        tables: of the recording, at the seed.
-        rate: for the log; None: the workload's own.
-        seed: of all that is drawn.
-        watched: hears interrupts.
+    `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
+    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -499,17 +465,13 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(ServingReport):
-    """One served run; prints as `paceline metrics` prints its folder.
-
-    Attributes:
-        log: all that happened.
-    """
+    """One served run; prints as `paceline metrics` prints its folder."""
 
     log: ServingLog
 
     @property
     def report(self) -> ServingReport:
-        """The figures alone: this result, by the name that notebooks know it by."""
+        """The figures alone, without the log."""
         return self
 
     @property
@@ -569,7 +531,6 @@ def simulate(
 
 
 def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
-    """A run with its figures, written if it is to be."""
     if out is not None:
         write_serving(log, Path(out))
     row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))

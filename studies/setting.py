@@ -1,4 +1,4 @@
-"""What a study runs: the recording, policies by name, each built anew for a run, seconds, and scenarios by seed."""
+"""What a study runs: the recording, seconds, scenarios by seed, and policies by name, each built anew for a run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,9 @@ class Scenarios:
     Args:
         recording: as it is, without what-ifs.
         first: at the first seed; its tables are those of `recording`.
-        shifts: by drafter, change of its rate of acceptance.
+        shifts: by drafter, change of its rate of acceptance. Decisions of drafters are turned over by chance then, and
+            `shifted` is true.
         num_seeds: >= 1.
-
-    Attributes:
-        shifted: whether decisions of drafters are turned over by chance.
     """
 
     def __init__(self, recording: Recording, first: Scenario, shifts: Mapping[str, float], num_seeds: int) -> None:
@@ -77,17 +75,11 @@ PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 @dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to be built anew for every run. `build` mutates it: it knows again what it made and somebody still has.
+    """A policy to build anew for every run. `build` mutates it: it notes what it made, to refuse the same one again."""
 
-    Attributes:
-        name: that tables show.
-        make: makes it for a pool.
-        made_by: its class, or a function; None of a text that names a pool's target.
-    """
-
-    name: str
-    make: Callable[[Pool], Policy]
-    made_by: object
+    name: str  # that tables show
+    make: Callable[[Pool], Policy]  # makes it for a pool
+    made_by: object  # its class, or a function; None of a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
@@ -103,16 +95,12 @@ class NamedPolicy:
         return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
-        """The policy for a run, if it may run.
+        """The policy for a run on a pool, if it may run; `lossless`: it must commit what the target alone would write.
 
-        One of ours is known by what it says of itself; any other is looked at step by step as well.
-
-        Args:
-            pool: it is built for.
-            lossless: whether only policies were asked for that commit what the target alone would write.
+        A policy of this package is judged by what it says of itself; any other is looked at step by step as well.
 
         Raises:
-            ArgumentError: they were, and it is not.
+            ArgumentError: `lossless`, and it is not.
             ValueError: it cannot be built.
         """
         policy = self.build(pool)
@@ -152,8 +140,7 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
 def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
     """One or several policies in their order, a mapping's by the names it gives them.
 
-    Raises:
-        ArgumentError: none at all, a name given twice, or the name of one of ours for another policy.
+    Raises ArgumentError for none at all, a name given twice, or the name of one of ours for another policy.
     """
     if isinstance(given, str | PolicySpec) or callable(given):
         found = [named_policy(given)]
@@ -184,8 +171,7 @@ def _checked_name(name: object) -> str:
 def open_recording(path: str | Path | None = None) -> Recording:
     """Read a recording, of contexts or of an imported log.
 
-    Args:
-        path: a .trace folder, or the name of a recording that comes with the package; None for the default one.
+    `path` is a .trace folder, or the name of a recording that comes with the package; None for the default one.
 
     Raises:
         TraceFormatError: no recording, or one that breaks the format; names the path and what is wrong.
@@ -199,13 +185,7 @@ def remarks_on(recording: Recording, *, batch: int) -> list[str]:
 
 
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
-    """That fewer requests than asked for run together, where there are not as many.
-
-    Args:
-        batch: as asked for.
-        num_requests: that there are.
-        of: what they are requests of.
-    """
+    """That fewer requests run together than `batch` asks for, where there are fewer; `of` says what they are of."""
     if batch <= num_requests:
         return []
     return [
@@ -231,18 +211,13 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
-    """What policies are compared under: what was asked for, on a recording.
+    """What policies are compared under, on a recording.
 
-    Attributes:
-        recording: that is replayed.
-        batch: requests running at a time, 1 to 1,000,000.
-
-    Raises:
-        ArgumentError: an argument out of range, or without the one that it goes with.
+    Raises ArgumentError for an argument out of range, or without the one that it goes with.
     """
 
     recording: Recording
-    batch: int = 1
+    batch: int = 1  # requests running at a time, 1 to 1,000,000
 
     def __post_init__(self) -> None:
         prefix_cache_size(self.prefix_cache, self.block_tokens)

@@ -1,11 +1,9 @@
 """The leaderboard, worked out once for the page (docs/leaderboard.md), the figure and the JSON.
 
-Runs are looked up by policy and cell, each beside the best static chain's. A **ratio** of a cell is the mean over its
-seeds, each seed's runs among themselves; a mean over cells is arithmetic.
-
-**Regret** is how much longer policies take than oracles, which plan each answer from the recording. Planning takes half
-a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders, on recordings of
-every continuation, in the recorded order.
+A **ratio** of a cell is the mean over its seeds of one policy's figure by another's at the same seed, mostly the best
+static chain's; a mean over cells is arithmetic. **Regret** is how much longer policies take than oracles, which plan
+each answer from the recording. Planning takes half a minute for a cell, so oracles play only one request at a time at
+two ladders, in the recorded order, on recordings of every continuation.
 
 SpecRouter is held to this in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
 more, never more than 1% below the target alone, never more than 2% below any other general policy, and at least 0.93 of
@@ -61,8 +59,7 @@ Ratios = Mapping[ArenaCell, float]
 class BoardRuns:
     """Finished runs, those of `best-static` and `plain` among them, which others are compared with.
 
-    Attributes:
-        cells: that the best static chain was played in, in the order of the runs.
+    `cells` are those that the best static chain was played in, in the order of the runs.
     """
 
     def __init__(self, played: Iterable[Played]) -> None:
@@ -309,7 +306,6 @@ def _score(runs: BoardRuns, policy: str, cells: Collection[ArenaCell], fastest: 
 
 
 def _fastest(runs: BoardRuns, cells: Iterable[ArenaCell]) -> dict[ArenaCell, float]:
-    """The largest ratio to the best static chain that a lossless policy has, by cell."""
     found: dict[ArenaCell, float] = {}
     for policy in runs.lossless:
         for cell, ratio in _within(runs.ratios(policy), cells).items():
@@ -602,7 +598,7 @@ def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: st
 
 
 def _told(board: Leaderboard) -> str:
-    """Of which side columns are that name none; "" for the reporting one."""
+    """Which side the columns are of that name none; "" for the reporting one."""
     return "" if board.side is Side.report else f"no cell to report; columns without a side are of side {board.side}"
 
 

@@ -1,13 +1,10 @@
 """What is played in the arena: cells of `cells.toml` by the split of `split.toml`, their loads, and the policies.
 
 A cell is a recording, a ladder of costs and a load. A load is a batch, a closed loop in which one request finishes and
-the next starts, or arrivals: as many requests as the recording has, with their lengths and tags, as a Poisson process
-to one replica, which runs `MOST_RUNNING` at a time at most. Their rate is a share of capacity: the output tokens a
-second of the target alone in the same cell with `MOST_RUNNING` running.
-
-The split, which recordings constants are settled on and which are reported, was committed before any tuning. Policies
-are those of paceline that need not be told anything, or a user's choice. One that must be fitted beforehand gets a head
-that is fitted to tuning recordings alone.
+the next starts, or Poisson arrivals to one replica that runs at most `MOST_RUNNING` requests at a time: as many as the
+recording has, with their lengths and tags. Their rate is a share of capacity, the target's own output tokens a second
+in the same cell with `MOST_RUNNING` running. The split (which recordings constants are settled on, which are reported)
+was committed before any tuning. A policy that must be fitted gets a head that is fitted to tuning recordings alone.
 """
 
 import re
@@ -42,7 +39,7 @@ from .versions import DIGITS, code_version, recording_version
 def default_field() -> tuple[str, ...]:
     """Every policy of this package, with its defaults, in the order of the registry.
 
-    Not among them are oracles, which see ahead, those of token trees, which few recordings hold, and those that must be
+    Left out are oracles, which see ahead, policies of token trees, which few recordings hold, and those that must be
     given something: a chain, or another policy.
     """
     return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
@@ -188,8 +185,7 @@ PARTS = ("recording", "ladder", "load")
 class ArenaCell:
     """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`.
 
-    Raises:
-        ArgumentError: a name that is none: small letters, digits, points and hyphens, a letter or digit first.
+    Raises ArgumentError for other names than small letters, digits, points and hyphens, a letter or digit first.
     """
 
     recording: str  # by the arena's name of it
@@ -308,8 +304,7 @@ def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
 def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCell, ...]:
     """The cells of a side of the split that match a pattern, as `*/batch-1`, or the one that is named in full.
 
-    Raises:
-        ArgumentError: no cell matches, or the side has no recording.
+    Raises ArgumentError where no cell matches, or the side has no recording.
     """
     if not split.recordings(side):
         raise ArgumentError(f"`split` must be a side with recordings, got {side}")

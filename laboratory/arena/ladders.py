@@ -2,9 +2,8 @@
 
 A ladder has a price for each of four roles. A member that is called `draft`, `mid`, `slim` or `target`, or by one of
 these and a hyphen (`draft-code`), has that role. The last member is the target. The others take, in level order, the
-roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. Where there are
-more members than roles, places are spread evenly over them. A member that copies text has no forwards: it costs a
-lookup, whatever the ladder.
+roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. More members than
+roles are spread evenly over them. A member that copies text has no forwards: it costs a lookup on any ladder.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One policy in one cell at one seed: in batches, or in the serving engine, to which every request comes once.
+"""Play one policy in one cell at one seed: in batches, or in the serving engine, to which every request comes once.
 
 A process of the arena keeps a recording: its tables and costs are made once, for all that is played on it.
 """
@@ -45,7 +45,7 @@ PARTS = 4
 
 
 def reordered(recording: Recording, seed: int) -> Recording:
-    """The same requests in another order; at seed 0 in the recorded one.
+    """The same requests in another order; at seed 0 the recorded one.
 
     Requests change places within a quarter of the recording: what changes in mid-run still does.
     """
@@ -118,8 +118,8 @@ BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
 class PoissonArrivals:
     """The requests of a recording, in their order, at times that are drawn: a workload.
 
-    The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
-    it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
+    The engine draws by its name which recorded request stands for one that comes. So each has a name by which it
+    stands for itself: else a third of them would repeat earlier answers, and longer ones would start anew.
     """
 
     def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
@@ -143,7 +143,6 @@ class PoissonArrivals:
         )
 
     def __iter__(self) -> Iterator[Arrival]:
-        """From the first to the last."""
         for (request_id, tag, prompt, tokens), at_ps in zip(self._lengths, self._arrives_ps, strict=True):
             yield Arrival(self._name(request_id, tag), at_ps, prompt, tokens, tag)
 

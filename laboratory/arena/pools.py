@@ -160,7 +160,6 @@ def _fitting(items: Sequence[Item], tokenizer: Tokenizer, generated_rows: int) -
 def _teacher(
     target: PreTrainedModel, texts: Texts, recipe: PoolRecipe, tags: tuple[str, ...], work: Path
 ) -> dict[str, Tensor]:
-    """Text of some domains by the target, with its probabilities."""
     training = _of_tags(recipe.training, tags)
     corpus = Corpus(train={tag: texts.corpus.train[tag] if tag in tags else [] for tag in TAGS}, held_out={})
     sequences = pack_corpus(corpus, texts.tokenizer, training)

@@ -128,7 +128,6 @@ def _made(out: Path) -> Path:
 
 
 def _remove_all(part: Path) -> None:
-    """A folder and what was kept beside it."""
     for path in part.parent.glob(f"{part.name}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -141,7 +140,6 @@ def _write(path: Path, fingerprint: str) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """The fingerprint that was kept, None without a sound one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

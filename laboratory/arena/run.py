@@ -148,11 +148,7 @@ MOST_SEEDS = 1_000  # every run of every cell is listed before the first is play
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaAsked:
-    """What is to be played.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
+    """What is to be played; raises ArgumentError for a number out of range."""
 
     cells: Sequence[ArenaCell]  # at least one
     # built anew for every run; the target alone and the best static chain of each cell are played besides
@@ -182,10 +178,7 @@ class ArenaAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaResults:
-    """What came of all runs: those played by cell, then policy, then seed.
-
-    Left out are policies that need what a recording or a cost lacks.
-    """
+    """All runs played, by cell, policy and seed; policies that need what a recording or a cost lacks are left out."""
 
     played: tuple[Played, ...]
     left_out: tuple[LeftOut, ...]
@@ -205,8 +198,7 @@ class ArenaResults:
 def run_arena(asked: ArenaAsked) -> ArenaResults:
     """Play whatever is not in the store, and return all that was asked for.
 
-    An interrupt ends it; what was played before stays in the store, and is not played again. A second one raises
-    KeyboardInterrupt.
+    An interrupt ends it; what was played before stays in the store. A second one raises KeyboardInterrupt.
 
     Raises:
         ArgumentError: no recording of the cells can be had.
@@ -239,7 +231,6 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
 
 
 def _fitted(asked: ArenaAsked, interrupts: Interrupts) -> ArenaAsked:
-    """The same, with what policies must be fitted to beforehand."""
     if not any(map(needs_head, asked.policies)):
         return asked
     tuning, _ = _recordings(asked, asked.tuning, interrupts)
@@ -268,7 +259,6 @@ def _recordings(
 
 
 def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
-    """All runs of recordings that are there, by recording, cell, policy and seed."""
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
     code = {spec.label: versions.policy_version(spec) for spec in specs}
     code[BEST_STATIC] = versions.code_version([STATICS], without=versions.NO_SIMULATOR)

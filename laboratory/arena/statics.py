@@ -1,12 +1,10 @@
 """The best static chain of a cell in hindsight, by search, and what it did there.
 
 The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
-every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best of what
-is near a start, so it is begun at the fastest chains of several sets of members.
-
-Which rounds a fixed chain plays does not depend on seconds. So with one request at a time a run is kept as counts of
-its forwards: played once for a recording, it has seconds at any cost. Letters: O operations of a run, K kinds of
-forwards, L members.
+every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best near a
+start, so it begins at the fastest chains of several sets of members. The rounds of a fixed chain do not depend on
+seconds, so a run with one request at a time is kept as counts of its forwards, which have seconds at any cost. Letters:
+O operations of a run, K kinds of forwards, L members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -352,7 +350,6 @@ class PlayedChains:
             self._held = [tables.of(request.request_id) for request in tables.trace.requests]
 
     def __len__(self) -> int:
-        """Chains that were played."""
         return len(self._runs)
 
     def seconds(self, cost: CostModel, chain: ChainSpec) -> float:
@@ -368,9 +365,7 @@ class PlayedChains:
 class ChainSearch:
     """Seeks the best static chains of a recording at one cost after another.
 
-    Attributes:
-        whole: runs over all requests.
-        sample: runs over a part of the requests of each tag, the same as `whole` where there are few.
+    `whole` are runs over all requests; `sample` over a part of each tag's, or the same where there are few.
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
@@ -473,12 +468,10 @@ class _Runs:
         self._runs: dict[ChainSpec, Played] = {}
 
     def seconds(self, chain: ChainSpec) -> float:
-        """For each token of output."""
         played = self._of(chain)
         return played.seconds / played.tokens
 
     def best_static(self, chain: ChainSpec) -> Played:
-        """The run of a chain under the name of the best."""
         return replace(self._of(chain), policy=BEST_STATIC, chain=str(chain))
 
     def _of(self, chain: ChainSpec) -> Played:

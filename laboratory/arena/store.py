@@ -1,9 +1,8 @@
-"""Finished runs, what a policy did in a cell or why it did nothing, kept in lines of JSON.
+"""Finished runs of the arena, kept in lines of JSON so that a run that is cut short goes on from them.
 
-A run of the arena that is cut short goes on from them.
-One file for each recording, which is only ever added to. A line says what its run was made of (the recording, the
-ladder's seconds, the code of the policy and of the simulator, as hashes): a result is that of a run which is asked for
-only where all of these are the same.
+A run is what a policy did in a cell, or why it did nothing. Each recording has a file, which is only ever added to. A
+line says what its run was made of (the recording, the ladder's seconds, the code of the policy and of the simulator, as
+hashes): a result is that of a run which is asked for only where all of these are the same.
 """
 
 import json
@@ -26,12 +25,9 @@ BEST_STATIC = "best-static"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A finished run of one policy in one cell.
+    """A finished run of one policy in one cell; raises ArgumentError for a number out of range.
 
     All but `think_us`, a measurement, is the same whenever and wherever the run is repeated, and counts for equality.
-
-    Raises:
-        ArgumentError: a number out of range.
     """
 
     cell: ArenaCell
@@ -172,7 +168,6 @@ class ArenaStore:
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], dict[str, Outcome]]:
-    """The results of a file by place and by what they are made of, the latest last."""
     found: dict[tuple[str, str, int], dict[str, Outcome]] = {}
     lost = 0
     for line in path.read_bytes().splitlines() if path.exists() else ():

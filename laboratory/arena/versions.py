@@ -1,7 +1,7 @@
-"""What a run is made of, as hashes: what changes one of them makes a result that is kept one of another run.
+"""Hashes of what a run is made of: where one of them changes, a kept result is one of another run.
 
-A module depends on what it imports, and so on, as far as that is in paceline or its laboratory; its comments and
-docstrings count for nothing.
+A module depends on what it imports, and so on, within paceline and its laboratory; comments and docstrings do not
+count.
 """
 
 import ast

@@ -1,7 +1,4 @@
-"""Every experiment by its name, and the one door to their modules: one is imported when it runs.
-
-Together they import most of the simulator, which every command would wait for.
-"""
+"""Every experiment by its name. A module is imported when it runs: together they import most of the simulator."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -53,7 +50,6 @@ def _module(name: str) -> str:
 
 
 def _summary(name: str) -> str:
-    """The first line of its module, which is not imported for it."""
     with Path(__file__).with_name(f"{_module(name)}.py").open(encoding="utf-8") as source:
         return source.readline().strip().removeprefix('"""')
 

@@ -2,8 +2,7 @@
 
 Short and long contexts, small and large batches; forwards as long as those of models of 1 and 8 billion parameters on
 an A100. What drafts and verifications come out as is what was recorded. Long contexts begin with one of a few texts
-that many requests share, as agents and questions about documents do: a prefix cache holds them, so that what costs is
-to hold a long context, not to read it.
+that many requests share, which a prefix cache holds: what costs is to hold a long context, not to read it.
 """
 
 import json

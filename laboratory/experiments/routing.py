@@ -89,7 +89,6 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _policies(drafter: str, target: str) -> dict[str, str]:
-    """By the name that tables show."""
     shape = f"draft={drafter},tokens={BLOCK}"
     return {
         SPECULATION: f"{drafter}:{BLOCK}/{target}",
@@ -111,7 +110,6 @@ def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> PolicyFigures:
 def _measured(
     pool: ModelPool, prompts: Sequence[Prompt], policies: Mapping[str, str], *, max_new_tokens: int
 ) -> ByPolicy:
-    """The same policies on the models: their quickest run, and the quality of its texts."""
     chains = {TARGET_ALONE: TARGET_ALONE, **policies}
     turns = ran_in_turns(pool, list(chains.values()), prompts, runs=RUNS, max_new_tokens=max_new_tokens)
     quickest = {name: max(turns[policy], key=lambda turn: speed_of(turn[1])) for name, policy in chains.items()}

@@ -2,16 +2,15 @@
 
 Rollouts that branch, agents that send a growing context, workers on one context, and tool calls with and without the
 model between them; forwards as long as those of models of 1, 3 and 8 billion parameters on an A100. What drafts and
-verifications come out as is what was recorded. At one seed every chain and every kind of sharing meets the same
-requests and the same recorded answers, so their ratios are free of what chance does to all of them.
+verifications come out as is what was recorded. At one seed every chain and kind of sharing meets the same requests and
+recorded answers, so their ratios are free of what chance does to all of them.
 
-Prompts are *read* and answers *written*, often in the same forward: a step of the target takes chunks of prompts beside
-the rows that decode. The split of seconds is therefore by the terms of the cost, which is linear: **reading** is
-what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's prefix cache did not hold;
-**writing** is all else that forwards take, attention to what caches hold included.
+Prompts are *read* and answers *written*, often in the same forward. So the terms of the cost, which is linear, split
+seconds: **reading** is what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's
+prefix cache did not hold; **writing** is all else that forwards take, attention to what caches hold included.
 
-Besides: the crowd at other batches and in less memory, where sharing changes how many requests run side by side; a
-fault of real engines, members below the target that keep no prefix cache; and the same on models.
+Besides: other batches and less memory, where sharing changes how many requests run side by side; members below the
+target that keep no prefix cache, a fault of real engines; and the same on models.
 """
 
 import tempfile
@@ -198,7 +197,6 @@ def served(
 
 
 def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:
-    """Figures of a run in which every request finished."""
     assert metrics.finished == metrics.requests, "a request of an experiment that was not served"
     assert metrics.ttft_s is not None
     assert metrics.tpot_s is not None

@@ -131,7 +131,6 @@ def _calibration_error(pairs: Sequence[Pair], mode: str, statistic: str) -> floa
 
 
 def _bias(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
-    """Mean of predicted less observed, over drafters."""
     return fmean(pair.error(statistic) for pair in _of(pairs, mode))
 
 

@@ -1,7 +1,7 @@
-"""The whole way from a pool with a target to the same pool with drafters, one stage after another, and their card.
+"""From a pool with a target to the same pool with drafters and their card, stage by stage.
 
-Long parts go side by side, a process each: texts are written in shards, then drafters and submodels are trained. What
-they learned comes back as files of the work folder.
+Texts are written in shards, then drafters and submodels are trained, both in several processes. Each leaves what came
+out as files of the work folder.
 """
 
 import copy
@@ -139,7 +139,7 @@ def _trainings(job: Job, submodels: Mapping[str, Mask]) -> list[Callable[[], Non
 def side_by_side(processes: int) -> Iterator[Callable[[Sequence[Callable[[], None]]], None]]:
     """What does parts in so many processes at a time; one alone is done in this process.
 
-    It raises JobFailedError where a process could not do its part. The others are ended.
+    It raises JobFailedError where a process could not do its part, and the others are ended.
     """
     if processes == 1:
         yield _one_by_one

@@ -1,4 +1,4 @@
-"""The whole way from a recipe to a pool of small models on disk, and its card: what the members can do, measured."""
+"""From a recipe to a pool of small models on disk, and its card: what the members can do, measured."""
 
 import copy
 import json
@@ -35,15 +35,10 @@ Networks = Mapping[str, PreTrainedModel]  # by member; prompt lookup has none
 
 
 def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
-    """Train a pool and write it to `out_dir`.
+    """Train a pool and write it to `out_dir`, which is made where needed.
 
-    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result.
-
-    Args:
-        recipe: what to train.
-        out_dir: folder of the pool, made where needed.
-        work_dir: folder for checkpoints; may be removed at the end.
-        command: how this was called, for the card.
+    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result. The
+    folder may be removed at the end. `command` is how this was called, for the card.
 
     Raises:
         ValueError: if `work_dir` belongs to another recipe.

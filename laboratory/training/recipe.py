@@ -1,7 +1,4 @@
-"""Every number that decides how models are trained: pools of small ones from texts, drafters from a target's answers.
-
-Those of pools are in `recipes.toml`, those of drafters in `recipe.toml`.
-"""
+"""Every number that decides how models are trained: pools of small ones (`recipes.toml`), drafters (`recipe.toml`)."""
 
 import tomllib
 from collections.abc import Mapping
@@ -65,8 +62,7 @@ class Student:
 class Recipe:
     """The whole recipe of a pool; equal recipes give equal pools on one machine.
 
-    Raises:
-        ValueError: numbers or members that do not fit together.
+    Raises ValueError for numbers or members that do not fit together.
     """
 
     name: str
@@ -162,11 +158,7 @@ def read_recipe(name: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """A drafter that has its target's embeddings.
-
-    Raises:
-        ValueError: several layers beside depths.
-    """
+    """A drafter that has its target's embeddings; raises ValueError for several layers beside depths."""
 
     num_layers: int  # decoder layers, each of the target's shape
     head_tokens: int  # tokens that it can say, the commonest ones of the target's answers
@@ -207,8 +199,7 @@ class Task:
 class Distillation:
     """The whole recipe of drafters; equal ones give equal drafters on one machine.
 
-    Raises:
-        ValueError: shares of tasks that do not add up to 1.
+    Raises ValueError for shares of tasks that do not add up to 1.
     """
 
     name: str

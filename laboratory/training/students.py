@@ -1,8 +1,8 @@
 """What learns from a target's own dialogues: small drafters, drafters from its states, submodels that are restored.
 
 The target asks itself: it is set at the user's place, goes on from first words, and answers, as Magpie's instructions
-were made (Xu et al. 2024, arXiv:2406.08464). Nobody's questions are needed, and the answers are what a drafter has to
-foresee. Texts lie on disk in shards, each whole or not there.
+were made (Xu et al. 2024, arXiv:2406.08464). Its answers are what a drafter has to foresee. Texts lie on disk in
+shards, each whole or not there.
 
 Drafters begin as layers of their target and read and say tokens by its embeddings. One that reads the target's states
 reads its own beyond what the target has judged, so it learns from these, too, as in HASS (Zhang et al. 2024,
@@ -11,8 +11,8 @@ position what is said there at depth d + 1: it reads the state that pass d - 1 h
 keys and values as they are in decoding, those of pass 0 up to d positions before, then one of each later pass.
 
 Submodels learn to do without the layers that they leave out, by a product of small rank beside each weight, W + B A
-(LoRA, Hu et al. 2021, arXiv:2106.09685). The target's weights stay. B is 0 at first, so that a submodel begins as what
-it was. The norms in its layers are learned, too; the final one stays.
+(LoRA, Hu et al. 2021, arXiv:2106.09685). B is 0 at first, so that a submodel begins as what it was. The norms in its
+layers are learned, too; the target's weights and the final norm stay.
 
 Letters: B texts of a batch, T tokens of the longest one or of a text, W width of the target, K tokens that are said or
 learned, P positions of all texts of a batch; R rank, I and O inputs and outputs of a weight.
@@ -363,12 +363,7 @@ BETAS = (0.9, 0.98)
 
 
 class Restored(nn.Module):
-    """A linear module whose weight stays, and what is learned beside it.
-
-    Attributes:
-        A: `[R, I]`, drawn.
-        B: `[O, R]`, zeros at first.
-    """
+    """A linear module whose weight stays, and, learned beside it, A `[R, I]`, drawn, and B `[O, R]`, zeros at first."""
 
     def __init__(self, linear: nn.Linear, rank: int, *, dtype: torch.dtype, rng: torch.Generator) -> None:
         """Stand for `linear`, whose weight is kept in `dtype`; `rng` draws A."""

@@ -188,7 +188,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_stdlib(seed: int) -> Corpus:
-    """Read every function and docstring of a fit length; the order is shuffled by `seed`.
+    """Read every function and docstring of a fit length, in an order that `seed` shuffles.
 
     Held-out ones come from modules that training never sees.
     """
@@ -536,11 +536,9 @@ def build_corpus(recipe: Recipe) -> Corpus:
 
 
 def pack_corpus(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> torch.Tensor:
-    """Join the documents in random order, an end token after each, and cut them into sequences.
+    """Join the documents in random order, an end token after each, and cut them: int16 ids `[N, sequence_tokens + 1]`.
 
-    Returns:
-        Token ids, int16, `[N, sequence_tokens + 1]`; neighbours share one token, so that each token is
-        predicted once.
+    Neighbours share one token, so that each token is predicted once.
     """
     documents: list[np.ndarray] = []
     for tag, share in zip(TAGS, recipe.shares, strict=True):
@@ -578,7 +576,6 @@ def _row(item: Item, number: int) -> dict[str, str]:
 
 
 def _generated(tag: str, seed: str) -> Iterator[Item]:
-    """Endless."""
     rng = random.Random(seed)
     while True:
         yield GENERATORS[tag](rng)

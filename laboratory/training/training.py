@@ -1,10 +1,8 @@
 """Training of small models: the target, so that it also works with layers left out, and others on its distribution.
 
 All share one loop, whose state is on disk and survives a kill. What the others learn from is text by the target,
-written in wide batches, and its distribution at each position.
-
-Letters: N sequences, B texts of a batch, T tokens of the longest one or of a sequence, K = teacher_top; in caches
-H heads, R tokens that there is room for, D width of a head.
+written in wide batches, and its distribution at each position. Letters: N sequences, B texts of a batch, T tokens of
+the longest one or of a sequence, K = teacher_top; in caches H heads, R tokens of room, D width of a head.
 """
 
 import copy
@@ -529,9 +527,8 @@ def make_teacher(
 ) -> dict[str, Tensor]:
     """Write text with the target, add rows of the corpus and score all of it; read back where it exists.
 
-    Returns:
-        `tokens` int16 `[N, T + 1]`, `ids` int16 `[N, T, K]` and `log_probs` float16 `[N, T, K]` of the target's
-        K likeliest next tokens.
+    Returns `tokens` int16 `[N, T + 1]`, and of the target's K likeliest next tokens `ids` int16 `[N, T, K]` and
+    `log_probs` float16 `[N, T, K]`.
     """
     path = work_dir / "teacher.safetensors"
     if not path.exists():
@@ -545,7 +542,6 @@ def make_teacher(
 def _generate_rows(
     target: PreTrainedModel, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
 ) -> Tensor:
-    """The target's own documents, packed like the corpus."""
     writer = copy.deepcopy(target).to(torch.bfloat16).eval()
     batches = _prompt_batches(corpus, recipe)
     documents: list[np.ndarray] = []
