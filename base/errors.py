@@ -184,7 +184,7 @@ def defined_at(cls: object) -> str:
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether a class is not of this package."""
+    """Whether a class is of none of our packages."""
     return not _is_ours(cls.__module__)
 
 

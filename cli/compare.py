@@ -74,7 +74,9 @@ def compare(
         under |= {**vars(load), **vars(kept)}
         show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, detail=detail, json=json)
         return
-    for name in given(load) | {name: value for name, value in (("rate", rate), ("cluster", cluster)) if value}:
+    for name in given(load) | {
+        name: value for name, value in (("rate", rate), ("cluster", cluster)) if value is not None
+    }:
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:

@@ -53,8 +53,9 @@ def run_command(command: Callable[..., object]) -> int:
     except typer.TyperException as error:
         code = _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
-        # Libraries may turn an interrupt into an error of their own, as Python 3.11 does where a class is being made.
-        code = _say("interrupted", INTERRUPTED) if came else _failed(error, command)
+        # Libraries turn an interrupt into errors of their own kinds, as Python 3.11 does where a class is being made.
+        hidden = came and not os.environ.get("PACELINE_TRACEBACK")
+        code = _say("interrupted", INTERRUPTED) if hidden else _failed(error, command)
     return _flushed(code)
 
 

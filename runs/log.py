@@ -1,6 +1,6 @@
 """The log of a run, in one form for both worlds: steps, operations, rounds and requests, as Parquet.
 
-`RunLedger` collects it while a loop runs (it fits `decoding.ledger.Ledger` by shape, which says what the columns of
+`RunLedger` collects it while a loop runs (it fits `decoding.results.Ledger` by shape, which says what the columns of
 operations and steps hold). Functions say what follows from it: how good texts are by the target's probabilities, how
 far each operation moved the run on, and seconds per token of each request, which tell when speculation made a request
 slower than the target alone (it thrashes).
@@ -34,7 +34,7 @@ class TextQuality:
     """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
 
     A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
-    each at least -64 nats (`stored_resolution.LOG_PROBS`).
+    each at least -64 nats (`traces.contexts.columns.LOG_PROBS`).
     """
 
     divergences: int = UNKNOWN_COUNT  # committed tokens that the target would not have written in their very context

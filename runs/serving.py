@@ -219,7 +219,7 @@ class ServingLog:
     requests: Columns
     preemptions: Columns  # one row each (PREEMPTION_FIELDS), in order of time; `request` is an index into `requests`
     # states of the replicas (SERIES_FIELDS), each from `at_ps` until the next one of its replica, and thinned as
-    # `states.ReplicaStates` says; `used_blocks` by level
+    # `runs.recorder.ReplicaStates` says; `used_blocks` by level
     series: Columns
     # runs of gaps between outputs (GAP_FIELDS): `rows` requests each saw `count` gaps, `first_ps`, `first_ps +
     # increment_ps` and so on. Those of requests that did not finish are among them

@@ -289,7 +289,7 @@ class MemberKV(ABC):
         each is placed with one token, >= 0, none at all if empty.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: the device has none (`zeros.NO_MEMORY`).
+            MemoryError, torch.OutOfMemoryError: the device has none (`NO_MEMORY`).
         """
         rows, slots = self._needed(request_ids, counts, further)
         if (rows, slots) != (self.num_rows, self.capacity):

@@ -382,7 +382,7 @@ def decode(
         name: of the policy, for errors and the log.
         batch: requests running at a time, >= 1.
         memory: kind of cache and its limit; slots without a limit by default.
-        forward: how models run, see `forward.choose_forward`.
+        forward: how models run, see `forward_choice.choose_forward`.
         stop: texts that end an answer.
         start: how requests begin, `prefill` or `draft`.
         on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts

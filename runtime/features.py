@@ -63,7 +63,7 @@ def read_input_weight(location: Path | str) -> Tensor:
 
 
 class FeatureForward:
-    """A model with an input layer (`input_layer.give_input`). Which states it reads, whoever calls `after` says.
+    """A model with an input layer (`give_input`). Which states it reads, whoever calls `after` says.
 
     `model` is in evaluation mode; `body` is its layers and its head, None runs them by the model's own modules.
 

@@ -197,7 +197,7 @@ class PlacedLayer(CacheLayerMixin):
 
 
 class ModuleForward:
-    """Any causal language model of transformers that is supported (`pools.configs.supported_models`).
+    """Any causal language model of transformers that is supported (`runtime/pools/configs.py`).
 
     Args:
         model: in evaluation mode; it is not changed.

@@ -42,7 +42,7 @@ class TorchWorld:
         pool: a member's index is its level.
         sampling: greedy, coupled or rejection.
         memory: of keys and values.
-        forward: how models run, see `forward.choose_forward`.
+        forward: how models run, see `forward_choice.choose_forward`.
         share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.

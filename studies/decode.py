@@ -55,7 +55,7 @@ def load_pool(
         threads: CPU threads of torch from here on, >= 1; with loaded models they stay as they are.
         devices: of members by name, in place of those of the file; none with loaded models.
         debug: say how the models will run, and which product multiplies which weight.
-        forward: how that is, see `forward.choose_forward`.
+        forward: how that is, see `forward_choice.choose_forward`.
         chat: put prompts as questions of a dialogue, by the tokenizer's chat template; not with loaded models.
 
     Raises:
@@ -214,7 +214,7 @@ def decode(
         limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
         batch: requests that share each forward, >= 1.
         memory: of keys and values; a slot per position without a limit if None.
-        forward: how models are run, see `forward.choose_forward`.
+        forward: how models are run, see `forward_choice.choose_forward`.
         start: how requests begin, `prefill` or `draft`.
         stop: text or texts that end an answer.
         lossless: refuse a policy that may commit other text than the target's.

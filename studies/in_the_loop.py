@@ -138,7 +138,7 @@ class Stopwatch:
 
 
 class ModelsWorld:
-    """Carries out the operations of one replica; implements `sim.serving.engine.served_world.EngineWorld`.
+    """Carries out the operations of one replica; implements `sim.serving.scheduler.EngineWorld`.
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
     near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has

@@ -283,7 +283,7 @@ def _priced(cluster: Cluster, replay: Setting) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`."""
+    """Tells progress, and hears interrupts; implements `sim.serving.running.Watcher`."""
 
     interrupts: Interrupts  # that came
     on_ended: Callable[[], None]  # called for each request that finished or was rejected
@@ -344,7 +344,7 @@ def serving_run(
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
-        ValueError: as `sim.serving.simulate.serve`.
+        ValueError: as `sim.serving.serve.serve`.
         CostRangeError: seconds that a cost does not know, with what can be done under load.
         PolicyError: a policy broke the contract.
         KeyboardInterrupt: a second interrupt came before the first was heard.

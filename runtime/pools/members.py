@@ -84,7 +84,7 @@ class LoadedMember:
     kv_bytes_per_token: int  # of keys and values of one context token; of a split model, in each process
     dtype: str  # number format in memory; `none` for `ngram`
     tokenizer: Tokenizer | None = None  # of a *foreign* member, which drafts in tokens of its own; None: the pool's
-    from_features: bool = False  # drafts from the target's last hidden states (`features.feature_forward`)
+    from_features: bool = False  # drafts from the target's last hidden states (`runtime/features.py`)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ class LoadedMembers:
         raise ValueError(f"member must be one of {known}, got {name!r}")
 
     def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
-        """How the member at `level` runs (`forward.choose_forward`), made and checked once.
+        """How the member at `level` runs (`forward_choice.choose_forward`), made and checked once.
 
         In several processes all models run by their own modules: which forward and which product is quicker is
         measured, and processes that find differently would round differently.

@@ -44,7 +44,7 @@ Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
 class SecondsKept(NamedTuple):
     """Seconds of forwards that a recording keeps."""
 
-    costs: dict[str, dict[str, CostTable]]  # by device and model (`forward_seconds.measure_costs`)
+    costs: dict[str, dict[str, CostTable]]  # by device and model (`timing.measure_costs`)
     profile: ProfileTaken | None = None  # that they were taken from, if any
 
 

@@ -1,8 +1,8 @@
 """What each model says at a context: its next token, and how sure and how different from the others it is.
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
-that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`). Here too: contexts of a
+that top-k and top-p leave out (`runtime/sampling.py`). Scores choose the token: the logits themselves (greedy), or
+truncated logits / temperature + noise (coupled sampling, see `runtime/sampling.py`). Here too: contexts of a
 trie that wait for their evaluation, and who may write after them.
 
 Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off

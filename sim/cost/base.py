@@ -170,6 +170,10 @@ class WrappedCost(CostModel):
         """See `CostModel`."""
         return self._cost.draft_terms(model)
 
+    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
+        """See `CostModel`."""
+        return self._cost.round_shape(request_id, start, drafter)
+
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         return self._cost.notes()

@@ -250,10 +250,6 @@ class ScaledCost(WrappedCost):
             return None
         return seconds[0] * self._factors.get(drafter, 1.0), seconds[1] * self._factors.get(self._target, 1.0)
 
-    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
-        """See `CostModel`."""
-        return self._cost.round_shape(request_id, start, drafter)
-
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
         """See `CostModel`."""
         scale = self._cost.round_scale(request_id, drafter)

@@ -137,7 +137,7 @@ class DrawnRequests:
 
 
 class BatchNotes:
-    """A ledger (`decoding.ledger.Ledger`) that keeps sums, those of steps mutated by `ServedLoop`. Letter: L levels.
+    """A ledger (`decoding.results.Ledger`) that keeps sums, those of steps mutated by `ServedLoop`. Letter: L levels.
 
     Attributes:
         judged: `[L]` (requests, drafted tokens, accepted ones, own ones) since they were taken last; prefills apart.

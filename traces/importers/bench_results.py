@@ -218,7 +218,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
 
 
 def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
-    """The request of a response with a histogram of its steps; as `steps.vllm_detailed.request_of_steps`."""
+    """The request of a response with a histogram of its steps; as `responses.request_of_steps`."""
     counted = of_histogram(
         metrics.counts(HISTOGRAM, least=0),
         num_tokens=usage.known_count("completion_tokens", least=0),

@@ -67,7 +67,7 @@ class RoundsMeta(Record):
     target: str = Field(default="target", pattern=NAME_PATTERN)  # name of the model that verifies
     drafters: tuple[DrafterInfo, ...]  # in level order, smallest first
     models: tuple[ModelInfo, ...] = ()  # shapes for cost models, by name; may leave members out
-    served_model: str = ""  # preset of the target that the log names (`shapes.decoder.presets`), "" if it names none
+    served_model: str = ""  # preset of the target that the log names (`traces.shapes.presets`), "" if it names none
     # How prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
     ngram: NgramInfo = LOOKUP
     notes: tuple[str, ...] = ()  # what is exact and what is unknown, in words
