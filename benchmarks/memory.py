@@ -18,7 +18,7 @@ from typing import Any
 import paceline
 import torch
 from paceline.runtime import products as product_choice
-from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.forward_kinds import ForwardKind
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.products import KnownChoices

@@ -101,7 +101,7 @@ class CommandByName(TyperCommand):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class LaboratoryCommand:
     """A command of the laboratory, a package of its own that may not be installed.
 
     Attributes:
@@ -120,19 +120,19 @@ class Beside:
         raise ModuleNotFoundError(f"`paceline {self.words}` needs paceline-laboratory, in paceline's checkout: {how}")
 
 
-def function_by_name(name: str, place: str | Beside) -> CommandByName:
+def function_by_name(name: str, place: str | LaboratoryCommand) -> CommandByName:
     """The command of a function; `place` is its module in `cli/` and its name, as in `serving:cluster`."""
-    if isinstance(place, Beside):
+    if isinstance(place, LaboratoryCommand):
         return CommandByName(name, lambda: _command_of(name, place.found()), lambda: place.purpose)
     return CommandByName(name, lambda: _command_of(name, _imported(*_module(place))), partial(_docstring, place))
 
 
-def group_by_name(name: str, purpose: str, places: Mapping[str, str | Beside]) -> TyperGroup:
+def group_by_name(name: str, purpose: str, places: Mapping[str, str | LaboratoryCommand]) -> TyperGroup:
     """A group of functions, by the names of their commands."""
     return _group(name, purpose, {each: function_by_name(each, place) for each, place in places.items()})
 
 
-def made_group_by_name(name: str, place: Beside) -> CommandByName:
+def made_group_by_name(name: str, place: LaboratoryCommand) -> CommandByName:
     """A group whose commands one function makes, by their names."""
 
     def make() -> TyperGroup:
@@ -184,7 +184,7 @@ def _docstring(place: str) -> str:
 
 
 # By the name that is typed: the module in cli/, and the function whose docstring says what it does.
-COMMANDS: Mapping[str, str | Beside] = {
+COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "compare": "compare:compare",
     "simulate": "serving:simulate",
     "workload": "serving:workload",
@@ -197,10 +197,10 @@ COMMANDS: Mapping[str, str | Beside] = {
     "agree": "models:agree",
     "profile": "seconds:profile",
     "validate": "seconds:validate",
-    "arena": Beside(
+    "arena": LaboratoryCommand(
         "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."
     ),
-    "arena-models": Beside(
+    "arena-models": LaboratoryCommand(
         "arena-models",
         "Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ.",
     ),
@@ -218,15 +218,15 @@ POLICY = {
     "check": "policy:check",
     "fit": "policy:fit",
 }
-POOL: Mapping[str, str | Beside] = {
+POOL: Mapping[str, str | LaboratoryCommand] = {
     "show": "pool:show_members",
     "check": "pool:check",
     "fetch": "pool:fetch",
-    "train": Beside(
+    "train": LaboratoryCommand(
         "pool train",
         "Train the pool of small models on this machine; a second call continues one that was cut short.",
     ),
-    "distil": Beside(
+    "distil": LaboratoryCommand(
         "pool distil",
         "Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut "
         "short.",
@@ -234,12 +234,12 @@ POOL: Mapping[str, str | Beside] = {
     "search-slim": "pool:search_slim",
     "forced": "pool:forced",
 }
-GROUPS: tuple[tuple[str, str, Mapping[str, str | Beside]], ...] = (
+GROUPS: tuple[tuple[str, str, Mapping[str, str | LaboratoryCommand]], ...] = (
     ("trace", "Look at recordings, check them, import or make some.", TRACE),
     ("policy", "What policies there are, whether one keeps the contract, and fitting those that need it.", POLICY),
     ("pool", "Pools of real models.", POOL),
 )
-EXPERIMENT = Beside("experiment", "Experiments on the shipped pool and recording, or on yours.")
+EXPERIMENT = LaboratoryCommand("experiment", "Experiments on the shipped pool and recording, or on yours.")
 
 
 def _show_version(wanted: bool) -> None:

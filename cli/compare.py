@@ -8,6 +8,7 @@ import typer
 
 from ..base.errors import ArgumentError
 from ..base.options import given
+from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
 from ..studies.compare import compare as compare_policies
 from ..studies.compare import sweep as sweep_chains
@@ -21,9 +22,8 @@ from ..studies.options import (
     SeedsOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, GivenClusterOption, RatesOption
+from .options import WORKLOAD, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
 from .output import JsonOption, check_json_path, show
-from .study_options import PoliciesOption, TraceOption, batches
 
 
 def compare(
@@ -95,3 +95,12 @@ def _refuse_beside(option: str, **values: object) -> None:
     if first is not None:
         advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
         raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
+            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
+    return tuple(int(part) for part in parts)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from ..base.errors import counted, escaped, needs_torch, repeated
 from ..base.files import pool_path, write_whole
 from ..decoding.prefixes import prefix_cache_size
 from ..decoding.rollouts import rollouts_of
+from ..runtime.forward_kinds import KINDS, ForwardKind, replaced
 from ..runtime.launched import launched
 from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import read_prompts
@@ -194,32 +195,18 @@ if TYPE_CHECKING:
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
-ForwardName = Literal[
-    "auto",
-    "fused",
-    "modules",
-    "fused:plain",
-    "fused:plain-rows",
-    "fused:onednn",
-    "fused:onednn-rows",
-    "fused:onednn-packed",
-    "compiled",
-]
-
 
 def _forward(name: str) -> str:
-    known = get_args(ForwardName)
-    if name not in known:
-        hint = "; compiled is in its place" if name == "graphs" else ""
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}{hint}.")
+    if name not in KINDS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, KINDS))}{replaced(name)}.")
     return name
 
 
 ForwardOption = Annotated[
-    ForwardName,
+    ForwardKind,
     typer.Option(
         parser=_forward,
-        metavar=f"<{'|'.join(get_args(ForwardName))}>",
+        metavar=f"<{'|'.join(KINDS)}>",
         help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
         "one product; compiled are the modules by torch.compile.",
     ),

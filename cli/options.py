@@ -175,3 +175,12 @@ def dead_share_of(cache: Cache, share: float | None) -> float:
 def named_recording(given: Path | None) -> Path | None:
     """Callback of options that take a recording; none stays none."""
     return None if given is None else recording_path(given)
+
+
+TraceOption = Annotated[
+    Path | None, typer.Option(callback=named_recording, help="A .trace folder, or a shipped one's name; default: pico.")
+]
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME, NAME,key=value,..., a chain (draft:4/target), file.py:Class or package.module:Class."),
+]

@@ -19,9 +19,8 @@ from ..studies.serving import simulate as serve_workload
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
-from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, named_recording
+from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import JsonOption, check_json_path, check_new_folder, show
-from .study_options import TraceOption
 from .typed import numbers, promised
 
 

@@ -11,7 +11,9 @@ import typer
 from paceline.base.errors import counted, needs_torch
 from paceline.base.files import kept_folder, pool_path, write_whole
 from paceline.base.terminal import Progress, quiet
+from paceline.cli.compare import batches
 from paceline.cli.errors import Interrupted
+from paceline.cli.options import PoliciesOption, TraceOption
 from paceline.cli.output import (
     JsonOption,
     check_file_path,
@@ -22,7 +24,6 @@ from paceline.cli.output import (
     show_table,
     write_json,
 )
-from paceline.cli.study_options import PoliciesOption, TraceOption, batches
 from paceline.reports.figure import check_figure, write_figure
 from paceline.traces.contexts.store import read_trace
 

@@ -33,7 +33,7 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind
 from .caches import total_bytes
 from .clock import PricedSeconds, Prices, TimedPolicy
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt

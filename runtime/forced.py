@@ -37,7 +37,7 @@ from .caches import KVShape, MemberKV, Placement, SlotCache, total_bytes
 from .clock import Prices
 from .decode import Run, check_fit
 from .forward import ModelForward, attention_of
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.configs import CONFIG as CONFIG_FILE
 from .pools.configs import MemberConfig, check_configs, check_order, read_config, submodel_of
 from .pools.members import (

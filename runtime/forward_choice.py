@@ -2,7 +2,6 @@
 
 from statistics import median
 from time import perf_counter
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,21 +10,9 @@ from transformers import PreTrainedModel
 from ..base.errors import ArgumentError
 from .compiled import Backend, CompiledForward
 from .forward import ModelForward, ModuleForward, apart_by_more_than_rounding
+from .forward_kinds import KINDS, ForwardKind, replaced
 from .fused import FusedForward, TokenRows, fused_supports, lay_back, layouts_of, over_rows
 from .products import ProductChooser
-
-ForwardKind = Literal[
-    "auto",
-    "fused",
-    "modules",
-    "fused:plain",
-    "fused:plain-rows",
-    "fused:onednn",
-    "fused:onednn-rows",
-    "fused:onednn-packed",
-    "compiled",
-]
-KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
 
 # Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
 CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
@@ -66,8 +53,7 @@ def choose_forward(
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
     if kind not in KINDS:
-        hint = "; compiled is in its place" if str(kind) == "graphs" else ""
-        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}{hint}")
+        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}{replaced(kind)}")
     reason = fused_supports(model)
     if kind.startswith("fused") and reason is not None:
         raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")

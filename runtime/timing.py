@@ -23,7 +23,7 @@ from ..traces.meta import CostTable, Sampling
 from ..traces.profile import Profile, ProfiledForwards
 from .clock import between_s, mark
 from .forward import ModelForward
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .world import TorchWorld

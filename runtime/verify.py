@@ -23,7 +23,7 @@ from .state import PendingView, RequestState
 Chunk = tuple[Session, int]
 
 
-class Row(NamedTuple):
+class JudgedRow(NamedTuple):
     """One request's part in a verification under way."""
 
     session: Session
@@ -89,14 +89,14 @@ class VerifyProcessor:
                 results |= self._judge(level, rows, asked, logits)
         return [results[session.request_id] for session, _ in items]
 
-    def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
+    def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[JudgedRow]:
         feeds = self._rollback.before(items, level, verify=True)
         rows = []
         for (session, step), feed in zip(items, feeds, strict=True):
             state = self._manager.states[session.request_id]
             first = session.first_unjudged(level)
             rows.append(
-                Row(session, step, state, feed, first, [state.views[place] for place in session.places[first:]])
+                JudgedRow(session, step, state, feed, first, [state.views[place] for place in session.places[first:]])
             )
         return rows
 
@@ -112,8 +112,8 @@ class VerifyProcessor:
     def _judge(
         self,
         level: int,
-        rows: Sequence[Row],
-        asked: Sequence[Row],
+        rows: Sequence[JudgedRow],
+        asked: Sequence[JudgedRow],
         logits: Tensor,
     ) -> dict[str, Judged | Failed | Deferred]:
         """Results by request from `[N, V]` logits.
@@ -151,7 +151,7 @@ class VerifyProcessor:
         self._executor.phases.sampling_s += clock.now_s() - start_s
         return results
 
-    def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
+    def _judged(self, level: int, row: JudgedRow, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
         """Note who endorses the kept tokens now, and roll every cache back to them."""
         accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites

@@ -20,7 +20,7 @@ from .draft import DraftProcessor, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
 from .feature_reader import FeatureReader
 from .forward import ModelForward
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers
 from .sampler import Sampler, make_sampler
 from .sampling import Chance, SeededChance, noise_of

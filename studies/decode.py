@@ -26,7 +26,7 @@ from ..runtime.caches import SHARED_KINDS
 from ..runtime.decode import Alone, Output, text_qualities
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forced import ForcedPool
-from ..runtime.forward_choice import ForwardKind
+from ..runtime.forward_kinds import ForwardKind
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool

@@ -15,7 +15,7 @@ from paceline.decoding.results import VERIFY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
-from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.forward_kinds import ForwardKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared

@@ -20,7 +20,8 @@ from ...decoding.request_text import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..features import FeatureForward
 from ..forward import ModelForward, ModuleForward, attention_of, check_masks, kv_shape_of
-from ..forward_choice import ForwardKind, choose_forward, only_product
+from ..forward_choice import choose_forward, only_product
+from ..forward_kinds import ForwardKind
 from ..fused import FusedForward, PaddedForward, TokenRows
 from ..products import ProductChooser, timing_bytes
 from ..ranks import Ranks

@@ -9,7 +9,7 @@ import pytest
 from paceline.base.options import opt
 from paceline.cli.models import ForwardOption
 from paceline.cli.typed import named_numbers, spelled_out
-from paceline.runtime.forward_choice import KINDS
+from paceline.runtime.forward_kinds import KINDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ are read from their decimal text and never through floats.
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...base.errors import ArgumentError, check_least, check_within
-from ...base.options import opt
+from ...base.options import given, opt
 
 # Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
 # whoever makes one sees to it that all are in range.
@@ -242,7 +242,7 @@ class WorkloadOptions(WorkloadChanges):
 
     def given(self) -> dict[str, Any]:
         """The options that are not as by default, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        return given(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
