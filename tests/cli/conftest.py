@@ -1,4 +1,6 @@
 import shutil
+import signal
+import threading
 
 import pytest
 from paceline.traces import SyntheticSpec, make_trace, write_trace
@@ -12,6 +14,19 @@ def plain_errors(monkeypatch, tmp_path):
     monkeypatch.delenv("PACELINE_TRACEBACK", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def signals_put_back():
+    """An interrupted command ignores further signals, as its process is about to end; this one is not."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for late in threading.enumerate():
+        if isinstance(late, threading.Timer):
+            late.join()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -40,17 +55,8 @@ def pool_loaded_once(monkeypatch, loaded_pools):
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    spec = SyntheticSpec(
-        name="small",
-        requests=3,
-        tokens=12,
-        prompt_tokens=4,
-        models=THREE,
-        acceptance=(0.6, 0.8),
-        reach=8,
-        run=5,
-        tags=("math", "code"),
-    )
+    sizes = {"requests": 3, "tokens": 12, "prompt_tokens": 4, "reach": 8, "run": 5}
+    spec = SyntheticSpec(name="small", models=THREE, acceptance=(0.6, 0.8), tags=("math", "code"), **sizes)
     write_trace(with_ngram(make_trace(spec)), folder / "small.trace")
     return folder / "small.trace"
 

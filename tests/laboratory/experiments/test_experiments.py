@@ -16,7 +16,7 @@ from paceline_laboratory.experiments.catalogue import Experiment, experiments
 from paceline_laboratory.findings import ExperimentSetting, Finding, Head, Rows, markdown_table, table, table_cell
 
 from ...cli.command_line import done, paceline, refused
-from ...reports.test_panels import panels
+from ...reports.test_figures import panels
 
 REPLAYED = ("acceptance-by-level", "larger-targets")
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from paceline.traces.rounds.store import write_rounds
 
-from ...sim.rounds.small_rounds import one_request, recording_of, rounds_of
-from ..command_line import done, refused
+from ..sim.rounds.small_rounds import one_request, recording_of, rounds_of
+from .command_line import done, refused
 
 
 def recorded(path, *, drafter="eagle3", target="target", **request):
@@ -39,17 +39,8 @@ def test_presets_and_configs_come_to_the_same(tmp_path):
     config = tmp_path / "config.json"
     config.write_text(
         json.dumps(
-            {
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "hidden_size": 4096,
-                "num_hidden_layers": 32,
-                "num_attention_heads": 32,
-                "num_key_value_heads": 8,
-                "intermediate_size": 14_336,
-                "vocab_size": 128_256,
-                "dtype": "bfloat16",
-            }
+            LLAMA
+            | {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14_336}
         )
     )
     assert compared(trace, "--models", f"target={config}") == named
@@ -58,6 +49,10 @@ def test_presets_and_configs_come_to_the_same(tmp_path):
     assert both["meta"]["cost_notes"] == []
 
 
+LLAMA = json.loads(
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, '
+    '"dtype": "bfloat16"}'
+)
 ROUNDS = [{"id": "a", "prompt_tokens": 5, "drafters": {"eagle3": [2, 1, 1, 3, 2, 1, 2, 1]}}]
 
 
@@ -99,24 +94,17 @@ def test_what_copies_text_costs_a_lookup(tmp_path):
 def test_unknown_names_are_told_with_what_is_known(tmp_path):
     trace = recorded(tmp_path / "served.trace", drafter="mystery")
     told = refused("compare", "--trace", trace, "--cost", "h100")
-    assert told.startswith(
-        "cost h100: no shape for target, mystery: give --models target=PRESET, target=config.json or"
-    )
+    begins = "cost h100: no shape for target, mystery: give --models target=PRESET, target=config.json or"
+    assert told.startswith(begins)
     assert told.endswith("presets are in docs/costs.md")
     assert len(told) <= 300
     assert "--cost h100 --models target=llama-3.1-8b" in refused("compare", "--trace", trace)
-
-
-@pytest.mark.parametrize(
-    ("models", "told"),
-    [
-        ("nobody=llama-3.1-8b", "--models must name members of the recording (eagle3, target), got 'nobody'"),
+    for models, told in (
+        ("nobody=llama-3.1-8b", "--models must name members of the recording (mystery, target), got 'nobody'"),
         ("target=mystery", "--models must be a config.json or a preset ("),
         ("target=nowhere.json", "nowhere.json: file: must be a readable file"),
-    ],
-)
-def test_models_that_are_wrong(tmp_path, models, told):
-    assert told in refused("compare", "--trace", recorded(tmp_path / "served.trace"), "--models", models)
+    ):
+        assert told in refused("compare", "--trace", trace, "--models", models)
 
 
 def test_what_if_the_models_of_a_recording_were_others():
@@ -160,52 +148,33 @@ def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
 
 # -- drafters that write a whole draft in one forward, and quantised weights
 
-ANSWER = {
-    "id": "a",
-    "usage": {"prompt_tokens": 64, "completion_tokens": 57},
-    "metrics": {
-        "speculative_decoding": {
-            "num_spec_tokens": 15,
-            "acceptance_histogram": [0, 0, 0, 0, 0, 2, 4, 2],
-            "per_step_accepted": [6, 5, 7, 6, 6, 5, 7, 6],
-            "per_step_drafted": [15] * 8,
-        }
-    },
+ROUND_LOG = {
+    "num_spec_tokens": 15,
+    "acceptance_histogram": [0, 0, 0, 0, 0, 2, 4, 2],
+    "per_step_accepted": [6, 5, 7, 6, 6, 5, 7, 6],
+    "per_step_drafted": [15] * 8,
 }
-QWEN = {
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12_288,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": False,
-    "dtype": "bfloat16",
-}
+USAGE = {"prompt_tokens": 64, "completion_tokens": 57}
+ANSWER = {"id": "a", "usage": USAGE, "metrics": {"speculative_decoding": ROUND_LOG}}
+QWEN = json.loads(
+    '{"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,'
+    ' "intermediate_size": 12288, "vocab_size": 151936, "tie_word_embeddings": false, "dtype": "bfloat16"}'
+)
 
 
 def answered(folder, drafter, target):
     """The log of a block drafter, whose eight rounds kept 6 of 15 drafted tokens in the mean, imported."""
     log = folder / "responses.jsonl"
     log.write_text(json.dumps(ANSWER))
-    done(
-        "trace", "import", "auto", log, "--drafter", f"{log}={drafter}", "--target", target, "--out", folder / "x.trace"
-    )
+    named = ("--drafter", f"{log}={drafter}", "--target", target)
+    done("trace", "import", "auto", log, *named, "--out", folder / "x.trace")
     return folder / "x.trace"
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        "Qwen3-8B-DFlash-b16",
-        "dspark_qwen3_8b_block7",
-        "HASS-Qwen3-8B",
-        "qwen3-8b-accelerator",
-        "peagle",
-        "Qwen3-8B-Base",
-    ],
-)
+NEAR_ITS_TARGET = "Qwen3-8B-DFlash-b16 dspark_qwen3_8b_block7 HASS-Qwen3-8B qwen3-8b-accelerator peagle Qwen3-8B-Base"
+
+
+@pytest.mark.parametrize("drafter", NEAR_ITS_TARGET.split())
 def test_a_drafter_whose_name_is_its_targets_and_more_has_to_be_given(tmp_path, drafter):
     trace = answered(tmp_path, drafter, "Qwen3-8B")
     told = refused("compare", "--trace", trace, "--policy", f"{drafter}:15/Qwen3-8B", "--cost", "h200")
@@ -232,18 +201,8 @@ def test_a_block_drafter_costs_one_forward_a_round(tmp_path):
 
 
 def test_quantised_weights_of_a_checkpoint_as_modelopt_leaves_it(tmp_path):
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 8192,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "intermediate_size": 28_672,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-    }
+    config = LLAMA | {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64}
+    config |= {"intermediate_size": 28_672, "tie_word_embeddings": False, "torch_dtype": config.pop("dtype")}
     said = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
@@ -265,10 +224,9 @@ def test_a_cluster_holds_more_of_quantised_weights_and_caches():
     for way in ("", "@fp8", "@fp8,kv=fp8"):
         models = ("--models", "draft=llama-3.2-1b", "--models", f"target=llama-3.1-8b{way}")
         found = json.loads(done("cluster", "h100", *models, "--json", "-"))
-        members = {
-            member["member"]: member for memory in found["replicas"][0]["memory"] for member in memory["members"]
-        }
-        blocks[way] = members["target"]["num_blocks"], members["target"]["weights_bytes"]
+        members = [member for memory in found["replicas"][0]["memory"] for member in memory["members"]]
+        (target,) = (member for member in members if member["member"] == "target")
+        blocks[way] = target["num_blocks"], target["weights_bytes"]
     assert blocks["@fp8"][1] == blocks["@fp8,kv=fp8"][1] == pytest.approx(9.08e9, rel=0.01)
     assert blocks[""][1] == pytest.approx(16.06e9, rel=0.01)
     assert blocks[""][0] < blocks["@fp8"][0] < blocks["@fp8,kv=fp8"][0]
