@@ -6,6 +6,7 @@ import pytest
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..sim.tries.small_traces import THREE, with_ngram
+from .untrained_pool import write_untrained_pool
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,17 @@ def pool_loaded_once(monkeypatch, loaded_pools):
         return loaded_pools[chat]
 
     monkeypatch.setattr(pools, "_loaded", loaded)
+
+
+@pytest.fixture
+def untrained(shared):
+    """A pool of untrained models with prompts, which nobody changes; of four layers `slim` leaves one out."""
+
+    def make(path):
+        path.mkdir()
+        write_untrained_pool(path)
+
+    return shared("untrained", make)
 
 
 @pytest.fixture(scope="session")

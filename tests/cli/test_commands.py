@@ -33,7 +33,6 @@ from paceline.runtime.forward_kinds import KINDS
 from ..traces.importers.foreign_files import answer
 from .command_line import done, refused
 from .command_line import paceline as command_of
-from .untrained_pool import write_untrained_pool
 
 TRACE = Path(paceline.traces.__file__).parents[1] / "recordings" / "pico.trace"
 PACKAGES = (paceline.policies, paceline.reports, paceline.traces, paceline.traces.importers, paceline.traces.workloads)
@@ -241,12 +240,6 @@ def at_every_advance(monkeypatch):
     monkeypatch.setattr(progress.Progress, "advance_to", advance_telling)
 
 
-@pytest.fixture
-def pool(tmp_path):
-    write_untrained_pool(tmp_path)
-    return tmp_path
-
-
 def lines(*args):
     """What was told; the command must have gone well, and its output must be JSON."""
     ran = command_of(*args)
@@ -273,27 +266,27 @@ def test_import(tmp_path):
     assert "paceline: importing: " in told
 
 
-def test_record(pool, monkeypatch):
+def test_record(untrained, monkeypatch):
     monkeypatch.setattr(
         "paceline.studies.record.measure_costs", partial(measure.measure_costs, new_tokens=(1, 2), repeats=3)
     )
-    ran = command_of("record", "a.trace", *few(pool), "--limit", 2)
+    ran = command_of("record", "a.trace", *few(untrained), "--limit", 2)
     assert ran.code == 0
     assert "paceline: measuring seconds (costs=False or --no-costs leaves them out): " in ran.told
     assert " of 4 rounds, 0 s, about 0 s left\n" in ran.told
     assert "paceline: recording: 1 of 2 requests, " in ran.told
     assert ran.out.startswith("a.trace: 2 requests, ")
-    assert "measuring" not in command_of("record", "b.trace", *few(pool), "--limit", 1, "--no-costs").told
+    assert "measuring" not in command_of("record", "b.trace", *few(untrained), "--limit", 1, "--no-costs").told
 
 
-def test_run(pool):
-    told = lines("run", *few(pool), "--json", "-")
+def test_run(untrained):
+    told = lines("run", *few(untrained), "--json", "-")
     assert "paceline: decoding: " in told
-    assert f"paceline: loading {pool}: " in told
+    assert f"paceline: loading {untrained}: " in told
 
 
-def test_agree(pool):
-    told = lines("agree", *few(pool), "--policy", "draft:2/target", "--policy", "plain", "--json", "-")
+def test_agree(untrained):
+    told = lines("agree", *few(untrained), "--policy", "draft:2/target", "--policy", "plain", "--json", "-")
     assert "paceline: recording: " in told
     assert "paceline: comparing: 1 of 2 policies, plain, " in told
 
@@ -313,7 +306,8 @@ def test_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_search(pool):
-    told = lines("pool", "search-slim", pool, "--trials", 3, "--random-trials", 3, "--max-new-tokens", 8, "--json", "-")
+def test_search(untrained):
+    tries = ("--out", "found.toml", "--trials", 3, "--random-trials", 3, "--max-new-tokens", 8)
+    told = lines("pool", "search-slim", untrained, *tries, "--json", "-")
     assert "paceline: trying masks: " in told
     assert "paceline: timing forwards: " in told

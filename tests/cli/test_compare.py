@@ -38,13 +38,6 @@ def test_the_target_alone_is_what_speed_is_measured_against(trace):
     assert {**target, "policy": "plain"} == alone
 
 
-def test_json_in_a_file(trace, tmp_path):
-    for policy in ("plain", "ngram"):
-        assert done("compare", "--trace", trace, "--policy", policy, "--json", "out.json") == ""
-        assert json.loads((tmp_path / "out.json").read_text()) == compared(trace, "--policy", policy)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.json", "small.trace"]
-
-
 def test_json_through_a_link(trace, tmp_path):
     """What is no plain file, such as /dev/stdout, is written through and not replaced."""
     (tmp_path / "real.json").write_text("old")

@@ -12,10 +12,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 from paceline.base.errors import with_options
-from paceline.base.terminal import draws_boxes
 from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
 
-from .command_line import done, paceline, refused
+from .command_line import done, refused
 
 
 def compare(trace, *args):
@@ -216,10 +215,6 @@ def test_a_line_of_many_words_is_cut_in_the_middle():
     assert len(line) == LONGEST_LINE
 
 
-def test_a_short_line_stays_as_it_is():
-    assert one_line("mine.json: field\nmust be  short") == "mine.json: field must be short"
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -286,14 +281,6 @@ def test_a_link_to_itself_is_told_by_name(tmp_path, trace):
     for args in (("trace", "inspect"), ("compare", "--trace"), ("compare", "--trace", trace, "--cost", "./loop")):
         assert "loop" in refused(*args, *(() if "--cost" in args else ("loop",)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "small.trace"]
-
-
-@pytest.mark.parametrize("args", [("compare", "--trace", "small.trace"), ("policy", "list")])
-def test_a_neighbour_of_the_output_stays(trace, tmp_path, args):
-    (tmp_path / "out.json.part").write_text("mine")
-    assert paceline(*args, "--json", "out.json").code == 0
-    assert (tmp_path / "out.json.part").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.json.part", "small.trace"]
 
 
 # -- as a process
@@ -462,13 +449,6 @@ def ran(*args, **environment):
     )
 
 
-@pytest.mark.parametrize("words", [("trace", "inspect"), ("policy", "list"), ("compare", "--help")], ids=" ".join)
-def test_every_command_prints_where_only_ascii_is_shown(trace, words):
-    run = ran(*words, **ASCII[0])
-    assert (run.returncode, run.stderr) == (0, b"")
-    assert run.stdout.isascii()
-
-
 @pytest.mark.parametrize("environment", ASCII, ids=str)
 def test_tables_are_drawn_in_ascii(trace, environment):
     run = ran(*COMPARE, **environment)
@@ -509,8 +489,3 @@ def test_a_name_that_cannot_be_shown_is_spelled(trace, tmp_path):
     run = ran("compare", "--trace", "größe.trace", **shows)
     assert run.returncode == 2
     assert run.stderr.startswith(b"paceline: error: gr\\xf6\\xdfe.trace: ")
-
-
-def test_which_encodings_draw_boxes():
-    assert draws_boxes("utf-8")
-    assert not any(map(draws_boxes, ("ascii", "latin-1", "cp437")))

@@ -33,26 +33,6 @@ def test_names_of_common_logs_answer_at_the_first_try(tmp_path):
     assert data == compared(trace), "a device is the default where shapes are known"
 
 
-def test_presets_and_configs_come_to_the_same(tmp_path):
-    trace = recorded(tmp_path / "served.trace")
-    named = compared(trace, "--models", "llama-3.1-8b")
-    config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps(
-            LLAMA
-            | {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14_336}
-        )
-    )
-    assert compared(trace, "--models", f"target={config}") == named
-    both = compared(trace, "--models", "target=llama-3.1-8b", "--models", "eagle3=eagle3")
-    assert both["policies"] == named["policies"]
-    assert both["meta"]["cost_notes"] == []
-
-
-LLAMA = json.loads(
-    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, '
-    '"dtype": "bfloat16"}'
-)
 ROUNDS = [{"id": "a", "prompt_tokens": 5, "drafters": {"eagle3": [2, 1, 1, 3, 2, 1, 2, 1]}}]
 
 
@@ -122,16 +102,6 @@ def test_what_if_the_models_of_a_recording_were_others():
     assert "seconds of pico are of its own models" in refused("compare", "--models", "llama-3.1-8b", "--on", "h200")
 
 
-def test_a_cluster_of_other_models():
-    asked = ("--models", "draft=llama-3.2-1b", "--models", "target=mixtral-8x7b")
-    assert "weights" in done("cluster", "h200", *asked)
-    assert "must hold the weights of its members" in refused("cluster", "h100", *asked)
-    load = ("--workload", "poisson:rate=2,requests=6", "--cluster", "h200", "--policy", "plain")
-    printed = done("simulate", *load, *asked).replace("\n", " ")
-    assert "shapes draft=llama-3.2-1b, target=mixtral-8x7b" in printed
-    assert "WHAT IF: shapes of draft=llama-3.2-1b" in printed
-
-
 @pytest.mark.parametrize("cost", [(), ("--cost", "timed"), ("--cost", "line.json")])
 def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
     """Seconds measured, or of a file, need no shapes; a device of the sheet does, and so does taking them to one."""
@@ -198,35 +168,3 @@ def test_a_block_drafter_costs_one_forward_a_round(tmp_path):
     others = {"num_hidden_layers": 4, "draft_vocab_size": 32_000, "architectures": ["PEagleDraftModel"]}
     (tmp_path / "dflash.json").write_text(json.dumps({**QWEN, **others}))
     assert "architectures: must be a known one" in refused("compare", "--trace", trace, *policies, *asked)
-
-
-def test_quantised_weights_of_a_checkpoint_as_modelopt_leaves_it(tmp_path):
-    config = LLAMA | {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64}
-    config |= {"intermediate_size": 28_672, "tie_word_embeddings": False, "torch_dtype": config.pop("dtype")}
-    said = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
-    asked = ("compare", "--policy", "plain", "--cost", "h100", "--tensor-parallel", "4", "--json", "-", "--models")
-    read, named, plain = (
-        json.loads(done(*asked, f"target={model}"))["policies"][0]["output_tokens_per_s"]
-        for model in (tmp_path, "llama-3.1-70b@fp8,kv=fp8", "llama-3.1-70b")
-    )
-    assert read == named == pytest.approx(127.5, abs=0.5)
-    assert plain == pytest.approx(77.2, abs=0.1)
-    done("compare", "--policy", "plain", "--cost", "h200", "--models", f"target={tmp_path}")
-    assert "memory holds 141.0 GB" in refused(
-        "compare", "--policy", "plain", "--cost", "h200", "--models", "target=llama-3.1-70b"
-    )
-
-
-def test_a_cluster_holds_more_of_quantised_weights_and_caches():
-    blocks = {}
-    for way in ("", "@fp8", "@fp8,kv=fp8"):
-        models = ("--models", "draft=llama-3.2-1b", "--models", f"target=llama-3.1-8b{way}")
-        found = json.loads(done("cluster", "h100", *models, "--json", "-"))
-        members = [member for memory in found["replicas"][0]["memory"] for member in memory["members"]]
-        (target,) = (member for member in members if member["member"] == "target")
-        blocks[way] = target["num_blocks"], target["weights_bytes"]
-    assert blocks["@fp8"][1] == blocks["@fp8,kv=fp8"][1] == pytest.approx(9.08e9, rel=0.01)
-    assert blocks[""][1] == pytest.approx(16.06e9, rel=0.01)
-    assert blocks[""][0] < blocks["@fp8"][0] < blocks["@fp8,kv=fp8"][0]

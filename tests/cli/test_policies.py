@@ -58,30 +58,22 @@ def refusal(trace, mine):
     [
         ("raise RuntimeError('first\\nsecond')", "None", "decide raised RuntimeError('first\\nsecond')"),
         ("return None", "None", "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
-        ("return 'draft'", "draft", "not a step"),
-        ("return Draft", "<class", "not a step"),
         ("return Verify('huge')", "Verify(model='huge', rule=Exact())", "unknown model 'huge'; this pool has ngram,"),
         ("return Verify(['mid'])", "Verify(model=['mid']", "unhashable"),
         ("return Verify('ngram')", "Verify(model='ngram'", "ngram is model-free and cannot verify"),
         ("return Draft('target', 2)", "Draft(model='target', tokens=2, stop=None)", "the target does not draft"),
-        ("return Draft('draft', 0)", "None", "draft tokens must be >= 1, got 0"),
         ("return Draft('draft', 2.5)", "None", "draft tokens must be a whole number, got 2.5"),
-        ("return Draft('draft', float('nan'))", "None", "draft tokens must be a whole number, got nan"),
-        ("return Draft('draft', '3')", "None", "draft tokens must be a whole number, got '3'"),
         ("return Draft('draft', 2, stop=0.4)", "None", "stop must be a rule such as ConfidenceBelow(0.4), got 0.4"),
         ("return Draft('draft', 2, stop=ConfidenceBelow(7))", "None", "prob must be in [0, 1], got 7"),
         ("return Verify('target', rule='exact')", "None", "verify rule must be a rule such as Exact(), got 'exact'"),
         ("return Commit(1)", "Commit(tokens=1)", "commit beyond pending: num_pending is 0"),
-        ("return Commit(1.5)", "None", "commit tokens must be a whole number, got 1.5"),
         ("return Draft('draft', 3)", "Draft(model='draft', tokens=3, stop=None)", "no room to draft"),
         ("return Draft('ngram', 3)", "Draft(model='ngram', tokens=3, stop=None)", "no progress in 8 steps"),
-        ("return Verify('mid')", "Verify(model='mid', rule=Exact())", "nothing left to judge"),
         # Verifiers below the target in turn, and never the target: it stops when nothing is left to do.
         ("return Draft('draft', 1) if seen.room or not seen.waiting('mid') else Verify('mid')", "", "no room to draft"),
         ("seen.load.missing", "None", "decide raised AttributeError"),
         ("raise SystemExit(0)", "None", "decide raised SystemExit(0)"),
         ("return Draft('draft', 10**30)", "None", "draft tokens must be <= 1,000,000"),
-        ("return Verify('target', Verify)", "None", "verify rule must be a rule such as Exact()"),
     ],
 )
 def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
@@ -101,10 +93,8 @@ def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
         ("1 / 0\n", MINE, "my_policy.py raised ZeroDivisionError: division by zero"),
         ("raise BaseException('all')\n", MINE, "my_policy.py raised "),
         ("raise type('Own', (KeyboardInterrupt,), {})()\n", MINE, "my_policy.py raised "),
-        ("class Other: pass\n", MINE, "'Mine' is not a class with decide and learn"),
         ("class Mine: pass\n", MINE, "'Mine' is not a class with decide and learn"),
         ("class Mine: pass\n", "my_policy.py", "say which class of the file, as in my_policy.py:MyPolicy"),
-        ("Mine = 3\n", MINE, "'Mine' is not a class with decide and learn"),
         (None, "no_such_package.module:Mine", "importing 'no_such_package.module' raised ModuleNotFoundError"),
         (None, "json:Mine", "'Mine' is not a class with decide and learn"),
         (None, "json:dumps", "'dumps' is not a class with decide and learn"),
@@ -396,13 +386,6 @@ def test_nor_in_a_process_of_its_own_but_elsewhere_it_may_print(mine, command, t
 
 
 # -- paceline policy
-
-
-@pytest.mark.parametrize("policy", ["per-tag,default=ngram,a=svip", "draft:3/mid:6/target", "target"])
-def test_our_own_keep_the_contract(policy):
-    assert "keeps the contract" in done("policy", "check", policy)
-    told = json.loads(done("policy", "check", policy, "--json", "-"))
-    assert (told["lossless"], told["policy"]) == (True, policy)
 
 
 @pytest.mark.parametrize(

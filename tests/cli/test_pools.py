@@ -17,7 +17,6 @@ from ..runtime.pools.small_gguf import published_in
 from ..runtime.pools.window_pools import write_window_pool
 from ..tiny_models import tiny_pool_of_four
 from .command_line import done, paceline, refused
-from .untrained_pool import write_untrained_pool
 
 
 def window_pool(folder, family, **options):
@@ -131,18 +130,10 @@ def test_a_target_without_end_tokens_a_missing_tokenizer_and_no_pool(folder, tmp
 # -- a search for layers to leave out
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A pool of untrained models with prompts; its target has four layers and `slim` leaves one out."""
-    folder = tmp_path_factory.mktemp("built")
-    write_untrained_pool(folder)
-    return folder
-
-
 @pytest.fixture
-def pool(built, tmp_path):
+def pool(untrained, tmp_path):
     """A copy that a test may change."""
-    return shutil.copytree(built, tmp_path / "pool")
+    return shutil.copytree(untrained, tmp_path / "pool")
 
 
 def search(pool, *options):

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ..traces.importers.foreign_files import answer, one_file_each, positions, write_lines
@@ -96,12 +95,6 @@ def test_a_recording_that_is_spoiled(trace, spoil, told):
     assert told in line
 
 
-def test_recordings_stay_as_they_are(trace):
-    table = pq.read_table(trace / "requests.parquet")
-    paceline("compare", "--trace", trace)
-    assert pq.read_table(trace / "requests.parquet").equals(table)
-
-
 # -- pools and prompts
 
 POOL = """
@@ -166,29 +159,13 @@ def prompts(folder, *lines):
     (folder / "prompts.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ((), "prompts.jsonl: file: must hold at least one prompt, got 0"),
-        ((GOOD, '{"id": "b", "prompt": "y"}', GOOD), "line 3, id: must be unique (first on line 1), got 'a'"),
-        ((GOOD, "{"), "line 2: must be JSON"),
-        (('{"id": "a"}',), "line 1, prompt: must be a string that is not empty, got None"),
-        (('{"id": "a", "prompt": "x", "size": 1}',), "among id, tag, prompt, answer, check, tests, got 'size'"),
-    ],
-)
-def test_prompts_that_are_none(tmp_path, lines, told):
-    prompts(tmp_path, *lines)
-    line = refused("record", "out", "--prompts", "prompts.jsonl")
-    assert line.startswith("prompts.jsonl: ")
-    assert told in line
-    assert [file.name for file in tmp_path.iterdir()] == ["prompts.jsonl"]
-
-
 @pytest.mark.parametrize("command", [("record", "out"), ("run", "--out", "out")])
 def test_prompts_outputs_and_models_that_are_not_there_or_are_already(tmp_path, command):
     assert refused(*command, "--prompts", "missing.jsonl") == "missing.jsonl: No such file or directory"
     assert refused(*command, "--prompts", tmp_path) == f"{tmp_path}: Is a directory"
     assert "--prompts" in refused(*command)
+    prompts(tmp_path, GOOD, "{")
+    assert refused(*command, "--prompts", "prompts.jsonl").startswith("prompts.jsonl: line 2: must be JSON")
     prompts(tmp_path, GOOD)
     assert "nowhere" in refused(*command, "--prompts", "prompts.jsonl", "--pool", "nowhere")
     a_pool(tmp_path / "pool")
@@ -220,14 +197,6 @@ def files(tmp_path):
 
 def notes_of(trace):
     return json.loads(done("trace", "inspect", trace, "--json", "-"))["meta"]["notes"]
-
-
-def test_notes_are_broken_as_other_prose(files, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    told = done("trace", "import", "auto", *files["spec-bench"], "--out", "x.trace").splitlines()
-    assert max(map(len, told)) <= 60
-    assert len(told) > 4
-    assert " ".join(told).endswith(" ".join(notes_of("x.trace")))
 
 
 def test_models_for_cost_models(files, tmp_path):
@@ -300,28 +269,6 @@ def test_a_recording_is_never_overwritten(files, tmp_path):
     assert {info["name"]: info["prefilled"] for info in drafters} == {"draft": False, "mid": True}
     assert "x.trace: exists already; a recording is never overwritten" in refused(*command)
     assert (tmp_path / "x.trace" / "meta.json").read_bytes() == before
-
-
-def test_bad_lines_are_skipped_counted_and_named(files, tmp_path):
-    lines = files["positions"][0].read_text()
-    path = tmp_path / "bad.jsonl"
-    path.write_text(f"{lines}nonsense\n" + json.dumps(positions("c", draft=[0])) + "\n" + lines.splitlines()[0] + "\n")
-    told = done("trace", "import", "auto", path, "--out", "x.trace", "--skip-bad-lines")
-    assert "), 2 requests, " in told.splitlines()[0]
-    note = notes_of("x.trace")[-1]
-    assert note.startswith(f"3 bad lines were skipped (--skip-bad-lines); the first: {path}: line 3: JSON: ")
-    assert " ".join(told.split()).endswith(" ".join(note.split()))
-    path.write_text("nonsense\n{}\n")
-    command = ("trace", "import", "positions", path, "--out", "y.trace", "--skip-bad-lines")
-    assert "(all lines are bad)" in refused(*command)
-
-
-def test_the_line_of_a_result(tmp_path):
-    results = ({"accept_length": 2.5, "completed": count, "total_output_tokens": 90} for count in (3, 5))
-    path = write_lines(tmp_path / "two.jsonl", *results)
-    call = ("trace", "import", "auto", path, "--window", "drafter=4", "--out", tmp_path / "x.trace")
-    assert "line: must be stated, the file holds 2 results: --line N, one of 1, 2" in refused(*call)
-    assert "5 requests" in " ".join(done(*call, "--line", "2").split())
 
 
 def test_files_that_do_not_fit(tmp_path):

@@ -97,11 +97,6 @@ def test_how_it_runs_does_not_change_the_text():
     assert "product of every weight: plain-rows from 1 tokens" in by.err
 
 
-def test_rejection_sampling_is_reproducible():
-    asked = ("--policy", "draft:3/target", *REJECTION, "--top-p", 0.9, "--top-k", 40)
-    assert tokens(*asked) == tokens(*asked)
-
-
 def test_a_stop_string_ends_an_answer():
     free = data()["outputs"][0]
     stop = free["text"][2:4]

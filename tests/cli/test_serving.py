@@ -1,8 +1,6 @@
 """`paceline simulate`, `compare --workload`, `metrics`, `cluster`, `workload`: printed, refused, interrupted."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from paceline.runs.serving import write_serving
@@ -48,14 +46,6 @@ kv_blocks = 50
 """
 
 
-def test_what_is_printed_is_what_the_folder_holds(tmp_path):
-    asked = ("simulate", *ALL, "--policy", "draft:4/target", "--slo", "ttft=1,tpot=0.001", "--out", tmp_path / "run")
-    printed = done(*asked)
-    assert done("metrics", tmp_path / "run", "--slo", "ttft=1,tpot=0.001") == printed
-    assert "requests" in printed
-    assert refused(*asked).endswith("exists already; a run is never overwritten")
-
-
 def test_promises_by_class(tmp_path):
     asked = ("--cluster", "h100", "--slo", "chat:ttft=1,tpot=0.001", "--slo", "tpot=1")
     load = ("--workload", f"{LOAD},slo=chat")
@@ -78,21 +68,17 @@ def test_what_was_asked_of_one_run_alone_is_said_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_ctrl_c_keeps_what_was_simulated(command, tmp_path):
+def test_ctrl_c_keeps_what_was_simulated(command, tmp_path, signals_put_back):
     (tmp_path / "mine.py").write_text(INTERRUPTS)
     kept = ("--out", "run") if command == "simulate" else ("--log", "run", "--policy", "plain", "--seeds", "2")
-    process = subprocess.run(
-        [sys.executable, "-m", "paceline", command, *ALL, *kept, "--policy", "mine.py:Interrupts"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert process.returncode == 130, process.stderr
-    last = process.stderr.splitlines()[-1]
+    ran = paceline(command, *ALL, *kept, "--policy", "mine.py:Interrupts")
+    assert ran.code == 130, ran
     if command == "simulate":
-        assert last.startswith("paceline: error: interrupted: ")
-        assert last.endswith(" requests finished and are kept")
+        assert ran.err.startswith("paceline: error: interrupted: ")
+        assert ran.err.endswith(" requests finished and are kept\n")
         assert "(interrupted)" in done("metrics", tmp_path / "run")
     else:
-        assert last == "paceline: error: interrupted: 1 row more was asked for"
+        assert ran.err == "paceline: error: interrupted: 1 row more was asked for\n"
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]
 
 

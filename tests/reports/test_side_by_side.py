@@ -142,15 +142,6 @@ def test_without_a_baseline_no_speed_up_is_known():
     assert "unknown" in first_table(compared)
 
 
-def test_the_title_says_imported_and_what_if():
-    compared = seeded()
-    assert "IMPORTED trace log (from spec-bench), 2 requests" in first_table(compared)
-    meta = {**META, "what_if": {"acceptance": {"draft": 0.05, "mid": -0.1}}, "cost_notes": ["measured elsewhere"]}
-    text = first_table(replace(compared, meta=meta))
-    assert "WHAT IF: acceptance of draft +0.05, acceptance of mid -0.1; cost timed" in text
-    assert "measured elsewhere" in text
-
-
 def share(tokens, duration_s):
     return TagShare(requests=1, output_tokens=tokens, duration_s=duration_s)
 
@@ -365,14 +356,6 @@ def side_by_side(*logs):
     return SideBySide(meta=META, baseline=rows[0], rows=rows)
 
 
-def test_columns_appear_where_a_policy_is_lossy():
-    text = text_of(quality_table(side_by_side(by_hand(), log_of()).ranked()), width=220)
-    for words in ("rejection rate", "20.0%", "diverg.", "333.3", "44.4%", "-1.400 (-0.556)", "1 (2) of 2"):
-        assert words in text
-    assert "log-lik.: of the tokens on record, at least 71.4% of a policy's; nothing is guessed" in text
-    assert "same text: too high" in text  # the log by hand went back to the trunk once
-
-
 def test_columns_stay_away_where_none_is():
     log = log_of(replace(SECOND, trunk_tokens=6, same_tokens=6))
     log.requests["divergent_tokens"][:] = np.zeros(2, dtype=int)
@@ -382,12 +365,6 @@ def test_columns_stay_away_where_none_is():
         assert "diverg" not in text
         assert "rejec" not in text
         assert "log-lik" not in text
-
-
-def test_answers_have_a_column_where_they_are_expected():
-    unasked = [replace(row, right=-1, trunk_right=-1) for row in (FIRST, SECOND)]
-    assert "answers" not in text_of(quality_table(side_by_side(log_of(*unasked)).ranked()))
-    assert quality_of(log_of(*unasked)).answers_total is None
 
 
 def test_a_run_says_it_in_a_sentence():

@@ -228,16 +228,6 @@ def test_speed_up_is_tokens_per_second_over_the_baseline():
     assert SideBySide(meta={}, baseline=slow, rows=(fast,)).speed_up(fast) == 4.0
 
 
-def test_the_table_says_what_is_synthetic_and_modelled():
-    text = text_of(comparison_table(comparison()))
-    assert "SYNTHETIC trace t (greedy), 2 requests, 7 tokens; cost cpu, batch 1, seed 0" in text
-    assert "0.8571" in text  # the exact share is never rounded to 1
-    further, members = map(text_of, detail_tables(comparison()))
-    assert "│ by hand │ 0.429 │ 80.0% │ 1 │" in further
-    assert "│ draft │ 19% │ 5 │ │ │ │" in members
-    assert "│ target │ 81% │ │ 4/5 │ 1 │ 3 │" in members
-
-
 def test_an_exact_run_says_so_only_if_it_is():
     summary = comparison().rows[0]
     nearly = replace(summary, exact_share=0.99999)
@@ -246,15 +236,6 @@ def test_an_exact_run_says_so_only_if_it_is():
     assert "0.9999" in text
     exact = replace(summary, exact_share=1.0)
     assert "0.8571" not in text_of(comparison_table(SideBySide(meta=comparison().meta, baseline=exact, rows=(exact,))))
-
-
-def test_one_run_as_a_table():
-    text = text_of(run_table(summarise_run(by_hand())))
-    assert "by hand: 2 requests, 7 tokens, 1.8 tokens/s, acceptance length 2.33, TTFT 1375.0 ms, TPOT 250.00 ms" in text
-    assert "policy 0.000 s (0.0%)" in text
-    assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ │ 0 │" in text
-    assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 80.0% │ 1 │" in text
-    assert not any(word in text for word in ("failed", "put off", "slower than"))
 
 
 def test_the_table_says_what_went_wrong():

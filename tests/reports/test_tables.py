@@ -1,27 +1,14 @@
 """Tables at any width: nothing is cut or lost, lines are as wide as each other, and every figure stands whole."""
 
 import re
-from dataclasses import replace
 from io import StringIO
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.terminal import draws_boxes, shown_in
-from paceline.reports import summarise_run
-from paceline.reports.comparison import regret_table, tag_table
-from paceline.reports.grid import Column, Grid, broken, facts, longest_piece, prose, shown, table, words_of
-from paceline.reports.recordings import agreement_table, rounds_tables, run_table, trace_tables
-from paceline.reports.regret import Regret
-from paceline.reports.summary import ByTag, TagShare
-from paceline.runs.same_steps import Agreement
-from paceline.traces import SyntheticSpec, make_trace
-from paceline_laboratory.findings import Head, Rows
+from paceline.reports.grid import Column, Grid, broken, longest_piece, prose, shown, table, words_of
 from rich.cells import cell_len
 from rich.console import Console
-
-from ..sim.rounds.small_rounds import one_request, recording_of, rounds_of
-from .making import by_hand
 
 POLICIES = st.sampled_from(["plain", "draft:12/mid:6/target", "adaptive,draft=eagle,start=4,most=12", "specrouter"])
 FIGURES = st.sampled_from(["1.00x", "2.13x ± 0.02", "1,234,567.8", "0.9953", ""])
@@ -92,13 +79,6 @@ def test_what_does_not_fit_is_printed_in_parts_each_with_its_first_column():
 def test_a_number_wider_than_the_console_is_shown_whole():
     grid = Grid(columns=(Column(heading="policy", number=False), Column(heading="n")), rows=(("plain", "9" * 30),))
     assert "9" * 30 in printed(grid, 20)
-
-
-def test_facts_have_no_heading():
-    text = printed(facts("a recording", {"requests": "60", "hardware": "a machine of two cores"}), 30)
-    assert text.splitlines()[0] == "a recording"
-    assert "┃" not in text
-    assert "│requests" in text
 
 
 @given(grid=grids(), width=st.integers(60, 160), encoding=st.sampled_from(["ascii", "latin-1", "cp1252"]))
@@ -200,88 +180,3 @@ def test_headings_are_broken_between_words():
     assert words_of("tokens/s", 3) == ["tokens/s"]
     assert words_of("target calls /token", 12) == ["target calls", "/token"]
     assert words_of("", 5) == [""]
-
-
-TAGS = ("code", "dialogue", "edit", "mathematical reasoning", "prose", "summarization", "translation", "retrieval")
-NAMED = ("adaptive,draft=eagle,start=4,most=12", "draft:12/mid:16/slim:24/target", "plain")
-DETAILED = {name: {tag: 12.345 + index for index, tag in enumerate(TAGS)} for name in NAMED}
-
-
-def run():
-    summary = summarise_run(by_hand())
-    levels = tuple(
-        replace(
-            level, name=f"{level.name}-of-a-family", duration_s=12345.678, forwards=1234567, judged=7654321, drafted=99
-        )
-        for level in summary.levels
-    )
-    return run_table(replace(summary, policy=NAMED[1], levels=levels), ["a remark of many words " * 8])
-
-
-def agreement():
-    cached = {"num_asked_tokens": 7654321, "num_hit_tokens": 6543210, "num_evicted_blocks": 54321}
-    counted = {"num_steps": 1234567, "num_ops": 1, "num_tokens": 7654321, "num_other_answers": 0, "num_replayed": 1}
-    return agreement_table(
-        Agreement(policy=name, num_requests=480, difference=None, num_left=0, left=None, ahead="", **counted, **cached)
-        for name in NAMED
-    )
-
-
-def by_tag():
-    shares = {
-        tag: TagShare(requests=1, output_tokens=100 + 7 * index, duration_s=3.0) for index, tag in enumerate(TAGS)
-    }
-    return tag_table(ByTag(baseline=shares, policies=dict.fromkeys(NAMED, shares)))
-
-
-def regret():
-    best = dict.fromkeys(TAGS, "draft:12/target")
-    found = Regret(
-        reference="oracle-chain",
-        over_reference=dict.fromkeys(NAMED, 1.979),
-        best_static=best,
-        over_static=DETAILED,
-    )
-    return regret_table(found, by_tag=True)
-
-
-def inspected():
-    names = ("draft-0.5b-instruct", "mid-7b-instruct", "target-72b-instruct")
-    spec = SyntheticSpec(requests=8, tokens=12, prompt_tokens=4, models=names, acceptance=(0.6, 0.8), tags=TAGS)
-    return trace_tables(make_trace(spec).summary())
-
-
-def experiment():
-    columns = [Head(name="chain"), *(Head(name=f"tokens by {tag}", unit="per second", digits=1) for tag in TAGS)]
-    rows = [(name, *(1000.5 * (1 + index) for index in range(len(TAGS)))) for name in NAMED]
-    return Rows(title="a title", columns=tuple(columns), rows=tuple(rows)).grid()
-
-
-def imported():
-    rounds = {"feature": rounds_of((0, 4, 2), (3, 4, 4)), "tokens": rounds_of((0, 4, 1), (2, 4, 3), (6, 4, 1))}
-    return rounds_tables(recording_of(one_request({"feature": 8, "tokens": 8}, rounds)).summary())
-
-
-TABLES = {
-    "run": lambda: [run()],
-    "agree": lambda: [agreement()],
-    "by tag": lambda: [by_tag()],
-    "regret": lambda: [regret()],
-    "trace inspect": inspected,
-    "trace inspect, imported": imported,
-    "experiment": lambda: [experiment()],
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_it_fits_and_nothing_is_cut(name):
-    for grid in TABLES[name]():
-        screen = StringIO()
-        Console(file=screen, width=80, highlight=False).print(grid, crop=False)
-        text = screen.getvalue()
-        assert "…" not in text
-        assert all(cell_len(line) <= 80 for line in text.splitlines())
-        cells = [cell.strip() for line in text.splitlines() for cell in line.strip("│").split("│")]
-        for place, column in enumerate(grid.columns):
-            if column.number:
-                assert all(row[place] in cells for row in grid.rows)

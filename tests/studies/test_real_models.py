@@ -61,15 +61,23 @@ def test_both_worlds_agree_on_a_recording_made_now_and_on_one_kept(tmp_path):
     assert now.to_arrow().num_rows == len(LOSSLESS)
 
 
-def test_arguments_are_refused_by_name(tmp_path):
-    with pytest.raises(ArgumentError, match="`closure`, `reach` and `run` belong to a recording made now"):
-        agree(POOL, PROMPTS, recording=tmp_path, reach=3)
-    with pytest.raises(ArgumentError, match="`policies` plain is given twice"):
-        agree(POOL, PROMPTS, ["plain", "plain"], max_new_tokens=4)
-    with pytest.raises(ArgumentError, match=r"policy early-commit.* is lossy, and `lossless` was asked for"):
-        decode(POOL, PROMPTS, "early-commit", lossless=True)
-    with pytest.raises(ArgumentError, match="sees ahead, which only a recording can grant"):
-        decode(POOL, PROMPTS, "oracle-window")
+@pytest.mark.parametrize(
+    ("ask", "policies", "given", "told"),
+    [
+        (
+            agree,
+            ["plain"],
+            {"recording": "a", "reach": 3},
+            "`closure`, `reach` and `run` belong to a recording made now",
+        ),
+        (agree, ["plain", "plain"], {}, "`policies` plain is given twice"),
+        (decode, "early-commit", {"lossless": True}, r"policy early-commit.* is lossy, and `lossless` was asked for"),
+        (decode, "oracle-window", {}, "sees ahead, which only a recording can grant"),
+    ],
+)
+def test_arguments_are_refused_by_name(ask, policies, given, told):
+    with pytest.raises(ArgumentError, match=told):
+        ask(POOL, PROMPTS, policies, **given)
 
 
 @pytest.mark.parametrize(

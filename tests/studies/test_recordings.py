@@ -1,11 +1,14 @@
-"""What a head is fitted to is what rounds of a fixed window judge, and its chances are those its stop multiplies."""
+"""What is found by its name, imported, or fitted to."""
 
 import json
 from dataclasses import replace
+from html import unescape
+from pathlib import Path
 
 import numpy as np
+import paceline
 import pytest
-from paceline.base.files import shipped
+from paceline.base.files import recording_path, shipped
 from paceline.policies import Signal, make_policy
 from paceline.policies.learned import chances_of, read_head
 from paceline.sim.contexts import TrieTables
@@ -14,10 +17,52 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.fit import fit_head, fit_shared_head, judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.contexts.store import read_trace
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.importers import ImportOptions, choose_format, format_names
 from paceline.traces.rounds.store import write_rounds
 
-from ...cli.command_line import paceline
-from ...sim.rounds.small_rounds import one_request, recording_of, sequential
+from ..cli.command_line import done, refused
+from ..sim.rounds.small_rounds import one_request, recording_of, sequential
+from ..traces.importers.foreign_files import STATED, one_file_each
+
+
+def test_a_recording_is_a_folder_or_the_name_of_a_shipped_one(tmp_path, monkeypatch):
+    assert recording_path(None) == recording_path("pico") == shipped("recordings", "pico.trace")
+    assert paceline.open_recording("pico-coupled").about.name == "pico-coupled"
+    (tmp_path / "pico").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert recording_path("pico") == Path("pico")  # what is here goes first
+    assert recording_path(tmp_path / "pico") == tmp_path / "pico"
+    with pytest.raises(TraceFormatError, match="nobody: trace: must be a directory, got 'nothing there'"):
+        paceline.open_recording("nobody")
+
+
+@pytest.mark.parametrize("name", format_names())
+def test_every_format_becomes_a_recording_and_is_told(tmp_path, name):
+    files = one_file_each(tmp_path)[name]
+    imported = paceline.import_logs(files, tmp_path / "x.trace", ImportOptions(**STATED.get(name, {})))
+    recording = paceline.open_recording(tmp_path / "x.trace")
+    assert imported.num_requests == len(recording.requests)
+    assert imported.meta == recording.meta
+    first, *notes = imported.lines()
+    assert first.startswith(f"{tmp_path / 'x.trace'}: imported from {name} (")
+    assert first.endswith(f"; saw {choose_format(name, files).words}")
+    assert tuple(notes) == recording.meta.notes
+
+
+def test_texts_do_for_paths_and_nothing_is_overwritten(tmp_path):
+    (file,) = one_file_each(tmp_path)["positions"]
+    made = paceline.import_logs(str(file), str(tmp_path / "x.trace"), format_name="positions")
+    assert "saw" not in made.lines()[0]
+    assert "".join(str(made).split()) == "".join("".join(made.lines()).split())  # broken at the width of tables
+    assert made.lines()[0] in unescape(made._repr_html_())
+    assert not made.tables()
+    assert [row["name"] for row in made.to_dicts()] == list(made.meta.drafter_names)
+    before = sorted((path.name, path.read_bytes()) for path in (tmp_path / "x.trace").iterdir())
+    with pytest.raises(FileExistsError, match=r"x\.trace: exists already; a recording is never overwritten"):
+        paceline.import_logs([file], tmp_path / "x.trace")
+    assert sorted((path.name, path.read_bytes()) for path in (tmp_path / "x.trace").iterdir()) == before
+
 
 PICO = shipped("recordings", "pico.trace")
 
@@ -79,13 +124,13 @@ def test_a_head_of_several_recordings_is_fitted_to_all_their_tokens(tmp_path):
 
 def test_the_command_writes_the_head_it_tells_of(tmp_path):
     file = tmp_path / "head.json"
-    ran = paceline("policy", "fit", "specdec++", "--trace", str(PICO), "--out", str(file), "--json", "-")
-    assert ran.code == 0
-    told, head = json.loads(ran.out), read_head(str(file))
+    told = json.loads(done("policy", "fit", "specdec++", "--trace", PICO, "--out", file, "--json", "-"))
+    head = read_head(str(file))
     assert (told["auc"], told["num_tokens"]) == (head.held_out.auc, head.num_tokens)
-    again = paceline("policy", "fit", "specdec++", "--out", str(file))
-    assert (again.code, again.err.count("\n")) == (2, 1)
-    assert "exists already; what was fitted is never overwritten" in again.err
+    again = refused("policy", "fit", "specdec++", "--out", file)
+    assert "exists already; what was fitted is never overwritten" in again
+    other = refused("policy", "fit", "svip", "--out", tmp_path / "x.json")
+    assert "NAME must be a policy that is fitted beforehand, specdec++, got 'svip'" in other
 
 
 def made(tmp_path, **options):
@@ -95,28 +140,18 @@ def made(tmp_path, **options):
 
 
 @pytest.mark.parametrize(
-    ("options", "rule"),
+    ("recorded", "options", "rule"),
     [
-        ({"requests": 3, "acceptance": (0.5,)}, "requests that are held out must have tokens of draft .* got 0 of 0"),
-        ({"requests": 8, "acceptance": (1.0,)}, "requests that are fitted to must have .* refused, got 42 of 42 kept"),
+        ({"requests": 3, "acceptance": (0.5,)}, {}, "that are held out must have tokens of draft .* got 0 of 0"),
+        ({"requests": 8, "acceptance": (1.0,)}, {}, "that are fitted to must have .* refused, got 42 of 42 kept"),
+        (None, {"drafter": "ngram"}, "drafter must have probabilities, got 'ngram', which is model-free"),
+        (None, {"drafter": "target"}, "draft must be a member below the target, got 'target'"),
+        (None, {"window": 0}, "`window` must be >= 1, got 0"),
     ],
 )
-def test_recordings_that_say_too_little_are_refused(tmp_path, options, rule):
+def test_what_cannot_be_fitted_is_refused(tmp_path, recorded, options, rule):
     with pytest.raises(ValueError, match=rule):
-        fit_head(made(tmp_path, **options))
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"drafter": "ngram"}, "drafter must have probabilities, got 'ngram', which is model-free"),
-        ({"drafter": "target"}, "draft must be a member below the target, got 'target'"),
-        ({"window": 0}, "`window` must be >= 1, got 0"),
-    ],
-)
-def test_other_drafters_and_windows_are_refused(options, rule):
-    with pytest.raises(ValueError, match=rule):
-        fit_head(PICO, **options)
+        fit_head(PICO if recorded is None else made(tmp_path, **recorded), **options)
 
 
 def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
@@ -124,9 +159,3 @@ def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
     write_rounds(recording.requests, lambda: recording.meta, tmp_path / "log.trace")
     with pytest.raises(ValueError, match="recording by hand must hold probabilities of tokens"):
         fit_head(tmp_path / "log.trace")
-
-
-def test_other_policies_have_nothing_to_fit(tmp_path):
-    ran = paceline("policy", "fit", "svip", "--out", str(tmp_path / "x.json"))
-    assert ran.code == 2
-    assert "NAME must be a policy that is fitted beforehand, specdec++, got 'svip'" in ran.err
