@@ -268,28 +268,21 @@ NOT_AHEAD = "--overlap is for policies that work ahead, such as pearl, got 'turn
 @pytest.mark.parametrize(
     ("command", "args", "told"),
     [
-        ("agree", ("--policy", "nope"), "unknown policy 'nope'"),
         ("agree", ("--policy", "plain", "--policy", "plain"), "--policy plain is given twice"),
         (
             "agree",
             ("--policy", "per-tag,default=plain,c=plain"),
             "names the tag c, which no request of the prompts has",
         ),
-        ("agree", ("--closure", "all"), "'all' is not one of 'monotone', 'full'"),
         ("agree", ("--temperature", "0.8"), "belong to --sampling coupled"),
         ("agree", REJECTION, "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'."),
-        ("agree", ("--batch", "0"), "--batch"),
-        ("agree", ("--cache", "heap"), "--cache"),
-        ("agree", ("--prompts", "missing.jsonl"), "missing.jsonl: No such file or directory"),
         ("agree", ("--max-new-tokens", "300"), "--max-new-tokens 300 must fit into the pool's context of 256 tokens"),
-        ("agree", ("--json", "no/out.json"), "no/out.json: no folder no"),
         ("agree", ("--start", "recorded"), "recorded"),
         ("run", ("--start", "recorded"), "recorded"),
         ("agree", ("--policy", "plain", *CHAIN, "--overlap", "turns"), f"{NOT_AHEAD} nor draft:4/target"),
         ("run", ("--policy", "plain", "--overlap", "turns"), NOT_AHEAD),
         *((command, ("--lossless", "--policy", "early-commit"), "is lossy, and") for command in ("run", "agree")),
         *((command, ("--lossless", "--policy", "mine.py:Lossy"), "is lossy, and") for command in ("run", "agree")),
-        ("run", (*AHEAD[:2], "--overlap", "both"), "Invalid value for '--overlap'"),
         ("run", (*AHEAD[:2], "--overlap", "threads", "--kv-limit-mib", 3), "--overlap cannot be threads: "),
         ("run", (*AHEAD[:2], "--overlap", "threads", *REJECTION), "--overlap cannot be threads: "),
     ],
@@ -339,12 +332,6 @@ def test_recorded_trees_replay_up_to_their_shapes(place):
     line = refused(*agree("--policy", "tree,shape=3", "--trace", "made.trace"))
     assert "it was recorded with --trees draft:2x1" in line
     assert line.endswith("; record with trees as wide and as deep")
-
-
-def test_a_run_of_models_starts_as_asked():
-    default, draft = (data(*on_models("run", *CHAIN, *start)) for start in ((), ("--start", "draft")))
-    assert (default["meta"]["start"], draft["meta"]["start"]) == ("prefill", "draft")
-    assert [row["tokens"] for row in default["outputs"]] == [row["tokens"] for row in draft["outputs"]]
 
 
 @pytest.mark.parametrize("policy", [AHEAD[:2], AHEAD[2:]])

@@ -79,21 +79,6 @@ def test_an_error_in_full(trace, monkeypatch):
         paceline("compare", "--trace", trace, "--policy", "nope")
 
 
-def test_a_start_is_asked_for_and_devices_make_working_ahead_quicker(trace):
-    default, draft = (compared(trace, "--policy", "draft:4/target", *given) for given in ((), ("--start", "draft")))
-    assert (default["meta"]["start"], draft["meta"]["start"]) == ("prefill", "draft")
-    (one,), (other,) = default["policies"], draft["policies"]
-    assert one["ttft_s"]["mean"] < other["ttft_s"]["mean"]
-    asked = [("--policy", "pearl,window=2", "--devices", devices) for devices in ("one", "each", "draft=a,target=b")]
-    one, each, named = (compared(trace, *given) for given in asked)
-    assert [found["meta"]["devices"] for found in (one, each, named)] == ["one", "each", "draft=a,target=b"]
-    before, after = (found["policies"][0] for found in (one, each))
-    assert after["output_tokens_per_s"] > before["output_tokens_per_s"]
-    for name in ("acceptance_length", "wasted_tokens", "rejection_rate", "accepted_histogram"):
-        assert after[name] == before[name]
-    assert named["policies"] == each["policies"]
-
-
 # -- oracles and sweeps
 
 
@@ -150,15 +135,6 @@ def test_every_cell_of_a_sweep_is_that_of_a_comparison(trace):
             assert {key: cell[key] for key in own} == {key: rows[cell["policy"]][key] for key in own}
         best = max(rows.values(), key=lambda row: row["output_tokens_per_s"])["policy"]
         assert [cell["policy"] for cell in cells if cell["best"]] == [best]
-
-
-def test_many_batches_stay_readable(trace, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    batches = ",".join(map(str, range(1, 13)))
-    text = done("compare", "--trace", trace, "--sweep", "draft:1..2/target", "--batch", batches)
-    assert max(map(len, text.splitlines())) <= 80
-    assert sum(cell.endswith(("x", "x*")) for row in rows_of(text) for cell in row) == 24
-    assert "--batch 12: the recording has 3 requests, so at most 3 run together" in text
 
 
 def test_what_the_cost_does_not_know_is_told_and_left_empty(trace, tmp_path):

@@ -8,28 +8,9 @@ import pyarrow as pa
 import pytest
 
 from ..traces.importers.foreign_files import answer, one_file_each, positions, write_lines
-from ..traces.making import edit_meta, edit_table, sign, timed_trace, write
+from ..traces.making import edit_meta, edit_table, timed_trace, write
 from ..traces.rounds.rounds_strategies import bernoulli_trace
 from .command_line import done, paceline, refused
-
-
-@pytest.mark.parametrize("command", [("compare", "--trace"), ("trace", "inspect"), ("trace", "check")])
-def test_a_recording_that_is_none(tmp_path, command):
-    assert "missing.trace: trace: must be a directory, got 'nothing there'" in refused(*command, "missing.trace")
-    (tmp_path / "file.trace").write_text("")
-    assert "file.trace: trace: must be a directory, got 'a file'" in refused(*command, "file.trace")
-    (tmp_path / "empty.trace").mkdir()
-    assert "empty.trace/meta.json: file: must be a readable file" in refused(*command, "empty.trace")
-
-
-def cut(name, signed=False):
-    def half(path):
-        data = (path / name).read_bytes()
-        (path / name).write_bytes(data[: len(data) // 2])
-        if signed:
-            sign(path, name)
-
-    return half
 
 
 def without_column(path):
@@ -57,11 +38,6 @@ def sampled(**options):
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (cut("nodes.parquet"), "nodes.parquet: sha256: must be"),
-        (cut("requests.parquet"), "requests.parquet: sha256: must be"),
-        (cut("nodes.parquet", signed=True), "nodes.parquet: content: must be a Parquet file"),
-        (cut("meta.json"), "meta.json: content: "),
-        (lambda path: (path / "nodes.parquet").unlink(), "nodes.parquet: file: must be a readable file of the record"),
         (without_column, "nodes.parquet: mid.next_token: must be a column of the file"),
         (
             column_of("nodes.parquet", "mid.gap", pa.float32(), lambda values: [math.nan] * len(values)),
@@ -142,7 +118,6 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
         ("ngram = { max_match = 3.0 }", "members[0].ngram.max_match input should be a valid integer, got 3.0"),
         ("ngram = { max_match = true }", "members[0].ngram.max_match input should be a valid integer, got True"),
         ("", "context_tokens input should be a valid integer, got 512.0"),
-        (f"x{'.x' * 50_000} = 1", "pool file must be TOML in UTF-8, got 'tables or lists nested too deep'"),
     ],
 )
 def test_a_pool_that_is_wrong(trace, tmp_path, what, told):
@@ -152,34 +127,10 @@ def test_a_pool_that_is_wrong(trace, tmp_path, what, told):
     assert told in line
 
 
-GOOD = '{"id": "a", "prompt": "x"}'
-
-
-def prompts(folder, *lines):
-    (folder / "prompts.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-
-@pytest.mark.parametrize("command", [("record", "out"), ("run", "--out", "out")])
-def test_prompts_outputs_and_models_that_are_not_there_or_are_already(tmp_path, command):
-    assert refused(*command, "--prompts", "missing.jsonl") == "missing.jsonl: No such file or directory"
-    assert refused(*command, "--prompts", tmp_path) == f"{tmp_path}: Is a directory"
-    assert "--prompts" in refused(*command)
-    prompts(tmp_path, GOOD, "{")
-    assert refused(*command, "--prompts", "prompts.jsonl").startswith("prompts.jsonl: line 2: must be JSON")
-    prompts(tmp_path, GOOD)
-    assert "nowhere" in refused(*command, "--prompts", "prompts.jsonl", "--pool", "nowhere")
-    a_pool(tmp_path / "pool")
-    assert "pool/pool.toml" in refused(*command, "--prompts", "prompts.jsonl", "--pool", "pool")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["pool", "prompts.jsonl"]
-    (tmp_path / "out").mkdir()
-    assert "out: exists already; a r" in refused(*command, "--prompts", "prompts.jsonl")
-    assert not list((tmp_path / "out").iterdir())
-
-
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x7f"])
 def test_a_name_that_no_recording_can_have_is_refused_before_models_are_loaded(tmp_path, monkeypatch, name):
     monkeypatch.setattr("paceline.studies.record.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
-    prompts(tmp_path, GOOD)
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     line = refused("record", "out.trace", "--prompts", "prompts.jsonl", "--name", name)
     assert line == f"the recording's name must be one line that is not empty, got {name!r}"
 
@@ -208,15 +159,10 @@ def test_models_for_cost_models(files, tmp_path):
         (json.dumps([{**MODEL, "name": "nobody"}]), "models must name members of the pool"),
         (json.dumps([{**MODEL, "layers": 0}]), "models.json: 0.layers: input should be greater than or equal to 1"),
         (json.dumps([{**MODEL, "parameters": 10**400}]), "0.parameters: input should be less than or equal"),
-        (json.dumps([]), "models.json: content: list should have at least 1 item"),
-        (json.dumps({}), "models.json: content: input should be a valid"),
-        ("[", "models.json: content: must be JSON, got"),
         ('[{"name": "a", "name": "b"}]', "models.json: content: must be JSON, got \"key 'name' twice\""),
     ):
         path.write_text(text)
         assert told in refused(*command, "--out", "y.trace")
-    path.unlink()
-    assert "models.json: file: must be a readable file" in refused(*command, "--out", "y.trace")
     assert not (tmp_path / "y.trace").exists()
 
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from paceline.runs.serving import write_serving
-from paceline.studies.load import cluster
 from paceline.studies.serving import metrics
 
 from ..reports.making import ABOUT, worked_log
@@ -46,27 +45,6 @@ kv_blocks = 50
 """
 
 
-def test_promises_by_class(tmp_path):
-    asked = ("--cluster", "h100", "--slo", "chat:ttft=1,tpot=0.001", "--slo", "tpot=1")
-    load = ("--workload", f"{LOAD},slo=chat")
-    printed = done("simulate", *load, *asked, "--policy", "plain", "--out", tmp_path / "run")
-    assert "SLO chat: ttft 1 s, tpot 0.001 s; others: tpot 1 s" in printed.replace("\n", " ")
-    assert "classes of requests" in printed
-    assert done("metrics", tmp_path / "run", *asked[2:]) == printed
-    assert "classes of requests" in done("compare", *load, *asked, "--policy", "plain", "--seeds", 2)
-    told = refused("compare", *load, *asked, "--slo", "batch:e2e=1", "--policy", "plain")
-    assert told.endswith("--slo must name a class of the requests (chat), got 'batch'")
-
-
-def test_what_was_asked_of_one_run_alone_is_said_of_it(tmp_path):
-    for name, asked in {"slow": ("--scale", "target=2", "--limit", "20"), "own": ()}.items():
-        done("simulate", *ALL, "--policy", "plain", *asked, "--out", tmp_path / name)
-    printed = done("metrics", tmp_path / "slow", tmp_path / "own").replace("\n", " ")
-    assert f"{tmp_path / 'slow'}: target x2" in printed
-    assert f"{tmp_path / 'slow'}: limited to the first 20 arrivals" in printed
-    assert f"{tmp_path / 'own'}: target x2" not in printed
-
-
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_ctrl_c_keeps_what_was_simulated(command, tmp_path, signals_put_back):
     (tmp_path / "mine.py").write_text(INTERRUPTS)
@@ -102,13 +80,6 @@ def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(tmp_path):
     assert metrics(worked_log()).to_json()["rows"][0]["runs"][0]["folder"] == "run 1"
     with pytest.raises(ValueError, match="`runs` must hold one, got none"):
         metrics([])
-
-
-def test_rows_of_a_cluster_are_members(tmp_path):
-    (tmp_path / "mine.toml").write_text(MINE.replace(",by=foo", '"\nstale_s = 0.5\n#'))
-    rows = cluster(tmp_path / "mine.toml").to_dicts()
-    assert [row["member"] for row in rows] == ["draft", "mid", "slim", "target"]
-    assert {(row["replicas"], row["count"], row["device"]) for row in rows} == {("chat", 3, "rtx4090")}
 
 
 # -- refusals

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
@@ -28,7 +27,7 @@ from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.contexts.store import read_trace
 from paceline.traces.workloads import open_workload
-from paceline_laboratory.experiments import catalogue, similarity_calibration, slim_frontier
+from paceline_laboratory.experiments import similarity_calibration, slim_frontier
 from paceline_laboratory.experiments.catalogue import Experiment, experiments
 from paceline_laboratory.experiments.routing import _figures
 from paceline_laboratory.experiments.sharing import (
@@ -107,14 +106,6 @@ def known(monkeypatch):
     return entries
 
 
-def test_one_experiment_prints_its_question_tables_and_answer(known):
-    text = done("experiment", "works", "--limit", "7", "--seed", "3")
-    assert text.startswith("What was asked?\n")
-    assert text.endswith("At most 7.\n")
-    for part in ("of | all", "seconds (ms)", "1,234", "5.2", "a_b|c"):
-        assert part in text
-
-
 def test_one_experiment_as_json_with_a_figure(known, tmp_path):
     data = json.loads(done("experiment", "works", "--json", "-", "--figure", "works.svg"))
     assert data["tables"][0]["rows"] == [["a_b|c", 1234, 5.25], ["seed", 0, None]]
@@ -140,18 +131,6 @@ def test_all_are_kept_but_the_one_that_fails(known, tmp_path):
     assert told["fails"] == {"error": "ValueError: nothing can be\nmeasured at seed 0"}
     paceline("experiment", "all", "--page", "page.md", "--figures", "pictures/all")
     assert (tmp_path / "page.md").read_text() == page
-
-
-def test_markdown_keeps_its_columns():
-    lines = markdown_table(finding(ExperimentSetting(seed=1)).tables[0].grid())
-    assert lines.splitlines() == [
-        "**of \\| all**",
-        "",
-        "| who | count | seconds (ms) |",
-        "| --- | ---: | ---: |",
-        "| a\\_b\\|c | 1,234 | 5.2 |",
-        "| seed | 1 |  |",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +160,6 @@ def test_figures_need_their_extra(known, monkeypatch):
     said = f": {install_hint('figures')}"
     assert refused("experiment", "works", "--figure", "works.svg").endswith(said)
     assert done("experiment", "works").startswith("What was asked?")
-
-
-def test_the_extra_exists():
-    root = Path(catalogue.__file__).parents[2]
-    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert any(need.startswith("matplotlib") for need in extras["figures"])
 
 
 @pytest.mark.parametrize(

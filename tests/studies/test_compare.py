@@ -91,15 +91,10 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, scale, "),
         (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
         (CHAINS, {"batch": 0}, "^`batch` must be a whole number from 1 to 1,000,000, got 0$"),
-        (CHAINS, {"batch": 10**30}, "^`batch` must be a whole number from 1 to 1,000,000, got 10000000000000000000000"),
-        (CHAINS, {"seed": True}, "^`seed` must be a valid integer, got True$"),
         (CHAINS, {"seeds": 1}, r"^`seeds` must be in \[2, 1000\], got 1$"),
-        (CHAINS, {"tensor_parallel": 1.5}, "^`tensor_parallel` must be a valid integer, got 1.5$"),
         (CHAINS, {"by_tag": "math"}, "^`by_tag` must be a valid boolean, got 'math'$"),
-        (CHAINS, {"lossless": "no"}, "^`lossless` must be a valid boolean, got 'no'$"),
         (CHAINS, {"scale": "draft=0.5"}, "^`scale` must be a valid dictionary, got 'draft=0.5'$"),
         (CHAINS, {"models": "target=llama"}, "^`models` must be several texts, got 'target=llama'$"),
-        (CHAINS, {"cost": 3}, "^`cost` must be a valid string, got 3$"),
     ],
 )
 def test_what_will_not_do_is_told_by_the_name_of_the_argument(recording, policies, options, words):

@@ -18,12 +18,11 @@ from paceline.studies.fit import fit_head, fit_shared_head, judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.contexts.store import read_trace
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.importers import ImportOptions, choose_format, format_names
 from paceline.traces.rounds.store import write_rounds
 
 from ..cli.command_line import done, refused
 from ..sim.rounds.small_rounds import one_request, recording_of, sequential
-from ..traces.importers.foreign_files import STATED, one_file_each
+from ..traces.importers.foreign_files import one_file_each
 
 
 def test_a_recording_is_a_folder_or_the_name_of_a_shipped_one(tmp_path, monkeypatch):
@@ -35,19 +34,6 @@ def test_a_recording_is_a_folder_or_the_name_of_a_shipped_one(tmp_path, monkeypa
     assert recording_path(tmp_path / "pico") == tmp_path / "pico"
     with pytest.raises(TraceFormatError, match="nobody: trace: must be a directory, got 'nothing there'"):
         paceline.open_recording("nobody")
-
-
-@pytest.mark.parametrize("name", format_names())
-def test_every_format_becomes_a_recording_and_is_told(tmp_path, name):
-    files = one_file_each(tmp_path)[name]
-    imported = paceline.import_logs(files, tmp_path / "x.trace", ImportOptions(**STATED.get(name, {})))
-    recording = paceline.open_recording(tmp_path / "x.trace")
-    assert imported.num_requests == len(recording.requests)
-    assert imported.meta == recording.meta
-    first, *notes = imported.lines()
-    assert first.startswith(f"{tmp_path / 'x.trace'}: imported from {name} (")
-    assert first.endswith(f"; saw {choose_format(name, files).words}")
-    assert tuple(notes) == recording.meta.notes
 
 
 def test_texts_do_for_paths_and_nothing_is_overwritten(tmp_path):

@@ -58,17 +58,6 @@ def closes(log):
     return int(finished.sum()), int(rejected.sum()), int(unfinished.sum())
 
 
-@pytest.mark.parametrize("policy", ["plain", "draft:3/mid:6/target", "adaptive", "ngram"])
-def test_accounting_closes(policy, mine):
-    found = simulate(LOAD, policy, cluster=mine)
-    finished, rejected, unfinished = closes(found.log)
-    assert (finished + rejected, unfinished, found.log.meta.stopped) == (60, 0, "")
-    metrics = found.report.rows[0].runs[0].metrics
-    assert (metrics.requests, metrics.finished, metrics.rejected) == (60, finished, rejected)
-    assert f"{finished}" in repr(found)
-    assert set(found.log.requests["replica"].tolist()) == {0, 1, 2}
-
-
 def test_policies_meet_the_same_requests_and_the_same_luck():
     runs = [simulate(LOAD, policy, cluster="h100").log.requests for policy in ("draft:4/target", "mid:2/target")]
     for column in ("request_id", "arrived_at_ps", "prompt_tokens", "output_tokens", "tag"):
@@ -89,30 +78,6 @@ def test_a_run_is_what_its_folder_says(tmp_path, mine):
     assert {name: told["count"] for name, told in replicas.items()} == {"h100": 2, "own": 1}
     with pytest.raises(ValueError, match="exists already"):
         found.write(tmp_path / "run")
-
-
-def test_an_overloaded_run_ends_by_its_horizon():
-    found = simulate("poisson:rate=1e6,requests=400", "plain", cluster="h100", horizon_s=0.012)
-    finished, rejected, unfinished = closes(found.log)
-    assert found.log.meta.stopped == "horizon"
-    assert min(finished, unfinished) > 0
-    assert (rejected, found.log.meta.ended_at_ps) == (0, 12 * 10**9)
-    assert "stopped at 0.012 s (horizon)" in repr(found)
-
-
-def test_seconds_asked_for_are_those_of_every_replica(mine):
-    def seconds(**options):
-        return simulate(LOAD, "plain", cluster=mine, **options).report.rows[0].runs[0].metrics.members[-1]
-
-    own, slower, timed = seconds(), seconds(scale={"target": 2.0}), seconds(cost="cpu")
-    assert slower.busy_s / slower.forwards > 1.5 * own.busy_s / own.forwards
-    assert timed.busy_s > slower.busy_s
-
-
-def test_what_a_policy_decides_takes_time():
-    asked = {"workload": "poisson:rate=1,requests=5", "policy": "plain", "cluster": "h100"}
-    quick, slow = (simulate(**asked, decide_s=seconds).report.rows[0] for seconds in (0.0, 0.01))
-    assert slow.mean("tpot_s_mean") == pytest.approx(quick.mean("tpot_s_mean") + 0.01)
 
 
 class Interrupting:
@@ -230,26 +195,6 @@ latency_s = 2e-5
 """
 
 
-def test_prefill_and_decode_apart(tmp_path):
-    (tmp_path / "apart.toml").write_text(APART)
-    found = simulate(LOAD, "draft:4/target", cluster=tmp_path / "apart.toml", out=tmp_path / "run")
-    assert closes(found.log) == (60, 0, 0)
-    transfers = found.report.rows[0].runs[0].metrics.transfers
-    sent = found.log.requests["prompt_tokens"][found.log.requests["output_tokens"] > 1]
-    assert (transfers.handed_over, transfers.bytes) == (len(sent), 22_528 * sent.sum())
-    forwards = [[member.forwards for member in replica.members] for replica in found.log.meta.replicas]
-    names = found.log.meta.members
-    assert forwards[0][names.index("draft")] == 0
-    assert all(replica[names.index("draft")] > 0 for replica in forwards[1:])
-    assert f"{len(sent)} requests handed over" in " ".join(repr(found).split())
-    again = paceline.metrics(tmp_path / "run")
-    assert again.to_json()["rows"][0]["runs"][0]["transfers"]["handed_over"] == len(sent)
-    told = again.rows[0].about.setting
-    assert told["transfer"] == {"bytes_per_s": 25e9, "latency_s": 2e-5, "token_bytes": 22_528}
-    roles = {name: replicas["role"] for name, replicas in told["replicas"].items()}
-    assert roles == {"reads": "prefill", "writes": "decode"}
-
-
 def test_a_policy_of_decoders_is_that_of_the_run(tmp_path):
     """Replicas that prefill ask no policy, so the run needs none where all others have their own."""
     own = APART.replace('role = "decode"\n', 'role = "decode"\npolicy = "draft:4/target"\n')
@@ -294,15 +239,6 @@ def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
     first, second = paceline.metrics([tmp_path / "run4", tmp_path / "run8"]).rows
     assert first.about.setting != second.about.setting
     assert [row.runs[0].metrics.requests for row in (first, second)] == [60, 60]
-
-
-def test_requests_that_are_too_long_are_counted_together(tmp_path):
-    (tmp_path / "small.toml").write_text('[[replicas]]\ndevice = "h100"\nkv_blocks = 8\n')
-    rows = [{"arrives_s": 0, "prompt_tokens": prompt, "output_tokens": 8} for prompt in (120, 121, 500)]
-    write_rows(tmp_path / "long.jsonl", *rows)
-    metrics = simulate(tmp_path / "long.jsonl", "plain", cluster=tmp_path / "small.toml").report.rows[0].runs[0].metrics
-    assert (metrics.finished, metrics.rejected) == (1, 2)
-    assert metrics.rejected_for == {"longer than the 128 tokens that KV memory of draft holds": 2}
 
 
 def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
@@ -440,12 +376,6 @@ def costs(tmp_path):
     return path
 
 
-@pytest.fixture
-def listed(tmp_path):
-    rows = ({"arrives_s": index / 10, "prompt_tokens": 20, "output_tokens": 12} for index in range(10))
-    return write_rows(tmp_path / "listed.jsonl", *rows)
-
-
 def test_the_best_policy_changes_with_the_rate(costs, tmp_path):
     found = compare_under_load(
         None, ["plain", "draft:4/target"], workload=POISSON, cluster="h100", rates=[3000, 2], cost=costs, seeds=3,
@@ -464,30 +394,6 @@ def test_the_best_policy_changes_with_the_rate(costs, tmp_path):
     plain, chain = (logs[f"{name}-2-seed1"].requests for name in ("plain", "draft_4_target"))
     assert plain["arrived_at_ps"].tolist() == chain["arrived_at_ps"].tolist()
     assert plain["output_tokens"].tolist() == chain["output_tokens"].tolist()
-
-
-def test_seeds_are_run_where_chance_has_a_part(listed):
-    found = compare_under_load(
-        None, ["plain", "draft:4/target"], workload=listed, cluster="h100", rates=[1, 100], seeds=2
-    )
-    assert [[len(row.runs) for row in one.rows] for one in found.rates] == [[1, 2], [1, 2]]
-    assert found.rates[0].rows[0].interval("ttft_s_mean") is None
-
-
-def test_a_workload_has_a_rate_of_its_own(listed):
-    found = compare_under_load(None, "plain", workload=listed, cluster="h100", slo={"ttft": 1.0})
-    assert (found.rates[0].rate, found.best[0].policy, found.aim.figure) == (None, "plain", "slo_share")
-    assert "own: plain" in repr(found)
-    assert found.lines() == ()
-
-
-def test_shifted_acceptance_helps(costs):
-    at = {"workload": "poisson:rate=2,requests=30", "cluster": "h100", "cost": costs, "seeds": 2}
-    rates = [
-        compare_under_load(None, "draft:4/target", **at, **more).rates[0].rows[0].mean("members_target_acceptance_rate")
-        for more in ({}, {"shift_acceptance": {"draft": 0.2}})
-    ]
-    assert rates[1] > rates[0] + 0.1
 
 
 @pytest.mark.parametrize(
