@@ -191,34 +191,20 @@ class Found(Printed):
         raise AssertionError("nobody asks for rows")
 
 
-@pytest.fixture
-def found():
-    return Found()
-
-
-def test_json_alone_is_made_where_it_is_asked_for(found, tmp_path):
+def test_only_one_form_of_what_was_found_is_made(tmp_path, capsys):
+    found = Found()
     show(tmp_path / "out.json", found)
     assert found.asked == ["json"]
     said = json.loads((tmp_path / "out.json").read_text())
     assert said == {"meta": {"remarks": ["--decide-seconds is 1"], "notes": ["`decide_s` is a field"]}, "rows": [1]}
-
-
-def test_what_is_given_is_left_as_it_is(found, tmp_path):
-    show(tmp_path / "out.json", found)
-    assert found.meta["remarks"] == ["`decide_s` is 1"]
-
-
-def test_tables_and_lines_are_printed_without_json(found, capsys):
+    assert found.meta["remarks"] == ["`decide_s` is 1"], "what is given is left as it is"
     show(None, found)
-    assert found.asked == ["tables", "lines"]
+    assert found.asked == ["json", "tables", "lines"]
     out = capsys.readouterr().out
     assert "--decide-seconds is 1" in out
     assert out.endswith("one line\n")
-
-
-def test_other_tables_take_the_place_of_its_own(found, capsys):
     show(None, found, lambda: [table([{"b": "2"}])])
-    assert found.asked == ["lines"]
+    assert found.asked[3:] == ["lines"], "other tables take the place of its own"
     assert "b" in capsys.readouterr().out
 
 

@@ -93,36 +93,6 @@ def test_a_tokenizer_that_stops_telling_leaves_what_was_measured(folder):
     assert len(read_observed(folder / "run").requests) == 4
 
 
-SPEC = "vllm:spec_decode_num"
-PAGES = {
-    "alias": (
-        'vllm:spec_decode_num_drafts_total{engine="0",model_name="/models/m"} 4',
-        "acceptance is unknown: /metrics has counters of model /models/m, asked was tiny",
-    ),
-    "ranks": (
-        'sglang:spec_accept_length{dp_rank="0",model_name="tiny"} 2.5\n'
-        'sglang:spec_accept_length{dp_rank="1",model_name="tiny"} 2.7',
-        "two gauges, 2.5 and 2.7",
-    ),
-    "position": (
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="tiny",position="x"} 4',
-        "acceptance is unknown: ",
-    ),
-    "long": (f"{'# ' * 2**23}\n{SPEC}_drafts_total 4", "acceptance is unknown: "),
-    "negative": ('sglang:spec_accept_length{model_name="tiny"} -2.5', "must be a finite number >= 0, got -2.5"),
-}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_counters_that_are_there_are_named_and_never_end_a_run(folder, name):
-    page, told = PAGES[name]
-    with served(Ways(metrics=[page])) as server:
-        printed = " ".join(done(*observe(server, "--out", "run")).split())
-    assert told in printed
-    assert "no counters of speculative decoding" not in printed
-    assert len(read_observed(folder / "run").requests) == 4
-
-
 def test_a_closed_loop_keeps_as_many_under_way_as_asked(folder):
     with served(Ways(step_s=0.01)) as server:
         asked = ("--concurrency", "2", "--warmup", "0", "--out", "run", "--json", "-")

@@ -71,26 +71,36 @@ def test_every_field_by_hand():
     )
 
 
+def summary_of(*entries, requests=("r0",), members=("a", "b"), divergent=None, **meta):
+    """The summary of a run, and its log, of operations and steps as they came; all requests were there at 0 s."""
+    ledger = RunLedger()
+    for name in requests:
+        ledger.note_admitted(name, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
+    for entry in entries:
+        (ledger.note_op if isinstance(entry, OpRecord) else ledger.note_step)(entry)
+    meta = {"policy": "p", "members": list(members), **meta}
+    log = ledger.finish(meta, reanchored={}, divergent=divergent or {})
+    return summarise_run(log), log
+
+
 def test_a_verifier_below_the_target_and_a_commit():
     """Three levels: mid keeps 1 of 2 and adds one; the first of the two is committed as it is, the second refused."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0, refused=1))
-    ledger.note_step(StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0))
-    ledger.note_op(OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0, refused=1))
-    meta = {"policy": "p", "members": ["draft", "mid", "target"]}
-    summary = summarise_run(ledger.finish(meta, reanchored={}, divergent={"r0": 1}))
+    summary, _ = summary_of(
+        OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0),
+        StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0),
+        OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0),
+        StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0, refused=1),
+        StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0),
+        OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0),
+        StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0, refused=1),
+        members=("draft", "mid", "target"),
+        divergent={"r0": 1},
+    )
     assert summary.output_tokens == 2
     assert summary.wasted_tokens == 2 + 1 - 1  # two drafted and one written by mid; one of the three was committed
-    assert summary.acceptance_length == 2.0
-    assert summary.draft_acceptance_rate == 0.0
+    assert (summary.acceptance_length, summary.draft_acceptance_rate) == (2.0, 0.0)
     assert summary.accepted_histogram == (1,)
-    assert summary.target_calls_per_token == 0.5
-    assert summary.exact_share == 1.0
+    assert (summary.target_calls_per_token, summary.exact_share) == (0.5, 1.0)
     assert (summary.ttft_s, summary.tpot_s, summary.e2e_s) == (same(2.0), same(2.0), same(4.0))
     mid = summary.levels[1]
     assert (mid.judged, mid.accepted, mid.refused, mid.own, mid.share_of_seconds) == (2, 1, 1, 1, 0.25)
@@ -98,56 +108,43 @@ def test_a_verifier_below_the_target_and_a_commit():
 
 def test_a_prefill_is_a_call_of_the_target_and_no_round():
     """A prefill of two requests at once, then a round of one; the other's answer is its first token."""
-    ledger = RunLedger()
-    for request_id in ("r0", "r1"):
-        ledger.note_admitted(request_id, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 10, 0.0, 2.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
-    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0, refused=1))
-    log = ledger.finish({"policy": "p", "members": ["draft", "target"], "decide_s": 0.25}, reanchored={}, divergent={})
-    summary = summarise_run(log)
+    summary, log = summary_of(
+        OpRecord(VERIFY, 1, 2, 1, 10, 0.0, 2.0),
+        StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1),
+        StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1),
+        OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5),
+        StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5),
+        OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5),
+        StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0, refused=1),
+        requests=("r0", "r1"),
+        decide_s=0.25,
+    )
     assert summary.output_tokens == 5
     assert summary.acceptance_length == 3.0, "three tokens of one verification; the first tokens are of none"
     assert summary.accepted_histogram == (0, 0, 1)
-    assert summary.target_calls_per_token == 3 / 5
-    assert summary.wasted_tokens == 1
-    assert summary.draft_acceptance_rate == 2 / 3
-    assert summary.rejection_rate == 1 / 3
-    assert summary.ttft_s == same(2.0)
-    assert summary.policy_s == 2 * 0.25
-    assert log.rounds()["emitted"].tolist() == [3]
-    assert log.rounds()["round"].tolist() == [0]
+    assert (summary.target_calls_per_token, summary.wasted_tokens) == (3 / 5, 1)
+    assert (summary.draft_acceptance_rate, summary.rejection_rate) == (2 / 3, 1 / 3)
+    assert (summary.ttft_s, summary.policy_s) == (same(2.0), 2 * 0.25)
+    assert (log.rounds()["emitted"].tolist(), log.rounds()["round"].tolist()) == ([3], [0])
     assert summary.levels[1].own == 3
 
 
 def test_a_run_without_the_target():
     """Lossy throughout: figures per verification of the target are 0, and there is no histogram."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
-    ledger.note_step(StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 2, 0, 1.0))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
+    summary, _ = summary_of(
+        OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0),
+        StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0),
+        StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 2, 0, 1.0),
+    )
     assert (summary.acceptance_length, summary.draft_acceptance_rate, summary.target_calls_per_token) == (0, 0, 0)
-    assert summary.accepted_histogram == ()
-    assert summary.wasted_tokens == 0
+    assert (summary.accepted_histogram, summary.wasted_tokens) == ((), 0)
 
 
 def test_a_lookup_that_is_modelled_finds_nothing():
     """No token came of it, but it is a decision; the share stays one."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    for _ in range(3):
-        ledger.note_op(OpRecord(DRAFT, 0, 1, 0, 0, 0.0, 1.0))
-        ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 1.0, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
-    assert summary.exact_share == 0.25
+    looked_up = [OpRecord(DRAFT, 0, 1, 0, 0, 0.0, 1.0), StepRecord("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0)]
+    verified = [OpRecord(VERIFY, 1, 1, 1, 1, 1.0, 1.0), StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)]
+    assert summary_of(*looked_up * 3, *verified)[0].exact_share == 0.25
 
 
 def test_a_run_in_which_no_request_finished():
@@ -245,47 +242,37 @@ def test_the_table_says_what_went_wrong():
 
 
 def test_percentiles_are_interpolated():
-    ledger = RunLedger()
-    for index in range(11):
-        ledger.note_admitted(f"r{index}", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    for index in range(11):
-        ledger.note_op(OpRecord(VERIFY, 0, 1, 1, 1, float(index), 1.0))
-        ledger.note_step(StepRecord(f"r{index}", VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(index)))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["t"]}, reanchored={}, divergent={}))
+    names, entries = [f"r{index}" for index in range(11)], []
+    for end_s, name in enumerate(names):
+        entries.append(OpRecord(VERIFY, 0, 1, 1, 1, float(end_s), 1.0))
+        entries.append(StepRecord(name, VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(end_s)))
+    summary, _ = summary_of(*entries, requests=names, members=("t",))
     e2e = summary.e2e_s
-    assert (e2e.mean, e2e.p50, e2e.p90) == (5.0, 5.0, 9.0)
-    assert (e2e.p95, e2e.p99) == (pytest.approx(9.5), pytest.approx(9.9))
+    assert (e2e.mean, e2e.p50, e2e.p90, e2e.p95, e2e.p99) == pytest.approx((5.0, 5.0, 9.0, 9.5, 9.9))
     assert np.isfinite(summary.tpot_s.mean)
 
 
 def test_drafts_ahead_are_looked_at_by_the_smallest_verifier_of_the_next_step():
     """Two steps of three parts: 3 tokens written ahead, of which mid looks at 2 and refuses the second."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="", num_prompt=4, arrived_at_s=0.0, now_s=0.0)
-    for end_s, mid, target in ((1.0, (0, 0), (0, 0)), (2.0, (3, 1), (0, 0))):
-        for part, (judged, accepted) in enumerate((target, mid)):
-            ledger.note_op(OpRecord(VERIFY, 2 - part, 1, 1, 1, end_s - 1.0, 1.0))
-            ledger.note_step(
-                StepRecord(
-                    *("r0", VERIFY, 2 - part, 0, 0, judged, accepted, 1, 1 - part, 0, end_s),
-                    part=part,
-                    refused=int(accepted < judged),
-                )
-            )
-        ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
-        ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))
-    log = ledger.finish({"policy": "p", "members": ["d", "m", "t"], "decide_s": 0.25}, reanchored={}, divergent={})
+    entries = []
+    for end_s, looked_at in ((1.0, ((2, 0, 0), (1, 0, 0))), (2.0, ((2, 0, 0), (1, 3, 1)))):
+        for part, (level, judged, accepted) in enumerate(looked_at):
+            entries.append(OpRecord(VERIFY, level, 1, 1, 1, end_s - 1.0, 1.0))
+            figures = ("r0", VERIFY, level, 0, 0, judged, accepted, 1, 1 - part, 0, end_s)
+            entries.append(StepRecord(*figures, part=part, refused=int(accepted < judged)))
+        entries.append(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
+        entries.append(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))
+    summary, log = summary_of(*entries, members=("d", "m", "t"), decide_s=0.25)
     assert rejection_rate(log.steps) == 1 / 2
-    assert summarise_run(log).policy_s == 0.5, "one decision for all parts of a step"
+    assert summary.policy_s == 0.5, "one decision for all parts of a step"
 
 
 def test_members_tell_what_their_prefix_caches_found():
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="", num_prompt=30, arrived_at_s=0.0, now_s=0.0)
+    entries = []
     for now_s, found in ((0.0, (30, 16, 1, 2)), (1.0, (10, 3, 0, 1))):
-        ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 14, now_s, 1.0, *found))
-        ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, now_s + 1.0))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["d", "t"]}, reanchored={}, divergent={}))
+        entries.append(OpRecord(VERIFY, 1, 1, 1, 14, now_s, 1.0, *found))
+        entries.append(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, now_s + 1.0))
+    summary, _ = summary_of(*entries, members=("d", "t"))
     found_by_member = [(level.asked_tokens, level.hit_tokens, level.evicted_blocks) for level in summary.levels]
     assert found_by_member == [(0, 0, 0), (40, 19, 3)]
     assert prefix_lines(summary) == ["prefix cache of t: 47.5% of 40 tokens found, 3 blocks evicted"]

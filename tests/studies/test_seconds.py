@@ -211,10 +211,12 @@ def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path
         profile(POOL, grid=GRID, **{"prompts": PROMPTS, "out": tmp_path / "a.profile", **given})
 
 
-@pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
-def test_a_grid_must_increase(axis):
-    with pytest.raises(ValueError, match="must be strictly increasing from >= "):
-        Grid(**axis)
+def test_a_grid_must_increase_and_fit(tmp_path):
+    for axis in ({"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}):
+        with pytest.raises(ValueError, match="must be strictly increasing from >= "):
+            Grid(**axis)
+    with pytest.raises(ValueError, match="no shape of the grid fits"):
+        profile(POOL, PROMPTS, grid=Grid(context_tokens=(10_000,)), out=tmp_path / "a.profile")
 
 
 def test_a_forced_pool_is_validated_on_the_decisions_of_a_recording(made, tmp_path):
@@ -239,18 +241,13 @@ def test_a_forced_pool_is_validated_on_the_decisions_of_a_recording(made, tmp_pa
         ({"policies": ["entropy-patch"]}, "`policies` must be lossless on a forced pool, got entropy-patch"),
         ({"policies": ["draft:3/nobody"]}, "nobody"),
         ({"cost": "here"}, "`cost` here needs a profile of draft, mid, slim, target on this machine"),
+        ({"pool": POOL}, "`prompts` must be given, those of the recording"),
     ],
 )
 def test_what_cannot_be_validated_on_a_forced_pool(made, tmp_path, given, told):
-    path = made.trace
-    forced = write_tiny_forced_pool(tmp_path / "forced")
+    forced = {"pool": write_tiny_forced_pool(tmp_path / "forced"), "prompts": None, "recording": made.trace}
     with pytest.raises(ValueError, match=told):
-        validate(forced, **{"prompts": None, "recording": path, "cost": "h100", "runs": 1, **given})
-
-
-def test_a_pool_of_models_needs_prompts(made):
-    with pytest.raises(ArgumentError, match="`prompts` must be given, those of the recording"):
-        validate(POOL, None, made.trace, ["plain"])
+        validate(**forced | {"policies": ["plain"], "cost": "h100", "runs": 1} | given)
 
 
 @pytest.fixture(scope="module")
@@ -296,9 +293,6 @@ def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, unmeasured, give
     recording = {} if not given else {"recording": made.trace}
     with pytest.raises(ArgumentError, match=told):
         profile(forced[0], grid=GRID, repeats=3, **recording, **given)
-
-
-def test_a_recording_decides_nothing_for_models_of_their_own(made):
     with pytest.raises(ArgumentError, match="`recording` is for a forced pool, whose models decide nothing, got"):
         profile(POOL, PROMPTS, recording=made.trace, grid=GRID, repeats=3)
 
@@ -313,12 +307,6 @@ def test_a_pool_of_a_target_alone_is_profiled(tmp_path, free):
     assert [member.name for member in found.meta.members] == ["target"]
     assert found.meta.members[0].drafting == BesideForwards()
     assert found.meta.lookup.seconds(0, 1, 0) > 0
-
-
-def test_a_grid_that_the_pool_has_no_room_for(tmp_path):
-    grid = Grid(context_tokens=(10_000,))
-    with pytest.raises(ValueError, match="no shape of the grid fits"):
-        profile(POOL, PROMPTS, grid=grid, out=tmp_path / "a.profile")
 
 
 def changed(made: Profile, *, faster=1.0, **meta) -> Profile:
