@@ -169,7 +169,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "brackets", "depth"), pairs(READERS, [("[", "]"), ('{"a": ', "}")], [150, 900, 100_000])
+    ("name", "brackets", "depth"), pairs(list(READERS), [("[", "]"), ('{"a": ', "}")], [150, 900, 100_000])
 )
 def test_every_reader_of_json_answers_deep_nesting_with_one_line(tmp_path, name, brackets, depth):
     file, read = READERS[name]

@@ -146,10 +146,6 @@ def files(tmp_path):
     return one_file_each(tmp_path / "files")
 
 
-def notes_of(trace):
-    return json.loads(done("trace", "inspect", trace, "--json", "-"))["meta"]["notes"]
-
-
 def test_models_for_cost_models(files, tmp_path):
     path = tmp_path / "models.json"
     path.write_text(json.dumps([MODEL]))

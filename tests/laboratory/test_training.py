@@ -267,10 +267,10 @@ def test_a_full_disk_keeps_what_was_there_and_is_told_by_name(tmp_path, monkeypa
 VOCABULARY, WIDTH = 64, 32
 TEMPLATE = "{% for m in messages %}w2 {{ m['content'] }} w3 {% endfor %}"
 SKIPPED = (1, 2)
-TINY = read_distillation("tiny")
+DISTILLED = read_distillation("tiny")
 
 
-def distil(source, out, work, recipe=TINY):
+def distil(source, out, work, recipe=DISTILLED):
     distil_pool(source, recipe, out, work, processes=1, command="it")
 
 
@@ -316,7 +316,7 @@ def test_the_pool_drafts_what_the_target_says_in_both_worlds(distilled):
     assert [member.name for member in pool.members] == ["ngram", "draft", "mid", "feature", "slim", "target"]
     policies = ["feature:3/target", "draft:2/mid:3/target", "draft:3/slim:2/target"]
     assert agree(pool, ["w5 w6", "w9"], policies, max_new_tokens=6, reach=5).agree
-    for name, student in TINY.students.items():
+    for name, student in DISTILLED.students.items():
         assert not any("embed" in key or "lm_head" in key for key in load_file(out / name / "model.safetensors"))
         said = json.loads((out / name / "vocabulary.json").read_text(encoding="utf-8"))
         assert len(said) <= student.head_tokens
@@ -325,7 +325,7 @@ def test_the_pool_drafts_what_the_target_says_in_both_worlds(distilled):
     assert (entry.skip_layers, entry.low_rank) == (SKIPPED, "slim/low_rank.safetensors")
     held = load_file(out / "slim" / "low_rank.safetensors")
     assert {tensor.dtype for tensor in held.values()} == {torch.bfloat16}
-    assert held["model.layers.3.mlp.down_proj.A"].shape == (TINY.restored.rank, 48)
+    assert held["model.layers.3.mlp.down_proj.A"].shape == (DISTILLED.restored.rank, 48)
     assert {name.split(".")[2] for name in held} == {"0", "3"}
     assert any(tensor.any() for name, tensor in held.items() if name.endswith(".B"))
     card = (out / "CARD.md").read_text(encoding="utf-8")
@@ -335,17 +335,17 @@ def test_the_pool_drafts_what_the_target_says_in_both_worlds(distilled):
 
 def test_texts_are_dialogues_with_the_targets_states(source, distilled):
     pool = ModelPool.load(source, chat=True)
-    texts = read_shards(TINY, distilled / "work" / "shards")
+    texts = read_shards(DISTILLED, distilled / "work" / "shards")
     for text in texts:
-        assert text.tag in TINY.tasks
+        assert text.tag in DISTILLED.tasks
         assert text.tokens[: text.answer_at].tolist() == pool.encode(text.question)
         expected = pool.target.model.base_model(input_ids=text.tokens[None, :-1]).last_hidden_state[0]
         assert text.states.shape == (len(text.tokens) - 1, WIDTH)
         torch.testing.assert_close(text.states.float(), expected, rtol=0.2, atol=0.5)  # of bfloat16 at worst
-    ours, held_out = parted(texts, TINY)
-    assert ([*ours, *held_out], len(held_out)) == (texts, TINY.held_out_rows)
+    ours, held_out = parted(texts, DISTILLED)
+    assert ([*ours, *held_out], len(held_out)) == (texts, DISTILLED.held_out_rows)
     with pytest.raises(ValueError, match="recipe tiny must hold out fewer than 4 texts, got 4"):
-        parted(texts[:4], TINY)
+        parted(texts[:4], DISTILLED)
     assert 60 in common_tokens(texts, 3, [60])
     assert len(common_tokens(texts, 10, [0])) == 10
 
@@ -355,11 +355,11 @@ def test_a_second_call_writes_the_same_and_trains_nothing_again(source, distille
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.safetensors")}
     distil(source, tmp_path / "out", work)
     assert {path: path.stat().st_mtime_ns for path in work.rglob("*.safetensors")} == before
-    for file in (*(f"{name}/model.safetensors" for name in TINY.students), "slim/low_rank.safetensors"):
+    for file in (*(f"{name}/model.safetensors" for name in DISTILLED.students), "slim/low_rank.safetensors"):
         assert (tmp_path / "out" / file).read_bytes() == (distilled / "out" / file).read_bytes()
     with pytest.raises(ValueError, match=r"work must belong to the same recipe and target, .* holds another one"):
-        distil(source, tmp_path / "o", work, replace(TINY, seed=1))
-    other = replace(TINY, restored=replace(TINY.restored, rank=3))
+        distil(source, tmp_path / "o", work, replace(DISTILLED, seed=1))
+    other = replace(DISTILLED, restored=replace(DISTILLED.restored, rank=3))
     with pytest.raises(ValueError, match=r"work must hold the same layers and recipe of slim, .* holds others"):
         distil(source, tmp_path / "o", work, other)
 
@@ -367,7 +367,7 @@ def test_a_second_call_writes_the_same_and_trains_nothing_again(source, distille
 def test_processes_write_what_one_writes_and_say_what_fails(source, distilled, tmp_path):
     # The dtype is measured: it is a matter of the machine, not of the processes.
     begun = json.loads((distilled / "work" / "recipe.json").read_text(encoding="utf-8"))
-    job = Job(pool=source / "pool.toml", work=tmp_path, recipe=TINY, dtype=getattr(torch, begun["dtype"]))
+    job = Job(pool=source / "pool.toml", work=tmp_path, recipe=DISTILLED, dtype=getattr(torch, begun["dtype"]))
     job.shards.mkdir()
     with side_by_side(2) as do:
         do([partial(write_part, job, part, 2) for part in range(2)])
@@ -397,11 +397,11 @@ def test_names_and_sizes_with_no_place_in_the_new_pool_are_refused(source):
     draft = content.members[0].model_copy(update={"name": "draft"})
     taken = content.model_copy(update={"members": (draft, content.members[1])})
     with pytest.raises(PoolFileError, match=r"members\[0\].name must not be that of a member to be trained"):
-        submodels_of_target(file, taken, TINY)
-    check_sizes(file, {"slim": (0, 1)}, 4, TINY)
-    large = {"mid": replace(TINY.students["mid"], num_layers=2)}
+        submodels_of_target(file, taken, DISTILLED)
+    check_sizes(file, {"slim": (0, 1)}, 4, DISTILLED)
+    large = {"mid": replace(DISTILLED.students["mid"], num_layers=2)}
     with pytest.raises(PoolFileError, match="skip_layers of slim must keep more layers than the largest"):
-        check_sizes(file, {"slim": (0, 1, 2)}, 4, replace(TINY, students=large))
+        check_sizes(file, {"slim": (0, 1, 2)}, 4, replace(DISTILLED, students=large))
 
 
 def test_a_student_begins_as_layers_of_its_target(target):
@@ -467,7 +467,7 @@ def test_it_comes_nearer_to_its_target_and_is_what_a_pool_makes_of_it(target, tm
             states = target.model(input_ids=tokens[None, :-1]).last_hidden_state[0]
         texts.append(Text("t", "q", tokens, 4, states))
     schedule = Schedule(num_steps=30, num_rows=8, knots=((0, 1e-2), (30, 1e-3)))
-    recipe = replace(TINY, restored=replace(TINY.restored, schedule=schedule, rank=4))
+    recipe = replace(DISTILLED, restored=replace(DISTILLED.restored, schedule=schedule, rank=4))
     head = target.get_output_embeddings().weight.detach()
     tensors, run = train_restored("slim", SKIPPED, target, texts, head, recipe, tmp_path / "c", torch.float32)
     assert run.num_tokens == 30 * 8 * 20
