@@ -213,6 +213,18 @@ def test_a_recording_is_never_overwritten(files, tmp_path):
     assert (tmp_path / "x.trace" / "meta.json").read_bytes() == before
 
 
+def test_bad_lines_are_skipped_counted_and_named(files, tmp_path):
+    lines = files["positions"][0].read_text()
+    path = tmp_path / "bad.jsonl"
+    path.write_text(f"{lines}nonsense\n" + json.dumps(positions("c", draft=[0])) + "\n" + lines.splitlines()[0] + "\n")
+    told = done("trace", "import", "auto", path, "--out", "x.trace", "--skip-bad-lines")
+    assert "), 2 requests, " in told.splitlines()[0]
+    assert f"3 bad lines were skipped (--skip-bad-lines); the first: {path}: line 3: JSON: " in " ".join(told.split())
+    path.write_text("nonsense\n{}\n")
+    command = ("trace", "import", "positions", path, "--out", "y.trace", "--skip-bad-lines")
+    assert "(all lines are bad)" in refused(*command)
+
+
 def test_files_that_do_not_fit(tmp_path):
     cut = write_lines(tmp_path / "cut.jsonl", positions("a", draft=[1]), positions("b", draft=[1]))
     cut.write_bytes(cut.read_bytes()[:-20])
