@@ -10,7 +10,7 @@ from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done
 from ..cli.untrained_pool import write_untrained_pool
-from ..reports.serving.worked_example import worked_log
+from ..reports.making import worked_log
 from ..sim.tries.small_traces import THREE, with_ngram
 from ..traces.importers.foreign_files import one_file_each
 

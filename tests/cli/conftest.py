@@ -1,9 +1,12 @@
 import shutil
+import signal
+import threading
 
 import pytest
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..sim.tries.small_traces import THREE, with_ngram
+from .untrained_pool import write_untrained_pool
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +15,19 @@ def plain_errors(monkeypatch, tmp_path):
     monkeypatch.delenv("PACELINE_TRACEBACK", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def signals_put_back():
+    """An interrupted command ignores further signals, as its process is about to end; this one is not."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for late in threading.enumerate():
+        if isinstance(late, threading.Timer):
+            late.join()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -37,20 +53,22 @@ def pool_loaded_once(monkeypatch, loaded_pools):
     monkeypatch.setattr(pools, "_loaded", loaded)
 
 
+@pytest.fixture
+def untrained(shared):
+    """A pool of untrained models with prompts, which nobody changes; of four layers `slim` leaves one out."""
+
+    def make(path):
+        path.mkdir()
+        write_untrained_pool(path)
+
+    return shared("untrained", make)
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    spec = SyntheticSpec(
-        name="small",
-        requests=3,
-        tokens=12,
-        prompt_tokens=4,
-        models=THREE,
-        acceptance=(0.6, 0.8),
-        reach=8,
-        run=5,
-        tags=("math", "code"),
-    )
+    sizes = {"requests": 3, "tokens": 12, "prompt_tokens": 4, "reach": 8, "run": 5}
+    spec = SyntheticSpec(name="small", models=THREE, acceptance=(0.6, 0.8), tags=("math", "code"), **sizes)
     write_trace(with_ngram(make_trace(spec)), folder / "small.trace")
     return folder / "small.trace"
 

@@ -1,5 +1,7 @@
-"""What a wrong input, a full disk or Ctrl-C comes to: one line that can be read, and an exit code."""
+"""Bad input, a full disk, Ctrl-C or a screen of ASCII alone: one line that can be read, and an exit code."""
 
+import json
+import os
 import random
 import signal
 import subprocess
@@ -12,11 +14,160 @@ import pytest
 from paceline.base.errors import with_options
 from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
 
-from .command_line import paceline, refused
+from .command_line import done, refused
+
+
+def compare(trace, *args):
+    return refused("compare", "--trace", trace, *args)
+
+
+# -- policies by name, and chains
+POLICIES = [
+    ("nope", "unknown policy 'nope'"),
+    ("Plain", "unknown policy 'Plain'"),
+    ("huge:4/target", "unknown model 'huge'; this pool has ngram, draft, mid, target"),
+    ("draft:4/huge", "unknown model 'huge'"),
+    ("adaptive,draft=huge", "unknown model 'huge'"),
+    ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, target"),
+    ("draft:4/target:4/target", "target stands twice"),
+    ("draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
+    ("draft:4/mid/target", "'mid' needs a window, as in mid:4"),
+    ("/target", "'' needs a window"),
+    ("draft:4/target,stop=1", "a bare chain takes no options; use chain,spec=draft:4/target"),
+    ("chain", "missing a required argument: 'spec'"),
+    ("adaptive,begin=3", "unknown option 'begin'; known are draft, start, up, down, most"),
+    ("plain,start=3", "unknown option 'start'; it takes no options"),
+]
+
+
+@pytest.mark.parametrize(("policy", "told"), POLICIES)
+def test_a_policy_that_is_none(trace, policy, told):
+    line = compare(trace, "--policy", "plain", "--policy", policy, "--log", "logs")
+    assert told in line
+    assert policy.partition(",")[0] in line
+    assert not list(trace.parent.glob("logs*"))
+
+
+# -- numbers and names of options
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--batch", "99999999999999999999", "--batch"),
+        ("--seeds", "10000000000", "--seeds"),
+        ("--decide-seconds", "-1", "--decide-seconds"),
+        ("--decide-seconds", "inf", "--decide-seconds must be in [0, 1e+09], got inf"),
+        ("--decide-seconds", "1e308", "--decide-seconds must be in [0, 1e+09], got 1e+308"),
+        ("--cost", "v100", "unknown cost 'v100': known are a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
+        ("--cost", "missing.json", "missing.json: file: must be a readable file, got 'No such file or directory'"),
+        ("--polic", "plain", "No such option: --polic"),
+    ],
+)
+def test_an_option_that_cannot_be(trace, option, value, told):
+    assert told in compare(trace, option, value, "--log", "logs")
+    assert [file.name for file in trace.parent.iterdir()] == ["small.trace"]
+
+
+def test_a_batch_larger_than_was_measured(trace):
+    line = compare(trace, "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
+    assert "mine.json" in line
+    table = {"new_tokens": [1, 8], "seconds": [1.0, 2.0]}
+    costs = trace.parent / "mine.json"
+    costs.write_text(json.dumps(dict.fromkeys(("draft", "mid", "target"), table)))
+    line = compare(trace, "--batch", "3", "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
+    assert line == (
+        "cost mine.json: target was measured for 1 to 8 new tokens a forward, asked for 12; "
+        "use a smaller batch or window, another cost, or --extrapolate"
+    )
+    assert sorted(file.name for file in trace.parent.iterdir()) == ["mine.json", "small.trace"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "content: must be JSON, got"),
+        ("[]", "content: "),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 0]}}', "draft: seconds must be in [1e-12, 1e+09], got"),
+        ('{"draft": {"new_tokens": [1], "seconds": [1]}}', "no table for model 'mid'"),
+    ],
+)
+def test_a_cost_file_that_is_wrong(trace, tmp_path, content, told):
+    (tmp_path / "mine.json").write_text(content)
+    line = compare(trace, "--cost", "mine.json")
+    assert line.startswith("mine.json: ")
+    assert told in line
+
+
+# -- synthetic recordings
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--requests", "0"], "requests must be >= 1, got 0"),
+        (["--tokens", "0"], "tokens must be >= 1, got 0"),
+        (["--acceptance", "0.5,x"], "acceptance must hold numbers with commas between, got 'x'"),
+        (["--acceptance", "nan"], "acceptance must lie in [0, 1], got (nan,)"),
+        (["--acceptance", "1.5"], "acceptance must lie in [0, 1], got (1.5,)"),
+        (["--acceptance", "0.5,0.6"], "acceptance must have 1 entries"),
+        (["--models", "a"], "models must name at least two different models, got ('a',)"),
+        (["--models", "a,a"], "models must name at least two different models"),
+        (["--models", "a,,b"], "models must hold names with commas between, got 'a,,b'"),
+        (["--models", "a:1,b"], "ModelInfo.name: String should match pattern"),
+        (["--autocorrelation", "1"], "autocorrelation must lie in [0, 1), got 1.0"),
+        (["--cost-ratios", "0"], "cost_ratios must be positive and finite, got (0.0,)"),
+        (["--target-forward-seconds", "inf"], "target_forward_s must be positive and finite, got inf"),
+        (["--seed", "-1"], "seed must be >= 0, got -1"),
+        (["--tags", ""], "tags must hold names with commas between, got ''"),
+        (["--prompt-tokens", "10000000000"], "requests x prompt_tokens must be <= 10,000,000"),
+        (["--requests", "10000000000"], "requests x tokens must be <= 10,000,000"),
+        (["--tokens", "10000000000"], "requests x tokens must be <= 10,000,000"),
+        (["--vocab-size", "10000000000"], "vocab_size must be < 2**31"),
+        (["--reach", "10000000000"], "reach must be <= 2,147,483,647"),
+        (["--run", "10000000000"], "run must be <= 2,147,483,647"),
+        (
+            ["--models", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", "--acceptance", ",".join(["0.5"] * 16)],
+            "at most 16, got 17",
+        ),
+    ],
+)
+def test_a_synthetic_recording_that_cannot_be(tmp_path, args, told):
+    assert told in refused("trace", "make", "new.trace", *args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recording_is_never_overwritten(trace):
+    before = (trace / "nodes.parquet").read_bytes()
+    line = refused("trace", "make", trace)
+    assert line == f"{trace}: exists already; a recording is never overwritten"
+    assert (trace / "nodes.parquet").read_bytes() == before
+
+
+# -- outputs
+
+
+def test_a_wrong_output_is_refused_before_the_run(trace, monkeypatch):
+    monkeypatch.setattr("paceline.studies.compare.simulate", lambda *_, **__: pytest.fail("it ran"))
+    compare(trace, "--json", "no/out.json")
+    (trace.parent / "logs").mkdir()
+    compare(trace, "--log", "logs")
+
+
+def test_a_json_file_is_untouched_when_the_run_fails(trace, tmp_path):
+    (tmp_path / "out.json").write_text("old")
+    compare(trace, "--json", "out.json", "--policy", "draft:9/mid:9/target", "--strict")
+    assert (tmp_path / "out.json").read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.json", "small.trace"]
+
+
+def test_run_logs_are_never_overwritten_and_appear_together_or_not_at_all(trace, tmp_path):
+    """The first policy ends well, the second does not."""
+    compare(trace, "--policy", "plain", "--policy", "draft:9/mid:9/target", "--strict", "--log", "new")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for name in ("folder", "file"):
+        assert compare(trace, "--log", name) == f"{name}: exists already; a run is never overwritten"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "folder", "small.trace"]
+
 
 # -- lines
-
-
 def test_a_line_of_a_hundred_thousand_characters_is_cut_in_the_value():
     line = one_line(f"mine.json: field must be short, got {'x' * 100_000!r} (line 3)")
     assert line.startswith("mine.json: field must be short, got 'xxxx")
@@ -41,59 +192,13 @@ def test_a_line_of_many_words_is_cut_in_the_middle():
     assert len(line) == LONGEST_LINE
 
 
-def test_a_short_line_stays_as_it_is():
-    assert one_line("mine.json: field\nmust be  short") == "mine.json: field must be short"
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("compare", "--policy", "x" * 100_000),
-        ("compare", "--cost", "x" * 100_000),
-        ("compare", "--json", "x" * 100_000),
-        ("compare", "--scale", "x" * 100_000),
-        ("trace", "inspect", "x" * 100_000),
-        ("trace", "make", "x" * 100_000),
-        ("trace", "make", "new.trace", "--models", ",".join(f"m{n}" for n in range(9999))),
-        ("trace", "make", "new.trace", "--acceptance", "9" * 100_000),
-        ("policy", "check", "x" * 100_000),
-        ("x" * 100_000,),
-    ],
-)
-def test_what_is_long_is_not_told_at_length(trace, args):
-    told = refused(*args, *(("--trace", trace) if args[0] == "compare" else ()))
-    assert len(told) <= LONGEST_LINE
-
-
 # -- memory and numbers
-
-
 def test_memory_that_ends_is_told(capsys):
     def ends(**_):
         raise MemoryError("Unable to allocate 9 TiB")
 
     assert run_command(ends) == 2
     assert capsys.readouterr().err == "paceline: error: out of memory: Unable to allocate 9 TiB\n"
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (("--prompt-tokens", "10000000000"), "requests x prompt_tokens must be <= 10,000,000"),
-        (("--requests", "10000000000"), "requests x tokens must be <= 10,000,000"),
-        (("--tokens", "10000000000"), "requests x tokens must be <= 10,000,000"),
-        (("--vocab-size", "10000000000"), "vocab_size must be < 2**31"),
-        (("--reach", "10000000000"), "reach must be <= 2,147,483,647"),
-        (("--run", "10000000000"), "run must be <= 2,147,483,647"),
-        (
-            ("--models", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", "--acceptance", ",".join(["0.5"] * 16)),
-            "at most 16, got 17",
-        ),
-    ],
-)
-def test_a_synthetic_recording_of_any_size_is_refused_at_once(tmp_path, args, told):
-    assert told in refused("trace", "make", "new.trace", *args)
-    assert not list(tmp_path.iterdir())
 
 
 def test_contexts_that_multiply_are_refused_before_memory_ends(tmp_path, monkeypatch):
@@ -105,52 +210,10 @@ def test_contexts_that_multiply_are_refused_before_memory_ends(tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_seeds_are_bounded(trace):
-    assert "--seeds" in refused("compare", "--trace", trace, "--seeds", "10000000000")
-
-
 # -- places
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("trace", "make", "small.trace/inner.trace"),
-        ("compare", "--trace", "small.trace", "--log", "small.trace/logs"),
-        ("compare", "--trace", "small.trace", "--json", "small.trace/meta.json"),
-        ("trace", "inspect", "small.trace", "--json", "small.trace/out.json"),
-        ("record", "small.trace/inner", "--prompts", "p.jsonl"),
-        ("run", "--out", "small.trace/inner", "--prompts", "p.jsonl"),
-        ("policy", "list", "--json", "small.trace/deep/out.json"),
-    ],
-)
-def test_nothing_is_written_into_a_recording(trace, tmp_path, args):
-    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
-    (trace / "deep").mkdir()
-    before = {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()}
-    assert "place: must not lie inside a recording, got " in refused(*args)
-    assert {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()} == before
-
-
-def test_a_link_to_itself_is_told_by_name(tmp_path, trace):
-    (tmp_path / "loop").symlink_to("loop")
-    for args in (("trace", "make"), ("compare", "--trace", trace, "--log"), ("policy", "list", "--json")):
-        assert refused(*args, "loop").startswith("loop: ")
-    for args in (("trace", "inspect"), ("compare", "--trace"), ("compare", "--trace", trace, "--cost", "./loop")):
-        assert "loop" in refused(*args, *(() if "--cost" in args else ("loop",)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "small.trace"]
-
-
-@pytest.mark.parametrize("args", [("compare", "--trace", "small.trace"), ("policy", "list")])
-def test_a_neighbour_of_the_output_stays(trace, tmp_path, args):
-    (tmp_path / "out.json.part").write_text("mine")
-    assert paceline(*args, "--json", "out.json").code == 0
-    assert (tmp_path / "out.json.part").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.json.part", "small.trace"]
-
-
 # -- as a process
-
 COMMAND = (sys.executable, "-m", "paceline")
 LIMITED = """
 import resource, runpy
@@ -290,3 +353,69 @@ def test_an_interrupt_in_a_callback_is_raised_after_it(capsys):
             signal.signal(number, handler)
     assert sys.unraisablehook is before
     assert capsys.readouterr().err == ""
+
+
+ASCII = ({"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"})
+COMPARE = (
+    "compare",
+    "--trace",
+    "small.trace",
+    "--policy",
+    "draft:9/mid:9/target",
+    "--detail",
+    "--by-tag",
+    "--seeds",
+    "2",
+)
+LOSSY = ("compare", "--trace", "small.trace", "--policy", "via-sd,slim=mid", "--policy", "adaptive")
+
+
+def ran(*args, **environment):
+    """The real command in an environment that says nothing else of languages; bytes."""
+    unset = ("LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8")
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
+    return subprocess.run(
+        [sys.executable, "-m", "paceline", *args], capture_output=True, check=False, env={**kept, **environment}
+    )
+
+
+@pytest.mark.parametrize("environment", ASCII, ids=str)
+def test_tables_are_drawn_in_ascii(trace, environment):
+    run = ran(*COMPARE, **environment)
+    text = run.stdout.decode("ascii")
+    assert (run.returncode, run.stderr) == (0, b"")
+    for words in ("+-", "|draft:9/mid:9/target", "+-: 95% interval"):
+        assert words in text.replace("| draft", "|draft")
+
+
+@pytest.mark.parametrize("environment", [{"LANG": "C"}, {"LC_ALL": "C", "PYTHONIOENCODING": "utf-8"}], ids=str)
+def test_boxes_are_drawn_where_they_are_shown(trace, environment):
+    run = ran("compare", "--trace", "small.trace", "--policy", "plain", **environment)
+    assert "┃" in run.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("words", [COMPARE, LOSSY], ids=" ".join)
+def test_no_line_ends_in_spaces(trace, words, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = done(*words).splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_json_does_not_change(trace):
+    words = ("compare", "--trace", "small.trace", "--policy", "adaptive", "--json", "-")
+    plain, shown = (ran(*words, **environment).stdout for environment in (ASCII[0], {}))
+    assert plain == shown
+    assert json.loads(plain)["policies"]
+
+
+def test_a_name_that_cannot_be_shown_is_spelled(trace, tmp_path):
+    (tmp_path / "größe.py").write_text("from paceline.policies.fixed import Plain\n", encoding="utf-8")
+    # What the terminal sent is UTF-8 whatever the locale says of output.
+    shows = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"}
+    run = ran("compare", "--trace", "small.trace", "--policy", "größe.py:Plain", **shows)
+    assert run.returncode == 0, run.stderr
+    assert b"gr\\xf6\\xdfe.py:Plain" in run.stdout
+    run = ran("compare", "--trace", "größe.trace", **shows)
+    assert run.returncode == 2
+    assert run.stderr.startswith(b"paceline: error: gr\\xf6\\xdfe.trace: ")

@@ -95,13 +95,6 @@ def test_bad_input_is_told_in_one_line(tmp_path, args, says):
     assert says in refused("arena", *ONE, *args)
 
 
-def test_a_policy_that_no_recording_can_be_played_with_is_refused():
-    ran = paceline("arena", *ONE, "--policy", "specrouter,every=0")
-    assert (ran.code, ran.out) == (2, "")
-    # Recordings are made, and told of, before.
-    assert "policy 'specrouter,every=0': every must be in [1, 1,000,000], got 0" in ran.err.splitlines()[-1]
-
-
 def test_the_leaderboard_is_a_page_with_a_figure_and_json(tmp_path):
     page, split = tmp_path / "board.md", tmp_path / "split.toml"
     split.write_text('report = ["pico"]\n')

@@ -1,21 +1,45 @@
-"""Intervals over seeds: Student's t, their coverage on normal draws, and where a comparison shows them."""
+"""What stands beside the rows of a comparison: intervals over seeds, seconds by tag, regret, quality, the last line."""
 
 import json
-from dataclasses import replace
-from io import StringIO
+import re
+from dataclasses import asdict, fields, replace
 from math import inf, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.reports import SideBySide, summarise_run
-from paceline.reports.comparison import comparison_table, detail_tables
-from paceline.reports.summary import mean_interval, t_quantile
-from rich.console import Console
+from paceline.decoding.results import DRAFT, VERIFY, OpRecord, StepRecord
+from paceline.policies import make_policy
+from paceline.reports import LevelSummary, Quality, SideBySide, quality_of, summarise_run
+from paceline.reports.comparison import (
+    comparison_table,
+    conclusion,
+    detail_tables,
+    quality_line,
+    quality_table,
+    regret_table,
+    tag_table,
+)
+from paceline.reports.recordings import run_table
+from paceline.reports.regret import regret_of
+from paceline.reports.summary import (
+    ByTag,
+    TagShare,
+    mean_interval,
+    request_seconds,
+    t_quantile,
+    tag_shares,
+    tag_speed_ups,
+)
+from paceline.runs.log import QUALITY_FIELDS, RunLedger, TextQuality, with_quality
+from paceline.sim.recorded import recorded_pool
+from paceline.traces import SyntheticSpec, make_trace
 from scipy.stats import t as student
 
-from .test_summary import by_hand
+from ..sim.tries.small_traces import Anything, replay
+from ..strategies import traces
+from .making import by_hand, by_hand_ledger, text_of
 
 META = {
     "trace": "log",
@@ -24,13 +48,11 @@ META = {
     "cost": "timed",
     "batch": 1,
     "seed": 3,
-    "decide_s": 0.0,
+    "decide_s": 0,
 }
 
 
 # -- the interval
-
-
 @pytest.mark.parametrize("degrees", [*range(1, 31), 99, 100, 1000])
 def test_quantiles_of_students_t(degrees):
     assert t_quantile(degrees) == pytest.approx(student.ppf(0.975, degrees), rel=1e-12)
@@ -71,9 +93,7 @@ def test_one_value_has_no_interval(values):
 
 
 # -- a comparison
-
-
-def comparison(*further, baseline=100.0):
+def seeded(*further, baseline=100.0):
     """Of a policy that emitted 200 tokens/s at the first seed and `further` at others."""
     summary = replace(summarise_run(by_hand()), policy="draft", exact_share=0.5)
     row = replace(summary, output_tokens_per_s=200.0)
@@ -82,15 +102,12 @@ def comparison(*further, baseline=100.0):
     return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats})
 
 
-def shown(found):
-    """Of a comparison its first table, of anything else itself."""
-    stream = StringIO()
-    Console(file=stream, width=160).print(comparison_table(found) if isinstance(found, SideBySide) else found)
-    return stream.getvalue()
+def first_table(found):
+    return text_of(comparison_table(found))
 
 
 def test_a_policy_with_chance_is_shown_by_mean_and_interval():
-    compared = comparison(220.0, 240.0)
+    compared = seeded(220.0, 240.0)
     (row,) = compared.rows
     assert compared.output_tokens_per_s(row) == 220.0
     assert compared.speed_up(row) == pytest.approx(2.2)
@@ -101,34 +118,499 @@ def test_a_policy_with_chance_is_shown_by_mean_and_interval():
     assert policy["seeds"] == 3
     assert policy["output_tokens_per_s_ci"] == pytest.approx([220 - half_width, 220 + half_width])
     assert policy["speed_up_ci"] == pytest.approx([2.2 - half_width / 100, 2.2 + half_width / 100])
-    text = shown(compared)
+    text = first_table(compared)
     assert "2.20x ± 0.50" in text
     assert "220.0" in text
-    assert "220.0 ± 49.7" in shown(detail_tables(compared)[0])
+    assert "220.0 ± 49.7" in text_of(detail_tables(compared)[0])
     assert "±: 95% interval of the mean over seeds 3 to 5" in text
     assert "0.5000" in text
 
 
 def test_a_policy_without_chance_has_no_interval():
-    compared = comparison()
+    compared = seeded()
     (policy,) = compared.to_json()["policies"]
     assert (policy["seeds"], policy["speed_up"]) == (1, 2.0)
     assert policy["speed_up_ci"] is policy["output_tokens_per_s_ci"] is None
-    assert "±" not in shown(compared)
+    assert "±" not in first_table(compared)
 
 
 def test_without_a_baseline_no_speed_up_is_known():
-    compared = comparison(220.0, baseline=None)
+    compared = seeded(220.0, baseline=None)
     (policy,) = compared.to_json()["policies"]
     assert policy["speed_up"] is policy["speed_up_ci"] is None
     assert policy["output_tokens_per_s_ci"][1] < inf
-    assert "unknown" in shown(compared)
+    assert "unknown" in first_table(compared)
 
 
-def test_the_title_says_imported_and_what_if():
-    compared = comparison()
-    assert "IMPORTED trace log (from spec-bench), 2 requests" in shown(compared)
-    meta = {**META, "what_if": {"acceptance": {"draft": 0.05, "mid": -0.1}}, "cost_notes": ["measured elsewhere"]}
-    text = shown(replace(compared, meta=meta))
-    assert "WHAT IF: acceptance of draft +0.05, acceptance of mid -0.1; cost timed" in text
-    assert "measured elsewhere" in text
+def share(tokens, duration_s):
+    return TagShare(requests=1, output_tokens=tokens, duration_s=duration_s)
+
+
+def several_tags(requests=6):
+    return make_trace(SyntheticSpec(requests=requests, tokens=12, prompt_tokens=4, tags=("math", "code", "prose")))
+
+
+# -- seconds
+def test_one_at_a_time_every_request_gets_the_time_it_ran():
+    log = by_hand()
+    ran = log.requests["finished_at_s"] - log.requests["admitted_at_s"]
+    assert request_seconds(log).tolist() == ran.tolist()
+    shares = tag_shares(log)
+    assert {tag: part.duration_s for tag, part in shares.items()} == {"a": ran[0], "b": ran[1]}
+    assert {tag: (part.requests, part.output_tokens) for tag, part in shares.items()} == {"a": (1, 6), "b": (1, 1)}
+
+
+def test_rows_of_an_operation_share_it_and_steps_share_the_rest():
+    ledger = RunLedger()
+    for name, tag in (("r0", "a"), ("r1", "b")):
+        ledger.note_admitted(name, tag=tag, num_prompt=3, arrived_at_s=0.0, now_s=0.0)
+    # Half a second goes by before each of the two operations.
+    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 8, 0.5, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 3.0, 1.0))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0))
+    log = ledger.finish({"policy": "by hand", "members": ["draft", "target"]}, reanchored={}, divergent={})
+    assert request_seconds(log) == pytest.approx([1.0 + 1 / 3, 1.0 + 1.0 + 2 / 3])
+
+
+def test_a_request_that_failed_costs_its_tag_and_brings_it_nothing():
+    ledger = by_hand_ledger()
+    ledger.note_admitted("r2", tag="b", num_prompt=2, arrived_at_s=5.0, now_s=5.0)
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 1, 2, 5.0, 0.5))
+    ledger.note_step(StepRecord("r2", DRAFT, 0, 1, 1, 0, 0, 0, 0, 0, 5.5))
+    ledger.note_failed("r2", "broke", 5.5)
+    log = ledger.finish({"policy": "by hand", "members": ["draft", "target"]}, reanchored={}, divergent={})
+    before, shares = tag_shares(by_hand()), tag_shares(log)
+    assert (shares["b"].requests, shares["b"].output_tokens) == (1, 1)
+    assert shares["b"].duration_s > before["b"].duration_s
+    assert sum(part.duration_s for part in shares.values()) == pytest.approx(summarise_run(log).duration_s)
+
+
+@given(
+    trace=traces(max_requests=4),
+    seed=st.integers(0, 99),
+    batch=st.integers(1, 4),
+    decide_s=st.sampled_from([0.0, 0.25]),
+)
+def test_tags_add_up_to_the_run(trace, seed, batch, decide_s):
+    policy = Anything(recorded_pool(trace), seed, commits=True)
+    log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
+    summary, shares = summarise_run(log), tag_shares(log)
+    assert sum(part.duration_s for part in shares.values()) == pytest.approx(summary.duration_s, rel=1e-12)
+    assert sum(part.output_tokens for part in shares.values()) == summary.output_tokens
+    assert sum(part.requests for part in shares.values()) == summary.requests
+    assert (request_seconds(log) > 0).all()
+    if batch == 1:
+        ran = log.requests["finished_at_s"] - log.requests["admitted_at_s"]
+        assert np.allclose(request_seconds(log), ran, rtol=1e-12)
+
+
+# -- speed-ups
+def test_speed_up_of_a_tag_is_that_of_its_requests_replayed_alone():
+    trace = several_tags()
+    pool = recorded_pool(trace)
+    runs = {name: tag_shares(replay(trace, make_policy(name, pool))[0]) for name in ("plain", "draft:3/target")}
+    found = tag_speed_ups(runs["draft:3/target"], runs["plain"])
+    assert list(found) == ["code", "math", "prose"]
+    for tag, speed_up in found.items():
+        own = tuple(request for request in trace.requests if request.tag == tag)
+        alone = type(trace)(meta=trace.meta, requests=own)
+        seconds = [replay(alone, make_policy(name, pool))[0].ops["duration_s"].sum() for name in runs]
+        assert speed_up == pytest.approx(seconds[0] / seconds[1])
+
+
+def test_runs_that_do_not_compare():
+    with pytest.raises(ValueError, match="tags must be those of the baseline"):
+        tag_speed_ups({"a": share(1, 1.0)}, {"b": share(1, 1.0)})
+    with pytest.raises(ValueError, match="must have finished a request of every tag, got none of a"):
+        tag_speed_ups({"a": share(1, 1.0)}, {"a": share(0, 1.0)})
+
+
+def test_a_table_by_tag():
+    rows = {"x": {"a": share(4, 1.0), "b": share(3, 2.0)}, "plain": {"a": share(4, 2.0), "b": share(3, 1.0)}}
+    unknown = ByTag(baseline=None, policies=rows)
+    assert unknown.speed_ups("x") is None
+    assert text_of(tag_table(unknown)).count("unknown") == 4
+    untagged = {"plain": {"": share(4, 2.0)}}
+    assert "no tag" in text_of(tag_table(ByTag(baseline=untagged["plain"], policies=untagged)))
+
+
+# -- regret
+def runs_of(trace, names):
+    pool = recorded_pool(trace)
+    logs = {name: replay(trace, make_policy(name, pool))[0] for name in names}
+    rows = tuple(summarise_run(log) for log in logs.values())
+    rows = tuple(replace(row, policy=name) for name, row in zip(names, rows, strict=True))
+    shares = {name: tag_shares(log) for name, log in logs.items()}
+    return SideBySide(meta={}, baseline=rows[0], rows=rows), ByTag(baseline=shares[names[0]], policies=shares)
+
+
+def test_regret_is_seconds_per_token_over_those_of_the_reference():
+    names = ["plain", "draft:1/target", "draft:4/target", "adaptive"]
+    comparison, by_tag = runs_of(several_tags(), names)
+    found = regret_of(comparison, by_tag, static=names[:3], reference="draft:4/target")
+    seconds = {row.policy: row.duration_s / row.output_tokens for row in comparison.rows}
+    for name in names:
+        assert found.over_reference[name] == pytest.approx(seconds[name] / seconds["draft:4/target"] - 1)
+        for tag, best in found.best_static.items():
+            assert best in names[:3]
+            assert by_tag.policies[best][tag].duration_s == min(by_tag.policies[n][tag].duration_s for n in names[:3])
+            over = by_tag.policies[name][tag].duration_s / by_tag.policies[best][tag].duration_s - 1
+            assert found.over_static[name][tag] == pytest.approx(over)
+    assert min(found.over_static["plain"].values()) >= 0
+    shown = text_of(regret_table(found, by_tag=True))
+    assert "0.0%" in shown
+    assert "math: " in shown
+    assert "math" not in text_of(regret_table(found, by_tag=False))
+
+
+def test_regret_without_a_static_policy():
+    comparison, by_tag = runs_of(several_tags(3), ["plain", "adaptive"])
+    found = regret_of(comparison, by_tag, static=[], reference="adaptive")
+    assert (found.best_static, found.over_static) == ({}, {"plain": {}, "adaptive": {}})
+    assert found.to_json() == {
+        "reference": "adaptive",
+        "best_static": {},
+        "policies": [
+            {"policy": name, "over_reference": found.over_reference[name], "over_static": {}}
+            for name in ("plain", "adaptive")
+        ],
+    }
+
+
+def quality_in_columns(*values):
+    names = (field.name for field in fields(TextQuality))
+    return TextQuality(**dict(zip(names, values, strict=True)))
+
+
+# r0 emitted 6 tokens, r1 one.
+FIRST = quality_in_columns(2, 5, 4, -6.0, 8, -4.0, 3, 2, 4, 0, 1)
+SECOND = quality_in_columns(0, 1, 1, -1.0, 1, -1.0, 1, 1, 1, 1, 1)
+
+
+def log_of(first=FIRST, second=SECOND):
+    return with_quality(by_hand(), {"r0": first, "r1": second})
+
+
+def test_every_figure_by_hand():
+    assert asdict(quality_of(log_of())) == {
+        "lossy": True,
+        "requests": 2,
+        "tokens": 7,
+        "known_share": 5 / 7,
+        "num_divergences": 2,
+        "divergences_per_1000": 2000 / 6,
+        "text_agreement": 4 / 9,
+        "prefix_agreement": 3 / 9,
+        "log_prob_per_token": -7 / 5,
+        "own_log_prob_per_token": -5 / 9,
+        "answers_right": 1,
+        "answers_own": 2,
+        "answers_total": 2,
+    }
+    assert log_of().requests["divergent_tokens"].tolist() == [5, 0]
+
+
+def test_of_one_tag():
+    log = log_of()
+    tags = sorted(set(log.requests["tag"].tolist()))
+    parts = [quality_of(log, tag=tag) for tag in tags]
+    whole = quality_of(log)
+    for name in ("requests", "tokens", "num_divergences", "answers_right"):
+        assert sum(getattr(part, name) for part in parts) == getattr(whole, name)
+    assert quality_of(log, tag="no such tag") is None
+
+
+def test_what_is_unknown_of_one_request_is_unknown_of_all():
+    drawn = replace(FIRST, divergences=-1, same_tokens=-1, same_start=-1)
+    quality = quality_of(log_of(drawn))
+    assert quality.num_divergences is quality.divergences_per_1000 is quality.text_agreement is None
+    assert quality.log_prob_per_token == -7 / 5
+
+
+def test_a_request_of_which_nothing_is_known_does_not_count():
+    quality = quality_of(with_quality(by_hand(), {"r1": SECOND}))
+    assert (quality.requests, quality.tokens, quality.answers_total) == (1, 1, 1)
+    assert quality_of(by_hand()) is None
+    assert {name: by_hand().requests[name].tolist() for name in QUALITY_FIELDS}["trunk_tokens"] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("meta", "lossy"),
+    [({}, False), ({"lossless": False}, True), ({"lossless": True}, False), ({"lossy_steps": True}, True)],
+    ids=str,
+)
+def test_who_is_lossy(meta, lossy):
+    same = replace(SECOND, trunk_tokens=6, same_tokens=6, same_start=6, seen_tokens=6, scored_tokens=6)
+    log = log_of(same)
+    assert quality_of(replace(log, meta={**log.meta, **meta})).lossy is lossy
+
+
+# -- tables
+def side_by_side(*logs):
+    rows = tuple(replace(summarise_run(log), policy=f"policy {number}") for number, log in enumerate(logs))
+    return SideBySide(meta=META, baseline=rows[0], rows=rows)
+
+
+def test_columns_stay_away_where_none_is():
+    log = log_of(replace(SECOND, trunk_tokens=6, same_tokens=6))
+    log.requests["divergent_tokens"][:] = np.zeros(2, dtype=int)
+    assert quality_table(side_by_side(by_hand(), log).ranked()) is None
+    for table in (comparison_table(side_by_side(by_hand(), log)), run_table(summarise_run(log))):
+        text = text_of(table)
+        assert "diverg" not in text
+        assert "rejec" not in text
+        assert "log-lik" not in text
+
+
+def test_a_run_says_it_in_a_sentence():
+    summary = summarise_run(log_of())
+    line = quality_line(summary.quality)
+    assert line == (
+        "2 texts beside the target's own: 2 divergences, 333.3 per 1,000 tokens; 44.4% of positions the same, 33.3% "
+        "before the first difference; log-likelihood per token -1.400 (-0.556); answers right 1 (2) of 2"
+    )
+    assert f"rejection rate 20.0% {line}" in text_of(run_table(summary))
+    drawn = [replace(row, divergences=-1, same_tokens=-1, same_start=-1) for row in (FIRST, SECOND)]
+    text = text_of(run_table(summarise_run(log_of(*drawn))))
+    assert "where two of them part means nothing" in text
+    assert "divergences," not in text
+
+
+MEMBERS = ("ngram", "draft", "slim", "target")
+QUALITY = Quality(**dict.fromkeys((field.name for field in fields(Quality)), None) | {"lossy": True, "requests": 2})
+QUALITY = replace(QUALITY, tokens=7, known_share=1.0, num_divergences=1, divergences_per_1000=12.5)
+
+
+def row_of(policy, seconds, *, tokens=1000, calls=400, judged=800, accepted=500, lossy=False):
+    """A run by the seconds of each member; whoever took any below the target drafted."""
+    total = sum(seconds)
+    levels = tuple(
+        LevelSummary(
+            name=name,
+            forwards=1,
+            duration_s=taken,
+            share_of_seconds=taken / total,
+            drafted=10 if taken and name != "target" else 0,
+            judged=judged if name == "target" else 0,
+            accepted=accepted if name == "target" else 0,
+            refused=0,
+            trees=0,
+            own=0,
+        )
+        for name, taken in zip(MEMBERS, seconds, strict=True)
+    )
+    return replace(
+        summarise_run(by_hand()),
+        policy=policy,
+        output_tokens=tokens,
+        duration_s=total,
+        output_tokens_per_s=tokens / total,
+        target_calls_per_token=calls / tokens,
+        draft_acceptance_rate=accepted / judged if judged else 0.0,
+        levels=levels,
+        quality=QUALITY if lossy else None,
+    )
+
+
+PLAIN = row_of("plain", (0.0, 0.0, 0.0, 10.0), calls=1000, judged=0, accepted=0)
+SECONDS = st.one_of(st.just(0.0), st.floats(0.01, 10.0))
+
+
+@st.composite
+def comparisons(draw):
+    names = draw(st.permutations(["draft:4/target", "slim:4/target", "draft:3/slim:6/target", "adaptive", "via-sd"]))
+    rows, repeats = [], {}
+    for name in names[: draw(st.integers(1, 5))]:
+        judged = draw(st.integers(1, 3000))
+        row = row_of(
+            name,
+            (0.0, draw(SECONDS), draw(SECONDS), draw(st.floats(0.1, 12.0))),
+            calls=draw(st.integers(1, 1000)),
+            judged=judged,
+            accepted=draw(st.integers(0, judged)),
+            lossy=name == "via-sd",
+        )
+        rows.append(row)
+        if draw(st.booleans()):
+            factors = draw(st.lists(st.floats(0.8, 1.2), min_size=1, max_size=4))
+            repeats[name] = tuple(
+                replace(row, output_tokens_per_s=row.output_tokens_per_s * factor) for factor in factors
+            )
+    return SideBySide(meta={}, baseline=draw(st.sampled_from([PLAIN, None])), rows=tuple(rows), repeats=repeats)
+
+
+def bounds(comparison, row):
+    interval = comparison.output_tokens_per_s_interval(row)
+    return (row.output_tokens_per_s,) * 2 if interval is None else interval.bounds
+
+
+def seconds_of(row, member):
+    return row.levels[MEMBERS.index(member)].duration_s
+
+
+def share_of(row, member):
+    return row.levels[MEMBERS.index(member)].share_of_seconds
+
+
+POLICY = r"([a-z:\d/-]+)"
+
+
+@given(comparison=comparisons())
+def test_what_it_says_is_true(comparison):
+    line = conclusion(comparison)
+    rows = {row.policy: row for row in comparison.ranked()}
+    best = max(rows.values(), key=comparison.output_tokens_per_s)
+    tied = {
+        name
+        for name, row in rows.items()
+        if row is not best and bounds(comparison, row)[1] >= bounds(comparison, best)[0]
+    }
+    slower = [name for name in rows if name != best.policy and name not in tied]
+
+    (named,) = re.match(rf"best: {POLICY}, ", line).groups()
+    assert comparison.output_tokens_per_s(rows[named]) == comparison.output_tokens_per_s(best)
+    said = re.search(r"; ([^;]*) cannot be told apart", line)
+    assert set(re.findall(POLICY + r" \(", said[1]) if said else ()) == tied
+    assert ("(lossy, 12.5" in line) == (best.policy == "via-sd")
+    if best.policy == "via-sd" and len(rows) > 1:
+        assert re.search(rf"best of the lossless: {POLICY},", line)[1] == list(rows)[1]
+
+    check_reason(line, comparison, rows, best, tied, slower)
+
+
+def check_reason(line, comparison, rows, best, tied, slower):
+    loser = None
+    if found := re.search(rf"(chains|policies) with (\w+) lose here because in the fastest of them, {POLICY} \(", line):
+        kind, member, loser = found.groups()
+        users = [name for name, row in rows.items() if seconds_of(row, member)]
+        assert len(users) > 1
+        assert set(users) <= set(slower)
+        assert loser == users[0]
+        assert kind == "policies" or all("/" in name for name in users)
+    elif found := re.search(rf"{POLICY} \([^)]*\) loses here because (\w+) (?:takes|and the others)", line):
+        loser, member = found.groups()
+        assert [name for name, row in rows.items() if seconds_of(row, member)] == [loser]
+    elif found := re.search(rf"more of (\w+) does not pay: in {POLICY} \(", line):
+        member, loser = found.groups()
+        assert share_of(rows[loser], member) > share_of(best, member)
+    elif found := re.search(rf"drafting does not pay here: in {POLICY} \(", line):
+        loser = found[1]
+        assert not any(level.drafted for level in best.levels)
+        assert any(level.drafted for level in rows[slower[0]].levels)
+        assert not tied
+        assert loser == slower[0]
+    elif found := re.search(rf"next is {POLICY} \(", line):
+        loser = found[1]
+        assert loser == slower[0]
+    if loser is None:
+        assert " take" not in line
+        assert "is called" not in line
+        return
+    assert loser in slower
+    check_figures(line, comparison, rows[loser], best)
+
+
+def check_figures(line, comparison, loser, best):
+    figures = [
+        (r"(\w+) takes (\d+)% of the seconds", lambda who, share: f"{share_of(loser, who):.0%}" == f"{share}%"),
+        (r"is called ([\d.]+) times a token", lambda calls: f"{loser.target_calls_per_token:.3f}" == calls),
+        (r", in \S+ ([\d.]+) times", lambda calls: f"{best.target_calls_per_token:.3f}" == calls),
+        (r"the target keeps (\d+)%", lambda kept: f"{loser.draft_acceptance_rate:.0%}" == f"{kept}%"),
+    ]
+    for pattern, holds in figures:
+        for found in re.finditer(pattern, line):
+            assert holds(*found.groups()), (pattern, line)
+    more = {
+        name: seconds_of(loser, name) / loser.output_tokens - seconds_of(best, name) / best.output_tokens
+        for name in MEMBERS
+    }
+    saved = 1 - loser.target_calls_per_token / best.target_calls_per_token
+    if found := re.search(
+        r"(\w+)( and the others below the target)? takes? ([\d.]+) ms a token more than in (\S+) and (.*)", line
+    ):
+        member, others, taken, named, bought = found.groups()
+        assert more[member] == max(seconds for name, seconds in more.items() if name != "target")
+        assert sum(more.values()) - more["target"] > more["target"]
+        assert named == best.policy
+        assert saved >= share_of(loser, member) - 0.1
+        below = {name: seconds for name, seconds in more.items() if name != "target" and seconds > 0}
+        assert bool(others) == (len(below) > 1)
+        assert f"{1e3 * sum(below.values()):.2f}" == taken
+        kept = re.match(r"saves? the target (nothing|([\d.]+) ms)", bought)
+        assert kept[1] == ("nothing" if more["target"] >= 0 else f"{-1e3 * more['target']:.2f} ms")
+    elif found := re.search(r"(\w+) takes (\d+)% of the seconds and (.*)", line):
+        member, _, bought = found.groups()
+        assert more[member] == max(seconds for name, seconds in more.items() if name != "target")
+        assert sum(more.values()) - more["target"] > more["target"]
+        if shown := re.match(rf"saves only (\d+)% of {POLICY}'s target calls", bought):
+            assert shown[2] == best.policy
+            assert abs(saved - int(shown[1]) / 100) <= 0.005 + 1e-9
+            assert saved < share_of(loser, member)
+        elif "no less often" in bought:
+            assert saved <= 0
+        else:
+            assert bought.startswith("saves less than 1%")
+            assert 0 < saved < 0.005
+    else:
+        assert more["target"] >= sum(more.values()) - more["target"]
+    if "is called" in line and "times a token" in line:
+        assert loser.target_calls_per_token > best.target_calls_per_token
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [
+                row_of("draft:3/mid:6/target", (0.0, 1.0, 0.0, 4.0), calls=200),
+                row_of("slim:4/target", (0.0, 0.0, 6.0, 3.8), calls=190),
+                row_of("draft:3/slim:6/target", (0.0, 0.5, 4.0, 3.5), calls=176),
+            ],
+            "best: draft:3/mid:6/target, 2.00x; chains with slim lose here because in the fastest of them, "
+            "draft:3/slim:6/target (1.25x), slim takes 50% of the seconds and saves only 12% of draft:3/mid:6/target's "
+            "target calls",
+        ),
+        (
+            [row_of("draft:4/target", (0.0, 8.0, 0.0, 5.0), calls=500, accepted=100)],
+            "best: plain, 1.00x; drafting does not pay here: in draft:4/target (0.77x), the fastest of the others, "
+            "draft takes 62% of the seconds and saves only 50% of plain's target calls; the target keeps 12% of what "
+            "it is given",
+        ),
+        (
+            [row_of("draft:4/target", (0.0, 1.0, 0.0, 4.0))],
+            "best: draft:4/target, 2.00x; next is plain (1.00x): the target is called 1.000 times a token, in "
+            "draft:4/target 0.400 times",
+        ),
+        ([PLAIN], "best: plain, 1.00x"),
+    ],
+)
+def test_in_words(rows, told):
+    assert conclusion(SideBySide(meta={}, baseline=PLAIN, rows=tuple(rows))) == told
+
+
+def test_two_whose_intervals_meet_cannot_be_told_apart():
+    first, second = row_of("adaptive", (0.0, 1.0, 0.0, 4.0)), row_of("draft:4/target", (0.0, 1.0, 0.0, 4.1))
+    repeats = {"adaptive": tuple(replace(first, output_tokens_per_s=speed) for speed in (190.0, 205.0))}
+    line = conclusion(SideBySide(meta={}, baseline=PLAIN, rows=(second, first), repeats=repeats))
+    assert line.startswith(
+        "best: adaptive, 1.98x; draft:4/target (1.96x) cannot be told apart from it: the intervals overlap; "
+        "next is plain"
+    )
+    line = conclusion(SideBySide(meta={}, baseline=None, rows=(first, replace(first, policy="other"))))
+    assert line == "best: adaptive, 200.0 tokens/s; other (200.0 tokens/s) cannot be told apart from it: equally fast"
+
+
+def test_what_cannot_be_chosen_is_not_the_best():
+    rows = (row_of("oracle-chain", (0.0, 1.0, 0.0, 1.0)), row_of("draft:4/target", (0.0, 1.0, 0.0, 4.0)))
+    line = conclusion(SideBySide(meta={}, baseline=PLAIN, rows=rows), ruled_out=["oracle-chain"])
+    assert line.startswith("best: draft:4/target, 2.00x")
+    assert "oracle" not in line
+
+
+def test_no_member_is_blamed_whose_seconds_may_have_cost_nothing():
+    best, loser = row_of("draft:4/target", (0.0, 1.0, 0.0, 4.0)), row_of("pipespec", (0.0, 1.0, 6.0, 4.0))
+    beside = replace(loser, duration_s=7.0, output_tokens_per_s=1000 / 7.0)
+    assert "slim" in conclusion(SideBySide(meta={}, rows=(best, loser), baseline=PLAIN))
+    assert "slim" not in conclusion(SideBySide(meta={}, rows=(best, beside), baseline=PLAIN))

@@ -1,130 +1,36 @@
-"""Every figure of a run, from a log small enough to do it in the head."""
+"""Every figure of a run, from a log small enough to do it in the head; the rejection rate, counted token by token."""
 
 import json
 import re
-from dataclasses import asdict, fields
-from io import StringIO
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.results import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
+from paceline.policies import make_policy
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
 from paceline.reports.comparison import comparison_table, detail_tables
-from paceline.reports.recordings import run_table
+from paceline.reports.recordings import prefix_lines, run_table
 from paceline.reports.summary import rejection_rate
-from paceline.runs.log import RunLedger, RunLog
+from paceline.runs.log import RunLedger
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
-from rich.console import Console
 
 from ..sim.tries.small_traces import Anything, replay, with_ngram
 from ..strategies import synthetic_traces
-
-# What docs/compare.md lists.
-SPREAD_KEYS = {"mean", "p50", "p90", "p95", "p99"}
-LEVEL_KEYS = {
-    "name",
-    "forwards",
-    "duration_s",
-    "share_of_seconds",
-    "drafted",
-    "judged",
-    "accepted",
-    "refused",
-    "trees",
-    "own",
-    "asked_tokens",
-    "hit_tokens",
-    "evicted_blocks",
-}
-COMPARED_KEYS = {
-    "speed_up",
-    "speed_up_ci",
-    "speed_up_mean_of_requests",
-    "speed_up_mean_of_requests_ci",
-    "output_tokens_per_s_ci",
-    "seeds",
-}
-POLICY_KEYS = COMPARED_KEYS | {
-    "policy",
-    "requests",
-    "output_tokens",
-    "duration_s",
-    "output_tokens_per_s",
-    "mean_request_tokens_per_s",
-    "requests_per_s",
-    "acceptance_length",
-    "draft_acceptance_rate",
-    "rejection_rate",
-    "accepted_histogram",
-    "target_calls_per_token",
-    "wasted_tokens",
-    "exact_share",
-    "reanchored",
-    "divergent_tokens",
-    "ttft_s",
-    "tpot_s",
-    "e2e_s",
-    "failed",
-    "preempted",
-    "thrashed",
-    "policy_s",
-    "policy_share",
-    "levels",
-    "quality",
-}
-
-
-def by_hand() -> RunLog:
-    """What `by_hand_ledger` wrote down."""
-    meta = {"policy": "by hand", "members": ["draft", "target"]}
-    return by_hand_ledger().finish(meta, reanchored={"r0": 1}, divergent={"r0": 2})
-
-
-def by_hand_ledger() -> RunLedger:
-    """Two requests, `draft` and `target`, one at a time; seconds in eighths.
-
-    r0: draft 3, keep 2 and add one; draft 2, keep both and add one: 6 tokens. r1: one token by the target alone.
-    """
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
-    # verify, level, rows, forwards, new tokens, start, duration
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 7, 0.0, 0.5))
-    # request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 0.5))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 8, 0.5, 1.5))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0, refused=1))
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 2.0, 0.25))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 1, 2.25))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 2.25, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 3.25))
-    ledger.note_admitted("r1", tag="b", num_prompt=4, arrived_at_s=3.25, now_s=3.25)
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 3.25, 0.75))
-    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0))
-    return ledger
-
-
-def by_hand_with_failures() -> RunLog:
-    """As `by_hand`, with two more that fail: r2 at once, r3 after a first token; seconds of deciding were measured."""
-    ledger = by_hand_ledger()
-    ledger.note_admitted("r2", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
-    ledger.note_admitted("r3", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
-    for request_id in ("r1", "r3", "r3"):
-        ledger.note_preempted(request_id)
-    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 8, 4.0, 1.0))
-    ledger.note_failed("r2", "logits are not finite", 5.0)
-    ledger.note_step(StepRecord("r3", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 5.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 5.0, 3.0))
-    ledger.note_failed("r3", "logits are not finite", 8.0)
-    meta = {"policy": "by hand", "members": ["draft", "target"], "policy_s": 0.5}
-    return ledger.finish(meta, reanchored={}, divergent={}, times_plain={"r0": 1.25, "r1": 1.0})
+from .making import by_hand, by_hand_with_failures, text_of
 
 
 def same(value):
     return Spread(mean=value, p50=value, p90=value, p95=value, p99=value)
+
+
+def level(name, **counts):
+    nothing = dict.fromkeys(("drafted", "judged", "accepted", "refused", "trees", "own"), 0)
+    return LevelSummary(name=name, **nothing | counts)
 
 
 def test_every_field_by_hand():
@@ -156,55 +62,45 @@ def test_every_field_by_hand():
         policy_s=0.0,
         policy_share=0.0,
         levels=(
-            LevelSummary(
-                name="draft",
-                forwards=5,
-                duration_s=0.75,
-                share_of_seconds=0.1875,
-                drafted=5,
-                judged=0,
-                accepted=0,
-                refused=0,
-                trees=0,
-                own=0,
-            ),
-            LevelSummary(
-                name="target",
-                forwards=3,
-                duration_s=3.25,
-                share_of_seconds=0.8125,
-                drafted=0,
-                judged=5,
-                accepted=4,
-                refused=1,
-                trees=0,
-                own=3,
+            level("draft", forwards=5, duration_s=0.75, share_of_seconds=0.1875, drafted=5),
+            level(
+                "target", forwards=3, duration_s=3.25, share_of_seconds=0.8125, judged=5, accepted=4, refused=1, own=3
             ),
         ),
         quality=None,
     )
 
 
+def summary_of(*entries, requests=("r0",), members=("a", "b"), divergent=None, **meta):
+    """The summary of a run, and its log, of operations and steps as they came; all requests were there at 0 s."""
+    ledger = RunLedger()
+    for name in requests:
+        ledger.note_admitted(name, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
+    for entry in entries:
+        (ledger.note_op if isinstance(entry, OpRecord) else ledger.note_step)(entry)
+    meta = {"policy": "p", "members": list(members), **meta}
+    log = ledger.finish(meta, reanchored={}, divergent=divergent or {})
+    return summarise_run(log), log
+
+
 def test_a_verifier_below_the_target_and_a_commit():
     """Three levels: mid keeps 1 of 2 and adds one; the first of the two is committed as it is, the second refused."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0, refused=1))
-    ledger.note_step(StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0))
-    ledger.note_op(OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0, refused=1))
-    meta = {"policy": "p", "members": ["draft", "mid", "target"]}
-    summary = summarise_run(ledger.finish(meta, reanchored={}, divergent={"r0": 1}))
+    summary, _ = summary_of(
+        OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0),
+        StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0),
+        OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0),
+        StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0, refused=1),
+        StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0),
+        OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0),
+        StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0, refused=1),
+        members=("draft", "mid", "target"),
+        divergent={"r0": 1},
+    )
     assert summary.output_tokens == 2
     assert summary.wasted_tokens == 2 + 1 - 1  # two drafted and one written by mid; one of the three was committed
-    assert summary.acceptance_length == 2.0
-    assert summary.draft_acceptance_rate == 0.0
+    assert (summary.acceptance_length, summary.draft_acceptance_rate) == (2.0, 0.0)
     assert summary.accepted_histogram == (1,)
-    assert summary.target_calls_per_token == 0.5
-    assert summary.exact_share == 1.0
+    assert (summary.target_calls_per_token, summary.exact_share) == (0.5, 1.0)
     assert (summary.ttft_s, summary.tpot_s, summary.e2e_s) == (same(2.0), same(2.0), same(4.0))
     mid = summary.levels[1]
     assert (mid.judged, mid.accepted, mid.refused, mid.own, mid.share_of_seconds) == (2, 1, 1, 1, 0.25)
@@ -212,62 +108,53 @@ def test_a_verifier_below_the_target_and_a_commit():
 
 def test_a_prefill_is_a_call_of_the_target_and_no_round():
     """A prefill of two requests at once, then a round of one; the other's answer is its first token."""
-    ledger = RunLedger()
-    for request_id in ("r0", "r1"):
-        ledger.note_admitted(request_id, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 10, 0.0, 2.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
-    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0, refused=1))
-    log = ledger.finish({"policy": "p", "members": ["draft", "target"], "decide_s": 0.25}, reanchored={}, divergent={})
-    summary = summarise_run(log)
+    summary, log = summary_of(
+        OpRecord(VERIFY, 1, 2, 1, 10, 0.0, 2.0),
+        StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1),
+        StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1),
+        OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5),
+        StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5),
+        OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5),
+        StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0, refused=1),
+        requests=("r0", "r1"),
+        decide_s=0.25,
+    )
     assert summary.output_tokens == 5
     assert summary.acceptance_length == 3.0, "three tokens of one verification; the first tokens are of none"
     assert summary.accepted_histogram == (0, 0, 1)
-    assert summary.target_calls_per_token == 3 / 5
-    assert summary.wasted_tokens == 1
-    assert summary.draft_acceptance_rate == 2 / 3
-    assert summary.rejection_rate == 1 / 3
-    assert summary.ttft_s == same(2.0)
-    assert summary.policy_s == 2 * 0.25
-    assert log.rounds()["emitted"].tolist() == [3]
-    assert log.rounds()["round"].tolist() == [0]
+    assert (summary.target_calls_per_token, summary.wasted_tokens) == (3 / 5, 1)
+    assert (summary.draft_acceptance_rate, summary.rejection_rate) == (2 / 3, 1 / 3)
+    assert (summary.ttft_s, summary.policy_s) == (same(2.0), 2 * 0.25)
+    assert (log.rounds()["emitted"].tolist(), log.rounds()["round"].tolist()) == ([3], [0])
     assert summary.levels[1].own == 3
 
 
 def test_a_run_without_the_target():
     """Lossy throughout: figures per verification of the target are 0, and there is no histogram."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
-    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
-    ledger.note_step(StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 2, 0, 1.0))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
+    summary, _ = summary_of(
+        OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0),
+        StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0),
+        StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 2, 0, 1.0),
+    )
     assert (summary.acceptance_length, summary.draft_acceptance_rate, summary.target_calls_per_token) == (0, 0, 0)
-    assert summary.accepted_histogram == ()
-    assert summary.wasted_tokens == 0
+    assert (summary.accepted_histogram, summary.wasted_tokens) == ((), 0)
 
 
 def test_a_lookup_that_is_modelled_finds_nothing():
     """No token came of it, but it is a decision; the share stays one."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    for _ in range(3):
-        ledger.note_op(OpRecord(DRAFT, 0, 1, 0, 0, 0.0, 1.0))
-        ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0))
-    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 1.0, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
-    assert summary.exact_share == 0.25
+    looked_up = [OpRecord(DRAFT, 0, 1, 0, 0, 0.0, 1.0), StepRecord("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0)]
+    verified = [OpRecord(VERIFY, 1, 1, 1, 1, 1.0, 1.0), StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)]
+    assert summary_of(*looked_up * 3, *verified)[0].exact_share == 0.25
 
 
-def test_a_run_without_a_request():
-    log = RunLedger().finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={})
-    with pytest.raises(ValueError, match="no request finished"):
-        summarise_run(log)
+def test_a_run_in_which_no_request_finished():
+    for failed in (False, True):
+        ledger = RunLedger()
+        if failed:
+            ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+            ledger.note_failed("r0", "no memory", 1.0)
+        with pytest.raises(ValueError, match="no request finished in this run"):
+            summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
 
 
 def test_failed_requests_are_counted_and_have_no_latency():
@@ -277,14 +164,6 @@ def test_failed_requests_are_counted_and_have_no_latency():
     assert (summary.requests, summary.output_tokens, summary.duration_s) == (2, without.output_tokens, 8.0)
     assert (summary.ttft_s, summary.tpot_s, summary.e2e_s) == (without.ttft_s, without.tpot_s, without.e2e_s)
     json.dumps(asdict(summary), allow_nan=False)
-
-
-def test_a_run_in_which_all_requests_failed():
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_failed("r0", "no memory", 1.0)
-    with pytest.raises(ValueError, match="no request finished in this run"):
-        summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -319,126 +198,177 @@ def test_figures_agree_with_one_another(trace, seed, batch):
 
 def comparison() -> SideBySide:
     summary = summarise_run(by_hand())
-    meta = {
-        "trace": "t",
-        "kind": "synthetic",
-        "sampling": "greedy",
-        "cost": "cpu",
-        "batch": 1,
-        "seed": 0,
-        "decide_s": 0.0,
-    }
+    meta = {"trace": "t", "kind": "synthetic", "sampling": "greedy", "cost": "cpu", "batch": 1, "seed": 0}
+    meta |= {"decide_s": 0.0}
     return SideBySide(meta=meta, baseline=summary, rows=(summary,))
 
 
-def test_the_documented_keys():
+def test_the_documentation_lists_every_key():
     data = json.loads(json.dumps(comparison().to_json(), allow_nan=False))
     assert set(data) == {"meta", "policies"}
     (policy,) = data["policies"]
-    assert set(policy) == POLICY_KEYS == {field.name for field in fields(Summary)} | COMPARED_KEYS
-    assert {field.name for field in fields(LevelSummary)} == LEVEL_KEYS
-    assert {field.name for field in fields(Spread)} == SPREAD_KEYS
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
-        assert set(policy[name]) == SPREAD_KEYS
-    for level in policy["levels"]:
-        assert set(level) == LEVEL_KEYS
-    assert policy["speed_up"] == 1.0
-    assert {**asdict(comparison().rows[0]), "speed_up": 1.0}.keys() | COMPARED_KEYS == policy.keys()
-
-
-def test_the_documentation_lists_every_key():
     text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `policies\[\]\.(\w+)`", text, re.MULTILINE))
-    assert listed == POLICY_KEYS
-    listed = set(re.findall(r"^\| `policies\[\]\.levels\[\]\.(\w+)`", text, re.MULTILINE))
-    assert listed == LEVEL_KEYS
+    assert set(re.findall(r"^\| `policies\[\]\.(\w+)`", text, re.MULTILINE)) == set(policy)
+    levels = set(re.findall(r"^\| `policies\[\]\.levels\[\]\.(\w+)`", text, re.MULTILINE))
+    assert levels == {field.name for field in fields(LevelSummary)}
+    assert all(set(level) == levels for level in policy["levels"])
     listed = set(re.findall(r"^\| `policies\[\]\.quality\.(\w+)`", text, re.MULTILINE))
     assert listed == {field.name for field in fields(Quality)}
-    for key in SPREAD_KEYS:
-        assert f"`{key}`" in text
+    spread = {field.name for field in fields(Spread)}
+    assert all(f"`{key}`" in text for key in spread)
+    assert all(set(policy[name]) == spread for name in ("ttft_s", "tpot_s", "e2e_s"))
 
 
 def test_speed_up_is_tokens_per_second_over_the_baseline():
     fast = comparison().rows[0]
-    slow = Summary(**{**asdict_shallow(fast), "output_tokens_per_s": fast.output_tokens_per_s / 4})
+    slow = replace(fast, output_tokens_per_s=fast.output_tokens_per_s / 4)
     assert SideBySide(meta={}, baseline=slow, rows=(fast,)).speed_up(fast) == 4.0
-
-
-def asdict_shallow(summary):
-    return {field.name: getattr(summary, field.name) for field in fields(summary)}
-
-
-def shown(renderable):
-    console = Console(width=200, file=StringIO())
-    console.print(renderable)
-    return " ".join(console.file.getvalue().split())
-
-
-def test_the_table_says_what_is_synthetic_and_modelled():
-    text = shown(comparison_table(comparison()))
-    assert "SYNTHETIC trace t (greedy), 2 requests, 7 tokens; cost cpu, batch 1, seed 0" in text
-    assert "0.8571" in text  # the exact share is never rounded to 1
-    further, members = map(shown, detail_tables(comparison()))
-    assert "│ by hand │ 0.429 │ 80.0% │ 1 │" in further
-    assert "│ draft │ 19% │ 5 │ │ │ │" in members
-    assert "│ target │ 81% │ │ 4/5 │ 1 │ 3 │" in members
 
 
 def test_an_exact_run_says_so_only_if_it_is():
     summary = comparison().rows[0]
-    nearly = Summary(**{**asdict_shallow(summary), "exact_share": 0.99999})
-    text = shown(comparison_table(SideBySide(meta=comparison().meta, baseline=summary, rows=(nearly,))))
+    nearly = replace(summary, exact_share=0.99999)
+    text = text_of(comparison_table(SideBySide(meta=comparison().meta, baseline=summary, rows=(nearly,))))
     assert "1.0000" not in text
     assert "0.9999" in text
-    exact = Summary(**{**asdict_shallow(summary), "exact_share": 1.0})
-    assert "0.8571" not in shown(comparison_table(SideBySide(meta=comparison().meta, baseline=exact, rows=(exact,))))
-
-
-def test_one_run_as_a_table():
-    text = shown(run_table(summarise_run(by_hand())))
-    assert "by hand: 2 requests, 7 tokens, 1.8 tokens/s, acceptance length 2.33, TTFT 1375.0 ms, TPOT 250.00 ms" in text
-    assert "policy 0.000 s (0.0%)" in text
-    assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ │ 0 │" in text
-    assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 80.0% │ 1 │" in text
-    assert not any(word in text for word in ("failed", "put off", "slower than"))
+    exact = replace(summary, exact_share=1.0)
+    assert "0.8571" not in text_of(comparison_table(SideBySide(meta=comparison().meta, baseline=exact, rows=(exact,))))
 
 
 def test_the_table_says_what_went_wrong():
     log = by_hand_with_failures()
     told = "2 requests failed; 3 steps put off for lack of KV memory; 1 request slower than the target alone"
-    assert f"policy 0.500 s (6.2%); {told}" in shown(run_table(summarise_run(log)))
+    assert f"policy 0.500 s (6.2%); {told}" in text_of(run_table(summarise_run(log)))
 
 
 def test_percentiles_are_interpolated():
-    ledger = RunLedger()
-    for index in range(11):
-        ledger.note_admitted(f"r{index}", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    for index in range(11):
-        ledger.note_op(OpRecord(VERIFY, 0, 1, 1, 1, float(index), 1.0))
-        ledger.note_step(StepRecord(f"r{index}", VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(index)))
-    summary = summarise_run(ledger.finish({"policy": "p", "members": ["t"]}, reanchored={}, divergent={}))
+    names, entries = [f"r{index}" for index in range(11)], []
+    for end_s, name in enumerate(names):
+        entries.append(OpRecord(VERIFY, 0, 1, 1, 1, float(end_s), 1.0))
+        entries.append(StepRecord(name, VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(end_s)))
+    summary, _ = summary_of(*entries, requests=names, members=("t",))
     e2e = summary.e2e_s
-    assert (e2e.mean, e2e.p50, e2e.p90) == (5.0, 5.0, 9.0)
-    assert (e2e.p95, e2e.p99) == (pytest.approx(9.5), pytest.approx(9.9))
+    assert (e2e.mean, e2e.p50, e2e.p90, e2e.p95, e2e.p99) == pytest.approx((5.0, 5.0, 9.0, 9.5, 9.9))
     assert np.isfinite(summary.tpot_s.mean)
 
 
 def test_drafts_ahead_are_looked_at_by_the_smallest_verifier_of_the_next_step():
     """Two steps of three parts: 3 tokens written ahead, of which mid looks at 2 and refuses the second."""
-    ledger = RunLedger()
-    ledger.note_admitted("r0", tag="", num_prompt=4, arrived_at_s=0.0, now_s=0.0)
-    for end_s, mid, target in ((1.0, (0, 0), (0, 0)), (2.0, (3, 1), (0, 0))):
-        for part, (judged, accepted) in enumerate((target, mid)):
-            ledger.note_op(OpRecord(VERIFY, 2 - part, 1, 1, 1, end_s - 1.0, 1.0))
-            ledger.note_step(
-                StepRecord(
-                    *("r0", VERIFY, 2 - part, 0, 0, judged, accepted, 1, 1 - part, 0, end_s),
-                    part=part,
-                    refused=int(accepted < judged),
-                )
-            )
-        ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
-        ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))
-    log = ledger.finish({"policy": "p", "members": ["d", "m", "t"], "decide_s": 0.25}, reanchored={}, divergent={})
+    entries = []
+    for end_s, looked_at in ((1.0, ((2, 0, 0), (1, 0, 0))), (2.0, ((2, 0, 0), (1, 3, 1)))):
+        for part, (level, judged, accepted) in enumerate(looked_at):
+            entries.append(OpRecord(VERIFY, level, 1, 1, 1, end_s - 1.0, 1.0))
+            figures = ("r0", VERIFY, level, 0, 0, judged, accepted, 1, 1 - part, 0, end_s)
+            entries.append(StepRecord(*figures, part=part, refused=int(accepted < judged)))
+        entries.append(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
+        entries.append(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))
+    summary, log = summary_of(*entries, members=("d", "m", "t"), decide_s=0.25)
     assert rejection_rate(log.steps) == 1 / 2
-    assert summarise_run(log).policy_s == 0.5, "one decision for all parts of a step"
+    assert summary.policy_s == 0.5, "one decision for all parts of a step"
+
+
+def test_members_tell_what_their_prefix_caches_found():
+    entries = []
+    for now_s, found in ((0.0, (30, 16, 1, 2)), (1.0, (10, 3, 0, 1))):
+        entries.append(OpRecord(VERIFY, 1, 1, 1, 14, now_s, 1.0, *found))
+        entries.append(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, now_s + 1.0))
+    summary, _ = summary_of(*entries, members=("d", "t"))
+    found_by_member = [(level.asked_tokens, level.hit_tokens, level.evicted_blocks) for level in summary.levels]
+    assert found_by_member == [(0, 0, 0), (40, 19, 3)]
+    assert prefix_lines(summary) == ["prefix cache of t: 47.5% of 40 tokens found, 3 blocks evicted"]
+    _, by_member = detail_tables(SideBySide(meta={"seed": 0}, baseline=summary, rows=(summary,)))
+    assert by_member.columns[-1].heading == "found / asked"
+    assert by_member.rows[-1][-1] == "19/40"
+
+
+COLUMNS = ("request", "kind", "drafted", "judged", "accepted")
+
+
+def steps_of(*rows):
+    """Columns of steps given as (request, kind, drafted, judged, accepted), none of them part of an Overlap."""
+    columns = dict(zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
+    refused = (columns["accepted"] < columns["judged"]).astype(np.int8)
+    return {**columns, "part": np.zeros(len(rows), dtype=np.int64), "refused": refused}
+
+
+def by_token(steps, among=None):
+    """(refusals, drafted tokens looked at), with the tokens that nobody has judged yet kept in a list per request."""
+    refusals = looked_at = 0
+    pending: dict[int, list[str]] = {}
+    rows = zip(*(steps[name].tolist() for name in COLUMNS), strict=True)
+    for index, (request, kind, drafted, judged, accepted) in enumerate(rows):
+        new = pending.setdefault(request, [])
+        if kind == DRAFT:
+            new.extend(["new"] * drafted)
+        if kind == VERIFY:
+            given = (["old"] * judged + new)[-judged:] if judged else []
+            new.clear()
+            if among is None or among[index]:
+                refusals += accepted < judged
+                looked_at += given[: accepted + 1].count("new")
+    return refusals, looked_at
+
+
+def test_of_two_levels_by_hand():
+    assert rejection_rate(by_hand().steps) == 1 / 5  # of three drafted tokens the third was refused, then both kept
+    assert summarise_run(by_hand()).rejection_rate == 1 / 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "rate"),
+    [
+        pytest.param([], 0.0, id="nothing happened"),
+        pytest.param([(0, VERIFY, 0, 0, 0)], 0.0, id="plain decoding"),
+        pytest.param([(0, DRAFT, 4, 0, 0), (0, VERIFY, 0, 4, 1)], 1 / 2, id="tokens after a refusal do not count"),
+        pytest.param(
+            [(0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 2, 1), (0, VERIFY, 0, 2, 1)], 1.0, id="two levels refuse of two tokens"
+        ),
+        pytest.param(
+            [(0, DRAFT, 1, 0, 0), (0, VERIFY, 0, 1, 0), (0, VERIFY, 0, 1, 0)], 2.0, id="an own token is refused too"
+        ),
+        pytest.param(
+            [(0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 2, 2), (0, DRAFT, 1, 0, 0), (0, VERIFY, 0, 4, 4)],
+            0.0,
+            id="what a level below has judged is not looked at first again",
+        ),
+        pytest.param(
+            [(0, DRAFT, 2, 0, 0), (0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 4, 3)], 1 / 4, id="two drafts and one verdict"
+        ),
+        pytest.param(
+            [(0, DRAFT, 4, 0, 0), (0, COMMIT, 0, 0, 0), (0, VERIFY, 0, 1, 0)], 1.0, id="committed tokens do not count"
+        ),
+        pytest.param(
+            [(0, DRAFT, 2, 0, 0), (1, DRAFT, 3, 0, 0), (0, VERIFY, 0, 2, 0), (1, VERIFY, 0, 3, 3)],
+            1 / 4,
+            id="two requests in turn",
+        ),
+    ],
+)
+def test_what_counts(rows, rate):
+    assert rejection_rate(steps_of(*rows)) == rate
+
+
+@given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
+def test_it_is_the_count_token_by_token(trace, seed, batch):
+    trace = with_ngram(trace)
+    log, _ = replay(trace, Anything(recorded_pool(trace), seed), batch=batch)
+    refusals, looked_at = by_token(log.steps)
+    assert rejection_rate(log.steps) == (refusals / looked_at if looked_at else 0.0)
+    first = log.steps["request"] == 0
+    refusals, looked_at = by_token(log.steps, first)
+    assert rejection_rate(log.steps, first) == (refusals / looked_at if looked_at else 0.0)
+
+
+@settings(max_examples=20)
+@given(trace=synthetic_traces(max_models=2), batch=st.integers(1, 3))
+def test_a_batch_changes_nothing(trace, batch):
+    pool = recorded_pool(trace)
+    chain = f"{pool.names[0]}:3/{pool.target}" if len(pool.names) > 1 else "plain"
+    alone, together = (replay(trace, make_policy(chain, pool), batch=size)[0] for size in (1, batch))
+    assert rejection_rate(alone.steps) == rejection_rate(together.steps)
+
+
+def test_requests_that_failed_do_not_count_in_a_summary():
+    log = by_hand_with_failures()
+    assert summarise_run(log).rejection_rate == summarise_run(by_hand()).rejection_rate
+    assert log.requests["failed"].tolist().count("") == 2

@@ -1,4 +1,4 @@
-"""Recordings of the arena: made once, put together, drawn and imported."""
+"""Recordings of the arena: made once, put together, drawn, imported, and of pools that are trained for it."""
 
 import json
 import os
@@ -10,20 +10,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.policies.spec import make_policy
+from paceline.runtime.pools.pool import ModelPool
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
+from paceline.studies.agree import agree
 from paceline.traces import SyntheticSpec, make_trace, read_rounds, read_trace, write_trace
 from paceline.traces.folder import META
+from paceline_laboratory.arena import pools as training
 from paceline_laboratory.arena import recordings
+from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
+from paceline_laboratory.arena.pools import TargetTexts, joined
+from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
 from paceline_laboratory.arena.recordings import (
+    TRAINED,
     Entry,
     RecordingShelf,
     RecordingUnavailableError,
     StaleSource,
+    TrainedSource,
     TurnoverSource,
     catalogue,
     deep,
@@ -32,7 +42,10 @@ from paceline_laboratory.arena.recordings import (
     spec_bench,
     turned_over,
 )
+from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
+from paceline_laboratory.arena.store import BEST_STATIC
 
+from ...cli.command_line import refused
 from ...data_folder import data_files
 
 DRAWN = {name: catalogue()[name].source for name in ("synth-flat", "synth-deep", "synth-bursty", "synth-ladder")}
@@ -313,3 +326,273 @@ def test_absent_logs_are_said_in_one_line_with_where_they_were_looked_for(name, 
     assert str(tmp_path / "nowhere" / IMPORTED[name][0].folder) in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.rglob("*.trace"))
+
+
+RECIPES = Path(__file__).with_name("recipes.toml")
+ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")
+QUICK = ("gemma2",)
+
+
+def trained_shelf(work, name, file=RECIPES):
+    return RecordingShelf(work=work, entries={name: Entry(what="", source=TrainedSource(pool=name, file=file))})
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name not in QUICK)]
+)
+def test_a_pool_of_each_architecture_is_recorded_and_replays_exactly(tmp_path, name):
+    trace = trained_shelf(tmp_path, name).recording(name)
+    pool = tmp_path / "pools" / name
+    names = [member.name for member in ModelPool.load(pool).members]
+    slim = [] if name in ("gpt2", "gpt-neox") else ["slim"]
+    assert names == ["ngram", "draft", *slim, "target"]
+    policies = ["plain", "draft:2/target", *(f"draft:1/{each}:2/target" for each in slim)]
+    assert agree(pool, pool / "prompts.jsonl", policies, recording=trace, max_new_tokens=8).agree
+    assert not list(tmp_path.rglob("*.making*"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The pool of `gpt2`, trained and recorded."""
+    shelf = trained_shelf(tmp_path_factory.mktemp("whole"), "gpt2")
+    shelf.recording("gpt2")
+    return shelf
+
+
+def test_the_same_seed_gives_the_same_bytes_and_further_prompts_come_after_the_pools_own(whole, tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(RECIPES.read_text().replace("[pools.gpt2]", "[pools.gpt2]\nmore_prompts = 2"))
+    more = trained_shelf(tmp_path, "gpt2", file)
+    one, other = (read_trace(shelf.recording("gpt2")).requests for shelf in (whole, more))
+    assert files_of(whole.work / "pools") == files_of(more.work / "pools")
+    assert whole.fingerprint("gpt2") != more.fingerprint("gpt2")
+    assert [each.request_id for each in other] == [
+        f"{tag}-{at:04d}" for at in (1, 2, 3) for tag in ("math", "dialogue")
+    ]
+    assert len({each.prompt for each in other}) == 6
+    assert [each.prompt for each in one] == [each.prompt for each in other[: len(one)]]
+
+
+def test_a_training_that_was_cut_short_goes_on_to_the_same_pool(whole, tmp_path, monkeypatch):
+    def killed(*_args, **_settings):
+        raise KeyboardInterrupt
+
+    source = TrainedSource(pool="gpt2", file=RECIPES)
+    for stage in ("train_target", "make_teacher", "train_student", "_write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(training, stage, killed)
+            with pytest.raises(KeyboardInterrupt):
+                source.trained(tmp_path)
+        assert not (tmp_path / "pools" / "gpt2").exists()
+    assert files_of(source.trained(tmp_path)) == files_of(whole.work / "pools" / "gpt2")
+
+
+def test_what_is_left_of_another_recipe_is_not_gone_on_from(whole, tmp_path, monkeypatch):
+    source = TrainedSource(pool="gpt2", file=RECIPES)
+    other = tmp_path / "recipes.toml"
+    other.write_text(RECIPES.read_text().replace("corpus_tokens = 12_000", "corpus_tokens = 11_000"))
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            TrainedSource(pool="gpt2", file=other).trained(tmp_path / "cut")
+    assert files_of(source.trained(tmp_path / "cut")) == files_of(whole.work / "pools" / "gpt2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[20, 5e-3]", "[0, 5e-3]", r"students\[0\].schedule knots must be in order of their steps"),
+        ("agreement = 0.99", "agreement = 1.5", r"students\[0\].agreement .* less than or equal to 1, got 1.5"),
+        ("hidden_size = 16", "hidden_size = 18", "even multiples of num_heads, not 18 and 2 of draft"),
+        ('name = "draft"', 'name = "slim"', "none of them ngram, slim or target"),
+        ('tags = ["math"]', 'tags = ["code"]', "must have text of what draft learns from, and has none of code"),
+        ("[pools.gemma3]", "[pools.gemma3]\nspeed = 3", "speed is not a known key, got 3"),
+        ("shares = [0.0, 0.0, 0.5", "shares = [0.0, 0.0, 0.4", "shares must add up to 1"),
+        ("[pools.gemma3]", "[pools.gemma4]", "pools must be one of .*gemma4, got 'gemma3'"),
+    ],
+)
+def test_a_recipe_that_is_not_sound_is_refused_in_one_line(tmp_path, old, new, said):
+    file = tmp_path / "recipes.toml"
+    file.write_text(RECIPES.read_text().replace(old, new))
+    with pytest.raises(PoolRecipeError, match=said) as refused:
+        trained_shelf(tmp_path, "gemma3", file).recording("gemma3")
+    assert str(refused.value).startswith(f"{file}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_only_llama_like_targets_have_submodels(tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(RECIPES.read_text().replace("[defaults.training]", "[defaults.training]\nskip_layers = [1]"))
+    with pytest.raises(PoolRecipeError, match="only with a Llama-like target, not with gpt2"):
+        pool_recipe("gpt2", file)
+
+
+def test_too_few_held_out_prompts_are_said(tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(RECIPES.read_text().replace("checked_texts = 1", "checked_texts = 1000"))
+    said = "pool gpt2: math must have 1 held-out prompts to record and 1000 to measure agreement, has "
+    with pytest.raises(ArgumentError, match=said):
+        TrainedSource(pool="gpt2", file=file).trained(tmp_path)
+
+
+def test_without_torch_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, training.__name__)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="pool gpt2 runs real models and needs torch: "):
+        TrainedSource(pool="gpt2", file=RECIPES).trained(tmp_path)
+
+
+def test_every_recipe_of_the_package_is_sound():
+    assert {pool_recipe(name).name for name in TRAINED} == set(TRAINED) <= set(catalogue())
+
+
+def test_agreement_counts_the_targets_own_tokens_alone(monkeypatch):
+    """Against a model that says the token before each: right once in the three places that were written."""
+    tokens = torch.tensor([[5, 5, 6, 6, 7, 0]])
+    written = torch.tensor([[False, False, True, True, True]])
+    texts = TargetTexts(tokens=tokens, written=written)
+
+    class Echo:
+        def __call__(self, input_ids, use_cache):
+            return type("Output", (), {"logits": torch.nn.functional.one_hot(input_ids, 8).float()})
+
+    assert texts.agreement(Echo()) == pytest.approx(1 / 3)
+    assert joined([texts, texts]).agreement(Echo()) == pytest.approx(1 / 3)
+
+
+def test_a_stale_pool_differs_in_what_its_drafter_has_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(TargetTexts, "agreement", lambda self, model: 0.5)
+    fresh = TrainedSource(pool="llama", file=RECIPES)
+    stale = TrainedSource(pool="llama", file=RECIPES, goals={"draft": 0.4})
+    entries = {
+        "fresh": Entry(what="", source=fresh),
+        "aged": Entry(what="", source=StaleSource(fresh="fresh", stale=stale)),
+    }
+    aged = read_trace(RecordingShelf(work=tmp_path, entries=entries).recording("aged"))
+    assert len(aged.requests) == 2
+    pools = tmp_path / "pools"
+    for file in ("target/model.safetensors", "tokenizer.json", "prompts.jsonl"):
+        assert (pools / "llama" / file).read_bytes() == (pools / "llama-stale" / file).read_bytes()
+    weights = [pools / name / "draft" / "model.safetensors" for name in ("llama", "llama-stale")]
+    assert weights[0].read_bytes() != weights[1].read_bytes()
+
+
+def test_goals_are_of_students_and_within_range():
+    with pytest.raises(ValueError, match="goals must be of draft, not of mid"):
+        TrainedSource(pool="llama", file=RECIPES, goals={"mid": 0.4}).recipe()
+    with pytest.raises(ValueError, match=r"the goal of draft must be in \(0, 1\], got 1.4"):
+        TrainedSource(pool="llama", file=RECIPES, goals={"draft": 1.4}).recipe()
+
+
+PICO = read_trace(shipped("recordings", "pico.trace"))
+
+
+def answer_of(request):
+    return request.trie.token[request.trie.trunk[1:]].tolist()
+
+
+def stands_in(piece, text):
+    return any(tuple(text[start : start + PIECE]) == piece for start in range(len(text)))
+
+
+def test_pieces_are_counted_as_by_looking_for_each_of_them():
+    some = replace(PICO, requests=PICO.requests[::4])
+    own = earlier = 0
+    for place, request in enumerate(some.requests):
+        answer = answer_of(request)
+        for start, piece in enumerate(pieces_of(answer)):
+            own += stands_in(piece, [*request.prompt, *answer[: start + PIECE - 1]])
+            earlier += any(stands_in(piece, answer_of(other)) for other in some.requests[:place])
+    found = repeats(some)
+    assert (found.own, found.earlier) == (own, earlier)
+    assert found.pieces == sum(max(0, len(answer_of(request)) - PIECE + 1) for request in some.requests)
+    assert own > 0 < earlier
+
+
+def test_a_recording_that_comes_again_stands_in_earlier_answers():
+    once = repeats(PICO)
+    twice = repeats(replace(PICO, requests=[*PICO.requests, *PICO.requests]))
+    assert twice.pieces == 2 * once.pieces
+    assert twice.earlier == once.earlier + once.pieces
+
+
+def test_every_recording_has_a_row():
+    rows = repeats_table([PICO, replace(PICO, requests=PICO.requests[:3])]).rows
+    assert [row[:2] for row in rows] == [("pico", 60), ("pico", 3)]
+
+
+@pytest.fixture(scope="module")
+def llama_shelf(tmp_path_factory):
+    source = TrainedSource(pool="llama", file=RECIPES)
+    return RecordingShelf(work=tmp_path_factory.mktemp("arena"), entries={"llama": Entry(what="", source=source)})
+
+
+def test_every_policy_runs_in_both_worlds(llama_shelf):
+    found = order_on_models("llama", llama_shelf, batches=(1, 2), requests=2, runs=2, cost="h100")
+    assert [one.batch for one in found.standings] == [1] * 4 + [2] * 4
+    for batch in (1, 2):
+        of_batch = [one for one in found.standings if one.batch == batch]
+        assert {one.policy for one in of_batch} == {BEST_STATIC, *POLICIES}
+        assert len({one.tokens for one in of_batch}) == 1
+        assert [one.measured_s for one in of_batch] == sorted(one.measured_s for one in of_batch)
+        best = next(one for one in of_batch if one.policy == BEST_STATIC)
+        assert best.simulated_s <= next(one for one in of_batch if one.policy == "plain").simulated_s
+    text = repr(found)
+    assert "of 12 pairs stand in the same order in both worlds" in text
+    assert len(found.turned()) == sum("is simulated to be faster" in line for line in found.lines())
+
+
+def test_the_best_static_chain_is_no_slower_than_others(llama_shelf):
+    trace = read_trace(llama_shelf.recording("llama"))
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("h100", trace), batch=2)
+
+    def seconds(policy):
+        log = simulate(scenario, make_policy(policy, scenario.tables.pool), policy)
+        return float(log.requests["finished_at_s"].max())
+
+    best = seconds(str(best_static(scenario)))
+    for other in ("plain", "draft:2/target", "ngram:2/target", "slim:3/target", "draft:1/slim:2/target"):
+        assert best <= seconds(other) * (1 + 1e-9)
+
+
+def standing(policy, simulated_s, *runs_s, batch=1):
+    return Standing(batch=batch, policy=policy, chain=None, tokens=100, simulated_s=simulated_s, runs_s=runs_s)
+
+
+def test_pairs_that_are_turned_over_are_said_with_how_sure_that_is():
+    found = OrderOnModels(
+        recording="r",
+        cost="c",
+        requests=1,
+        standings=(
+            standing("a", 1.0, 1.0, 1.1),
+            standing("b", 0.9, 1.05, 1.3),
+            standing("c", 0.8, 2.0, 2.0),
+            standing("d", 0.1, 9.0, batch=8),
+        ),
+        remarks=(),
+    )
+    turned = {(one.simulated, one.measured): one for one in found.turned()}
+    assert set(turned) == {("b", "a"), ("c", "a"), ("c", "b")}
+    assert not turned["b", "a"].apart
+    assert turned["c", "a"].apart
+    assert turned["c", "a"].lead == pytest.approx(2.0 / 1.05 - 1)
+    assert found.lines()[0] == "0 of 3 pairs stand in the same order in both worlds"
+
+
+def test_what_no_trained_pool_made_is_refused(llama_shelf):
+    with pytest.raises(ArgumentError, match="the recording must be one of llama, got 'pico'"):
+        order_on_models("pico", llama_shelf)
+    with pytest.raises(ArgumentError, match="`batches` must be >= 1, got 0"):
+        order_on_models("llama", llama_shelf, batches=())
+
+
+def test_the_command_refuses_what_no_trained_pool_made_in_one_line():
+    said = refused("arena-models", "pico-coupled")
+    assert said.startswith("the recording must be one of llama-plain, ")
+    assert said.rstrip().endswith("got 'pico-coupled'")
+    assert "--batch" in refused("arena-models", "mixed", "--batch", "0")

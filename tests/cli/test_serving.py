@@ -1,0 +1,154 @@
+"""`paceline simulate`, `compare --workload`, `metrics`, `cluster`, `workload`: printed, refused, interrupted."""
+
+import json
+
+import pytest
+from paceline.runs.serving import write_serving
+from paceline.studies.serving import metrics
+
+from ..reports.making import ABOUT, worked_log
+from ..traces.workloads.files import AZURE, write
+from .command_line import done, paceline, refused
+
+LOAD = "poisson:rate=400,requests=30"
+ALL = ("--workload", LOAD, "--cluster", "h100")
+INTERRUPTS = """
+import os, signal
+from paceline.policies import Verify
+
+
+class Interrupts:
+    def __init__(self, pool):
+        self.target, self.left = pool.target, 50
+
+    def decide(self, seen):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+        return Verify(self.target)
+
+    def learn(self, outcome):
+        pass
+"""
+MINE = """
+[router]
+name = "two-choices,by=foo"
+
+[[replicas]]
+name = "chat"
+count = 3
+device = "rtx4090"
+drop_units = 2
+
+[replicas.members.draft]
+kv_blocks = 50
+"""
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_ctrl_c_keeps_what_was_simulated(command, tmp_path, signals_put_back):
+    (tmp_path / "mine.py").write_text(INTERRUPTS)
+    kept = ("--out", "run") if command == "simulate" else ("--log", "run", "--policy", "plain", "--seeds", "2")
+    ran = paceline(command, *ALL, *kept, "--policy", "mine.py:Interrupts")
+    assert ran.code == 130, ran
+    if command == "simulate":
+        assert ran.err.startswith("paceline: error: interrupted: ")
+        assert ran.err.endswith(" requests finished and are kept\n")
+        assert "(interrupted)" in done("metrics", tmp_path / "run")
+    else:
+        assert ran.err == "paceline: error: interrupted: 1 row more was asked for\n"
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]
+
+
+def test_a_row_that_is_wrong_keeps_what_came_before_it(tmp_path):
+    rows = [{"request_id": str(n), "arrives_s": n, "prompt_tokens": 9, "output_tokens": 4} for n in range(3)]
+    load = tmp_path / "load.jsonl"
+    load.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {**rows[2], "output_tokens": 0})))
+    ran = paceline("simulate", "--workload", load, "--cluster", "h100", "--policy", "plain", "--out", tmp_path / "run")
+    assert ran.code == 2
+    assert ran.err.startswith(f"paceline: error: {load}: line 4")
+    assert f"{tmp_path / 'run'}: partial, stopped at 2.000 s (error in the workload)" in ran.out.replace("\n", " ")
+    assert done("metrics", tmp_path / "run") == ran.out
+
+
+def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(tmp_path):
+    write_serving(worked_log(), tmp_path / "run")
+    write_serving(worked_log(ABOUT.model_copy(update={"setting": {"rate": 2}})), tmp_path / "faster")
+    shown = repr(metrics([tmp_path / "run", tmp_path / "faster"]))
+    assert str(tmp_path / "run") in shown
+    assert "faster" in shown
+    assert metrics(worked_log()).to_json()["rows"][0]["runs"][0]["folder"] == "run 1"
+    with pytest.raises(ValueError, match="`runs` must hold one, got none"):
+        metrics([])
+
+
+# -- refusals
+
+LATER = ("validate", "--trace", "a.trace", "--prompts", "p.jsonl")
+SERVED = (*LATER, "--workload", "poisson:requests=2", "--cluster", "h100")
+UNDER_LOAD = "has no part in --workload, whose batches are the cluster's"
+TWICE = "--slo ttft is given twice"
+FEW = "constant:rate=1,requests=3"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("compare", "--rate", "4"), "--rate goes with --workload"),
+        (("compare", "--horizon-seconds", "4"), "--horizon-seconds goes with --workload"),
+        (("compare", "--workload", LOAD), "--workload goes with --cluster FILE"),
+        (("compare", *ALL, "--rate", "1,0"), "--rate must be in [1e-9, 1e9], got 0.0"),
+        (("compare", *ALL, "--rate", "1,x"), "--rate must hold numbers"),
+        (("compare", *ALL, "--batch", "4"), "--batch has no part in --workload"),
+        (("compare", *ALL, "--by-tag"), "--by-tag has no part in --workload"),
+        (("compare", *ALL, "--sweep", "draft:1..2/target"), "--sweep has no part in --workload"),
+        (("simulate", *ALL), "--policy must be given: replica h100 of h100 has none"),
+        (("simulate", *ALL, "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),
+        (("simulate", *ALL, "--policy", "plain", "--rate", "4"), "--rate must be given once"),
+        (("simulate", *ALL, "--policy", "plain", "--tensor-parallel", "2"), "--tensor-parallel goes with --cost"),
+        (("simulate", *ALL, "--policy", "plain", "--slo", "ttft"), "--slo must be NAME=SECONDS"),
+        ((*LATER, "--workload", "poisson:requests=2"), "--workload goes with --cluster FILE or --cluster DEVICE"),
+        ((*LATER, "--rate", "2"), "--rate goes with --workload"),
+        ((*LATER, "--cluster", "h100"), "--cluster goes with --workload"),
+        ((*SERVED, "--batch", "4"), f"--batch {UNDER_LOAD}"),
+        ((*SERVED, "--tag", "code"), f"--tag {UNDER_LOAD}"),
+        ((*SERVED, "--rate", "two"), "--rate must hold numbers with commas between, got 'two'"),
+        ((*SERVED[:3], *SERVED[5:]), "--workload goes with --prompts FILE, those of the recording"),
+        (("workload", "poisson:rate=0,requests=3"), "rate of poisson must be in [1e-9, 1e9], got 0.0"),
+        (("workload", "constant:requests=3", "--rate", "0"), "--rate must be in [1e-9, 1e9], got 0.0"),
+        (("workload", "missing.csv"), "missing.csv: file: must be a readable file, got 'No such file or directory'"),
+        (("workload", FEW, "--horizon-seconds", "-1"), "--horizon-seconds must be in [1e-9, 1e9], got -1.0"),
+        (("workload", f"{FEW},prompt=1,output=1", "--lengths-from", "x"), "--lengths-from must be left out: no len"),
+        (("cluster", "h300"), "unknown cluster 'h300': known are a100,"),
+        (("cluster", "none.toml"), "none.toml: cluster file must exist, got 'none.toml'"),
+        (("metrics", "none"), "none: run: must be the folder of a serving run, got 'nothing'"),
+        (("metrics", "."), "meta.json: file: must be a readable file"),
+        (("metrics", "run", "run"), "runs of one setting must differ in their seed, got seeds [0, 0]"),
+        (("metrics", "run", "--slo", "itl=1"), "--slo must name one of ttft, tpot, e2e, queue, got 'itl'"),
+        (("metrics", "run", "--slo", "ttft=0"), "--slo ttft must be > 0 and finite, got 0.0"),
+        (("metrics", "run", "--slo", "ttft=1,ttft=2"), TWICE),
+        (("metrics", "run", "--slo", "ttft=1", "--slo", "ttft=2"), TWICE),
+        (("metrics", "run", "--slo", "chat:ttft=1", "--slo", "chat:ttft=2"), "--slo chat: ttft is given twice"),
+        (("metrics", "run", "--slo", "chat:ttft"), "--slo chat: must be NAME=SECONDS, got 'ttft'"),
+        (("metrics", "run", "--slo", ":ttft=1"), "--slo must be [CLASS:]NAME=SECONDS,..., got ':ttft=1'"),
+        (
+            ("metrics", "run", "--slo", "ttft=1", "--slo", "ttft:e2e=1"),
+            "--slo cannot promise ttft to all where a class has that name, got ttft as both",
+        ),
+        (("metrics", "run", "--slo", "chat:ttft=1"), "--slo must name a class of the requests (none), got 'chat'"),
+    ],
+)
+def test_what_will_not_do_is_one_line(tmp_path, args, said):
+    if "run" in args:
+        write_serving(worked_log(), tmp_path / "run")
+    assert said in refused(*args)
+
+
+def test_files_that_will_not_do_are_told_in_one_line(tmp_path):
+    line = refused("workload", write(tmp_path, AZURE.replace(",10\n", ",0\n")))
+    assert "line 2: GeneratedTokens: must be >= 1 (with --zero-tokens such requests are dropped" in line
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE)
+    assert refused("cluster", mine).endswith("by must be requests, tokens or kv, got 'foo'")
+    mine.write_text(MINE.replace("drop_units = 2", 'drop_units = "two"'))
+    assert "replicas[0].drop_units input should be a valid integer, got 'two'" in refused("cluster", mine)

@@ -1,0 +1,363 @@
+"""Servers: real models do the work of the simulated engine, observed runs are replayed, and seconds fitted to them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from paceline.base.errors import ArgumentError
+from paceline.decoding.world import VerifyItem
+from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed, write_observed
+from paceline.runtime.world import TorchWorld
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.serving.charges import ServingCharges
+from paceline.sim.serving.cluster import open_cluster
+from paceline.studies import in_the_loop as served_worlds
+from paceline.studies.calibrate import validate_observed
+from paceline.studies.in_the_loop import ModelsWorld, ServedWorlds, validate_under_load
+from paceline.studies.record import record
+from paceline.studies.serving import simulate
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.meta import Sampling
+from paceline.traces.workloads import Arrival, WorkloadAbout
+from paceline.traces.workloads.arrival import PS_PER_S
+
+from ..cli.command_line import done, refused
+from ..tiny_models import random_prompts, tiny_pool_of_four
+
+POOL = tiny_pool_of_four()
+PROMPTS = random_prompts(8, seed=3, longest=30)
+LINES = {
+    name: CostLine(intercept_s=0.003 * level, per_new_token_s=0.0004 * level)
+    for level, name in enumerate(("draft", "mid", "slim", "target"), start=1)
+}
+COST = FileCost("line", LINES)
+POLICIES = ("plain", "draft:3/target", "draft:2/mid:4/target", "ngram:3/mid:4/target", "adaptive")
+
+
+def write_cluster(folder, *, count=1, max_num_seqs=4, token_budget=16, blocks=200, prefix_cache="false"):
+    text = f"""
+[devices.box]
+flops_per_s = {{ float32 = 1e11 }}
+bytes_per_s = 1e10
+memory_bytes = 4e9
+
+[[replicas]]
+name = "tiny"
+device = "box"
+count = {count}
+max_num_seqs = {max_num_seqs}
+token_budget = {token_budget}
+block_tokens = 4
+kv_blocks = {blocks}
+prefix_cache = {prefix_cache}
+"""
+    (folder / "mine.toml").write_text(text, encoding="utf-8")
+    return folder / "mine.toml"
+
+
+class Listed:
+    """Arrivals at random times, some at once."""
+
+    def __init__(self, count, seed=0):
+        rng, now_ps, self.arrivals = Random(seed), 0, []
+        for index in range(count):
+            now_ps += rng.choice((0, PS_PER_S // 100, PS_PER_S // 10))
+            self.arrivals.append(Arrival(f"q{index}", now_ps, 7, 7, tag=rng.choice(("", "a", "b"))))
+        self.about = WorkloadAbout(name="listed", files=(), format="list", unit_tokens=0, num_requests=count, notes=())
+
+    def __iter__(self):
+        return iter(self.arrivals)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("under_load") / "a.trace"
+    record(POOL, PROMPTS, path, max_new_tokens=16, costs=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def recording(path):
+    return read_trace(path)
+
+
+@pytest.fixture
+def worlds(recording, tmp_path):
+    def make(**cluster):
+        return ServedWorlds(POOL, recording, open_cluster(write_cluster(tmp_path, **cluster), recording), COST, seed=5)
+
+    return make
+
+
+class PricedModels(ModelsWorld):
+    """Models that are said to take what the simulator says; caches are compared with sessions before every step."""
+
+    def __init__(self, models, answers, trunks, left, stopwatch):
+        checked = TorchWorld(pool=models.pool, sampling=models.sampling, debug=True)
+        super().__init__(checked, answers, trunks, left, stopwatch)
+        self._charges = ServingCharges(COST, POOL_OF_LOOP, lambda: 0.0)
+
+    def close(self, session):
+        super().close(session)
+        self._charges.close(session.request_id)
+
+    def draft(self, level, items):
+        results = super().draft(level, items)
+        if POOL_OF_LOOP.members[level].model_free:
+            self.duration_ps = self._charges.looked_up(len(items))
+            return results
+        _, self.duration_ps = self._charges.drafted(level, items, results.rows)
+        return results
+
+    def verify(self, level, items, chunks: Sequence[VerifyItem] = ()):
+        results = super().verify(level, items, chunks)
+        _, self.duration_ps = self._charges.verified(level, [*items, *chunks])
+        return results
+
+    def catch_up(self, level, sessions):
+        super().catch_up(level, sessions)
+        _, self.duration_ps = self._charges.verified(level, [(session, None) for session in sessions])
+
+
+POOL_OF_LOOP = served_worlds.loaded_pool(POOL)
+CLUSTERS = {
+    "ample": {},
+    "small chunks": {"token_budget": 5},
+    "short of memory": {"blocks": 14, "max_num_seqs": 6},
+    "two replicas": {"count": 2, "max_num_seqs": 2},
+}
+
+
+@pytest.mark.parametrize(("policy", "cluster"), [
+    (policy, cluster)
+    for place, cluster in enumerate(CLUSTERS)
+    for policy in (POLICIES[place % 5], POLICIES[(place + 2) % 5], POLICIES[(place + 3) % 5])
+])  # fmt: skip
+def test_at_the_same_seconds_both_worlds_are_one(worlds, monkeypatch, policy, cluster):
+    """Every time, every preemption, every block and every token."""
+    monkeypatch.setattr(served_worlds, "ModelsWorld", PricedModels)
+    both = worlds(**CLUSTERS[cluster])
+    workload = both.attached(Listed(12))
+    simulated, ran = (run(named_policy(policy), workload) for run in (both.simulated, both.measured))
+    assert ran.left == frozenset()
+    assert ran.tokens == simulated.tokens
+    assert ran.log.meta == simulated.log.meta
+    for ours, theirs in zip(
+        (simulated.log.requests, simulated.log.preemptions, simulated.log.series),
+        (ran.log.requests, ran.log.preemptions, ran.log.series),
+        strict=True,
+    ):
+        for name, column in ours.items():
+            np.testing.assert_array_equal(column, theirs[name])
+
+
+def test_memory_is_short_in_one_of_the_clusters(worlds):
+    both = worlds(**CLUSTERS["short of memory"])
+    assert len(both.simulated(named_policy("plain"), both.attached(Listed(12))).log.preemptions["request"]) > 0
+
+
+@pytest.mark.parametrize("policy", ["plain", "draft:2/mid:4/target"])
+def test_measured_seconds_change_when_things_happen_and_nothing_else(worlds, policy):
+    both = worlds(blocks=40)
+    workload = both.attached(Listed(12))
+    simulated, ran = (run(named_policy(policy), workload) for run in (both.simulated, both.measured))
+    assert ran.tokens == simulated.tokens
+    assert ran.log.meta.levels == simulated.log.meta.levels
+    requests = ran.log.requests
+    assert ran.log.finished.all()
+    assert (requests["emitted_tokens"] == requests["output_tokens"]).all()
+    assert (requests["scheduled_at_ps"] >= requests["arrived_at_ps"]).all()
+    assert (requests["first_token_at_ps"] > requests["scheduled_at_ps"]).all()
+    assert (requests["ended_at_ps"] >= requests["first_token_at_ps"]).all()
+
+
+def test_requests_are_as_long_as_what_was_recorded(worlds, recording):
+    both = worlds()
+    lengths = {(len(one.prompt), len(one.trie.trunk) - 1) for one in recording.requests}
+    assert {(one.prompt_tokens, one.output_tokens) for one in both.attached(Listed(12))} <= lengths
+
+
+def test_a_table_of_errors(path, tmp_path):
+    file = write_cluster(tmp_path)
+    found = validate_under_load(
+        POOL, PROMPTS, path, ["plain", "draft:2/target"], workload="poisson:requests=10", cluster=file, rates=(5, 50),
+        cost=_cost_file(tmp_path), runs=2,
+    )  # fmt: skip
+    assert [(cell.rate, cell.policy) for cell in found.cells] == [
+        (5, "plain"), (5, "draft:2/target"), (50, "plain"), (50, "draft:2/target"),
+    ]  # fmt: skip
+    for cell in found.cells:
+        assert cell.equal
+        assert cell.finished == (10, 10)
+        assert (cell.other_answers, cell.left, cell.cycled) == (0, 0, 0)
+        assert cell.emitted > 0
+        assert cell.simulated.keys() == cell.measured.keys() == cell.errors().keys()
+        assert cell.simulated["ttft_s_p50"] <= cell.simulated["ttft_s_p90"] <= cell.simulated["e2e_s_p99"]
+        assert cell.error("e2e_s_mean") == cell.simulated["e2e_s_mean"] / cell.measured["e2e_s_mean"] - 1
+    assert "equal work in 4 of 4 cells" in repr(found)
+    modelled = sum(cell.modelled for cell in found.cells)
+    assert (f"{modelled:,} decisions were modelled rather than replayed" in found.lines()) == (modelled > 0)
+    told = replace(found, cells=(replace(found.cells[0], modelled=1234),)).lines()
+    assert "1,234 decisions were modelled rather than replayed" in told
+    assert len(found.to_dicts()) == 4
+    assert found.to_json()["errors"]["ttft_s_mean"]["worst"] >= found.to_json()["errors"]["ttft_s_mean"]["median"]
+
+
+def _cost_file(folder):
+    path = folder / "cost.json"
+    figures = {
+        name: {"intercept_s": line.intercept_s, "per_new_token_s": line.per_new_token_s} for name, line in LINES.items()
+    }
+    path.write_text(json.dumps(figures), encoding="utf-8")
+    return str(path)
+
+
+def test_a_cluster_with_prefix_caches_is_refused(worlds):
+    with pytest.raises(ValueError, match=r"^cluster mine, replica tiny: prefix_cache must be false, .* for draft$"):
+        worlds(prefix_cache="true")
+
+
+def test_a_recording_that_was_sampled_is_refused(recording, tmp_path):
+    file = write_cluster(tmp_path)
+    sampled = recording.meta.model_copy(update={"sampling": Sampling(mode="coupled", temperature=0.5, seed=1)})
+    with pytest.raises(ArgumentError, match=r"^`recording` must be greedy"):
+        ServedWorlds(POOL, replace(recording, meta=sampled), open_cluster(file, recording), COST, seed=0)
+
+
+def test_a_lossy_policy_is_refused(worlds):
+    with pytest.raises(ArgumentError, match=r"^`policies` must be lossless"):
+        worlds().build(named_policy("early-commit"))
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"), [([], "must hold at least one"), ([0], "must be in"), ([2, 2], "must differ, got 2 twice")]
+)
+def test_rates_are_those_that_a_comparison_takes(rates, said):
+    with pytest.raises(ArgumentError, match=f"^`rates` {said}"):
+        validate_under_load(None, [], "none.trace", workload="poisson:requests=1", cluster="h100", rates=rates)
+
+
+CLUSTER = '[[replicas]]\ndevice = "cpu-roofline"\nmax_num_seqs = 4\nprefix_cache = false\n'
+SECONDS = {"intercept_s": 0.004, "per_new_token_s": 0.0008, "per_kv_token_s": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def observed_runs(tmp_path_factory):
+    """Two runs of a server whose seconds are known: the simulator's own, told as if a client had seen them."""
+    place = tmp_path_factory.mktemp("observed")
+    (place / "c.toml").write_text(CLUSTER)
+    figures = dict.fromkeys(("draft", "mid", "slim", "target"), SECONDS)
+    (place / "s.json").write_text(json.dumps(figures))
+    for seed, name in ((1, "a"), (2, "b")):
+        load = "poisson:rate=20,requests=25,prompt=lognormal:60:1,output=4..40"
+        options = {"cluster": place / "c.toml", "cost": str(place / "s.json"), "seed": seed}
+        write_observed(observed(simulate(load, "plain", **options).log), place / name)
+    return place
+
+
+def observed(log):
+    """A log of the simulator as a client's; times move by 5 s, since a run does not begin with its first request."""
+    columns = {name: column.tolist() for name, column in log.requests.items() if name != "cached_tokens"}
+    later = 5 * 10**12
+    requests = tuple(
+        ObservedRequest(
+            request_id=name,
+            prompt_id="p",
+            asked_tokens=columns["output_tokens"][row],
+            due_at_ps=columns["arrived_at_ps"][row] + later,
+            sent_at_ps=columns["arrived_at_ps"][row] + later,
+            outputs_at_ps=(columns["first_token_at_ps"][row] + later, columns["ended_at_ps"][row] + later),
+            ended_at_ps=columns["ended_at_ps"][row] + later,
+            prompt_tokens=columns["prompt_tokens"][row],
+            output_tokens=columns["output_tokens"][row],
+            finish_reason="length",
+        )
+        for row, name in enumerate(columns["request_id"])
+    )
+    about = {"url": "http://h", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
+    meta = ObservedMeta(**about, loop="open", ended_at_ps=log.meta.ended_at_ps + later)
+    return ObservedRun(meta, requests)
+
+
+def test_what_the_simulator_did_is_replayed_without_an_error(observed_runs):
+    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", cost=str(observed_runs / "s.json"))
+    assert found.within
+    assert max(abs(cell.error) for cell in found.cells) < 1e-9
+
+
+def test_seconds_are_found_again_in_another_run(observed_runs):
+    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", calibrate_on=observed_runs / "a")
+    assert found.within
+    assert found.calibration.misfit < 0.03
+    assert max(abs(cell.error) for cell in found.cells) < 0.06
+    line = found.calibration.line
+    decode_s = SECONDS["intercept_s"] + SECONDS["per_new_token_s"]
+    assert line.intercept_s + line.per_new_token_s == pytest.approx(decode_s, rel=0.1)
+    assert line.per_new_token_s == pytest.approx(SECONDS["per_new_token_s"], rel=0.1)
+
+
+def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):
+    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", cost="cpu-roofline")
+    assert not found.within
+    assert "beyond: TTFT mean, ms" in found.lines()[-1]
+    given = {"cluster": observed_runs / "c.toml", "cost": "cpu-roofline", "mean_bound": 10.0, "tail_bound": 10.0}
+    assert validate_observed(observed_runs / "b", **given).within
+
+
+def test_a_fit_is_never_judged_on_its_own_run(observed_runs):
+    write_observed(read_observed(observed_runs / "a"), observed_runs / "copy")
+    cluster = ("--cluster", observed_runs / "c.toml")
+    for same in ("a", "copy"):
+        said = refused("validate", "--observed", observed_runs / "a", "--calibrate", observed_runs / same, *cluster)
+        assert said.startswith("--calibrate must be another run than --observed")
+
+
+def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
+    run = read_observed(observed_runs / "b")
+    first, second, *rest = run.requests
+    kept = (replace(first, failed="HTTP 500: no"), replace(second, ended_at_ps=None), *rest)
+    write_observed(ObservedRun(run.meta, kept), observed_runs / "less")
+    found = json.loads(
+        done("validate", "--observed", observed_runs / "less", "--cluster", observed_runs / "c.toml", "--json", "-")
+    )
+    assert found["requests"] == len(rest)
+    assert found["notes"] == ["2 observed requests did not finish: not replayed"]
+
+
+def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
+    run = read_observed(observed_runs / "b")
+    first, *rest = run.requests
+    write_observed(ObservedRun(run.meta, (replace(first, output_tokens=None), *rest)), observed_runs / "blind")
+    cluster = ("--cluster", observed_runs / "c.toml")
+    said = refused("validate", "--observed", observed_runs / "blind", *cluster)
+    assert f"blind: request {first.request_id}: output_tokens must be known to be replayed" in said
+    write_observed(ObservedRun(run.meta, ()), observed_runs / "none")
+    assert "must hold a request that finished" in refused("validate", "--observed", observed_runs / "none", *cluster)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--observed goes with --cluster FILE or --cluster DEVICE"),
+        (("--cluster", "h100", "--prompts", "p"), "--prompts has no part in --observed"),
+        (("--cluster", "h100", "--runs", "2"), "--runs has no part in --observed"),
+        (("--cluster", "h100", "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),
+        (("--cluster", "h100", "--mean-bound", "0"), "--mean-bound must be in (0, 10], got 0"),
+        (("--cluster", "h100", "--calibrate", "a", "--cost", "cpu"), "--cost must be left out beside --calibrate"),
+    ],
+)
+def test_options_that_do_not_go_together(observed_runs, options, said):
+    assert said in refused("validate", "--observed", observed_runs / "b", *options)
+    assert refused("validate", "--calibrate", observed_runs / "a") == "--calibrate goes with --observed"
+    assert refused("validate", "--cluster", "h100") == "--trace must be given, but with --observed"
+
+
+def test_a_policy_beside_those_of_the_cluster_is_refused(observed_runs):
+    (observed_runs / "own.toml").write_text(f'{CLUSTER}policy = "plain"\n')
+    options = ("validate", "--observed", observed_runs / "b", "--cluster", observed_runs / "own.toml")
+    assert "figures are within" in done(*options)
+    assert "--policy must be left out: every replica" in refused(*options, "--policy", "plain")
