@@ -1,9 +1,9 @@
-"""Small files of every foreign format, made up here."""
+"""Small files of foreign formats: made up here with what a test asks for, and a sound one of each."""
 
 import gzip
 import json
 
-from paceline.traces.importers import Load
+from ..sheets import IMPORTED, options_of, read_rows, written
 
 
 def write_lines(path, *objects):
@@ -31,60 +31,9 @@ def answer(question, *turns, method="sps", category="math", key="accept_lengths"
     }
 
 
-def timed_answer(question, *turns):
-    """A line of the answers beside a timing file; a turn is the drafted tokens that each step kept."""
-    tokens = [sum(turn) + len(turn) for turn in turns]
-    idxs = [len(turn) - 1 for turn in turns]
-    choice = {"turns": ["text"] * len(turns), "idxs": idxs, "new_tokens": tokens, "wall_time": [1.0] * len(turns)}
-    return {"question_id": question, "model_id": "toy", "choices": [choice]}
-
-
-def timing(*turns, depth=7, second=0.01):
-    """A line of a timing file."""
-    steps = [[second * (1 + step / 10) for step in range(len(turn))] for turn in turns]
-    return {
-        "generate_time": [10 * second * len(turn) for turn in turns],
-        "processor_time": [second / 1000] * len(turns),
-        "kv_time": [second / 100] * len(turns),
-        "reset_tree_time": [second] * len(turns),
-        "tree_time": steps,
-        "eval_time": [[second / 10] * len(turn) for turn in turns],
-        "update_time": [[second / 2] * len(turn) for turn in turns],
-        "accept_length": [list(turn) for turn in turns],
-        "draft_length": [[depth] * len(turn) for turn in turns],
-    }
-
-
-def steps(accepted, drafted):
-    histogram = [accepted.count(count) for count in range(max([*drafted, 0]) + 1)]
-    return {
-        "acceptance_histogram": histogram,
-        "num_spec_steps": len(accepted),
-        "per_step_accepted": accepted,
-        "per_step_drafted": drafted,
-    }
-
-
-def response(name, accepted, drafted, *, tokens=None, prompt_tokens=11):
-    explained = sum(accepted) + len(accepted) + 1
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": explained if tokens is None else tokens}
-    metrics = {"speculative_decoding": steps(accepted, drafted)}
-    return {"id": name, "choices": [{"index": 0}], "usage": usage, "metrics": metrics}
-
-
 def positions(name, **drafters):
     """A line of a positions file."""
     return {"id": name, "tag": "code", "prompt_tokens": 3, "drafters": drafters}
-
-
-def frontier(committed, scheduled=None):
-    found = {"per_request_committed_tokens_per_iteration": committed}
-    return found if scheduled is None else {**found, "per_request_scheduled_draft_tokens_per_iteration": scheduled}
-
-
-def plain_response(name, *, tokens=6, prompt_tokens=11):
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
-    return {"id": name, "usage": usage, "metrics": {"speculative_decoding": None}}
 
 
 def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
@@ -133,43 +82,6 @@ def timings(tokens, drafted=None, accepted=0, **more):
             {**found, "draft_n": drafted, "draft_n_accepted": accepted}}  # fmt: skip
 
 
-WORDINGS = {  # of the line of drafts, by version
-    "rate": "draft acceptance rate = {share:.5f} ( {accepted:4} accepted / {drafted:5} generated)",
-    "length": "draft acceptance = {share:.5f} ({accepted:5} accepted / {drafted:5} generated), "
-    "mean acceptance length = {length:5.2f}, acceptance rate per position = (0.809, 0.723, 0.596, 0.525)",
-    "len": "draft acceptance = {share:.5f} ({accepted:5} accepted / {drafted:5} generated), mean len = {length:5.2f}",
-}
-
-
-def new_llamacpp_lines(tokens, drafted=None, accepted=0, *, wording="len", slot=0, task=0, more=()):
-    """The same since 2026: a prefix on each line; `more` are lines of statistics."""
-    prefix = f"0.11.730.868 I slot print_timing: id  {slot} | task {task} | "
-    lines = [
-        f"0.10.655.055 I slot print_timing: id  {slot} | task {task} | n_decoded =    374, tg = 123.96 t/s",
-        f"{prefix}prompt eval time =     652.30 ms /   109 tokens (    0.60 ms per token,  1672.55 tokens per second)",
-        f"{prefix}       eval time =    4092.97 ms / {tokens:5} tokens (    7.93 ms per token,   126.07 t/s)",
-        f"{prefix}      total time =    4745.27 ms / {tokens + 109:5} tokens",
-        f"{prefix}   graphs reused =        139",
-    ]
-    if drafted is not None:
-        told = {"share": accepted / drafted, "accepted": accepted, "drafted": drafted}
-        lines.append(prefix + WORDINGS[wording].format(**told, length=1 + accepted / max(tokens - 1 - accepted, 1)))
-    return [
-        *lines,
-        *more,
-        f"0.11.730.999 I slot      release: id  {slot} | task {task} | stop processing: n_tokens = 9",
-    ]
-
-
-def statistics(begun, drafts, drafted, accepted, *, method="draft-mtp", prefix="I "):
-    """What llama.cpp's server logs of a method after each request, since it started."""
-    return (
-        f"0.11.730.906 {prefix}statistics {method:>16}: #calls(b,g,a) = {begun:4} {drafts:6} {drafts:6}, #gen drafts = "
-        f"{drafts:6}, #acc drafts = {drafts:5}, #gen tokens = {drafted:6}, #acc tokens = {accepted:5}, #mean acc len = "
-        "3.65, #acc rate/pos = (0.809, 0.723), dur(b,g,a) = 0.003, 662.976, 0.282 ms"
-    )
-
-
 def llamacpp_lines(tokens, drafted=None, accepted=0):
     lines = [
         "slot print_timing: id  3 | task 0 |",
@@ -179,7 +91,9 @@ def llamacpp_lines(tokens, drafted=None, accepted=0):
     ]
     if drafted is not None:
         told = {"share": accepted / drafted, "accepted": accepted, "drafted": drafted}
-        lines.append(WORDINGS["rate"].format(**told))
+        lines.append(
+            "draft acceptance rate = {share:.5f} ( {accepted:4} accepted / {drafted:5} generated)".format(**told)
+        )
     return [*lines, "slot      release: id  3 | task 0 | stop processing"]
 
 
@@ -283,11 +197,6 @@ def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
     }
 
 
-def sglang_bench(length, **more):
-    totals = {"completed": 2, "total_input_tokens": 20, "total_output_tokens": 50}
-    return {"backend": "sglang", "accept_length": length, **totals, **more}
-
-
 def decode_batch(length, rate, *, running=8, more=""):
     said = "" if length is None else f"accept len: {length:.2f}, "
     said += "" if rate is None else f"accept rate: {rate:.2f}, "
@@ -359,48 +268,11 @@ def write_text(path, *lines):
     return path
 
 
-def write(path, *lines):
-    return (write_text if isinstance(lines[0], str) else write_lines)(path, *lines)
-
-
+SOUND = {row["format"]: row for row in read_rows(IMPORTED) if row.get("sound")}
 # What files do not say themselves, by format.
-OF_A_WINDOW = ("llamacpp-timings", "llamacpp-log", "sglang-bench")
-OF_A_LOAD = ("vllm-log", "llamacpp-metrics", "sglang-log", "trtllm-iterations", "acceptance-by-k")
-STATED = {
-    **{key: {"windows": {"drafter": 4}} for key in OF_A_WINDOW},
-    **{key: {"load": Load(requests=3, output_tokens=20)} for key in OF_A_LOAD},
-}
+STATED = {name: options_of(row) for name, row in SOUND.items() if row["options"]}
 
 
 def one_file_each(folder):
     """A sound file of every format: format name -> files."""
-    plain = [answer(1, [1] * 9, [1] * 4, method="vanilla"), answer(2, [1] * 6, method="vanilla", category="qa")]
-    sps = [answer(1, [3, 1, 5], [2, 2]), answer(2, [4, 2], category="qa")]
-    turns = ([6, 0, 2], [3])
-    contents = {
-        "spec-bench": {"plain.jsonl": plain, "sps.jsonl": sps},
-        "eagle-timed": {"toy_ea_info.jsonl": [timing(*turns), timing([1, 1])],
-                        "toy_ea.jsonl": [timed_answer(1, *turns), timed_answer(2, [1, 1])]},
-        "vllm-detailed": {"vllm.jsonl": [response("a", [2, 0, 1], [3, 3, 3]), response("b", [1], [2])]},
-        "positions": {"pos.jsonl": [positions("a", draft=[3, 2, 1, 1], mid=[1, 1, 2, 1]), positions("b", draft=[1])]},
-        "frontier": {"frontier.json": [frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]})]},
-        "vllm-summary": {"summary.jsonl": [plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])]},
-        "sglang-meta": {"sglang.jsonl": [sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9)]},
-        "trtllm": {"trt.jsonl": [trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1])]},
-        "llamacpp-timings": {"llama.jsonl": [timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0)]},
-        "llamacpp-log": {"llama.log": [*llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5)]},
-        "vllm-metrics": {"metrics.prom": counters(100, [70, 50], requests=4, tokens=220)},
-        "llamacpp-metrics": {"llama.prom": llamacpp_counters(100, [70, 50])},
-        "trtllm-metrics": {"trt.prom": trtllm_counters([100, 90], [70, 50], by_place=True)},
-        "sglang-metrics": {"sglang.prom": sglang_counters(2.5, steps=100)},
-        "vllm-log": {"vllm.log": ["INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)]},
-        "vllm-bench": {"bench.json": [vllm_bench([0.7, 0.5, 0.4])]},
-        "sglang-bench": {"sgbench.jsonl": [sglang_bench(2.5)]},
-        "sglang-log": {"sg.log": [decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2)]},
-        "trtllm-iterations": {"iters.jsonl": [iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8)]},
-        "aiperf": {"profile_export.jsonl": [aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)]},
-        "guidellm": {"guide.json": [guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]),
-                                             plain_response("p"))]},
-        "acceptance-by-k": {"golden.json": [{"1": 1.78, "2": 2.38, "3": 2.83}]},
-    }  # fmt: skip
-    return {name: [write(folder / file, *lines) for file, lines in files.items()] for name, files in contents.items()}
+    return {name: written(row, folder) for name, row in SOUND.items()}
