@@ -8,6 +8,7 @@ look at what changes.
 import json
 import tempfile
 from collections import Counter
+from heapq import heappop, heappush
 from pathlib import Path
 
 import pytest
@@ -103,8 +104,43 @@ def seen(row, folder):
     return json.loads(json.dumps(found))
 
 
+def all_of(workload, served_ps=2 * 10**12):
+    """Every request by time, as if each wrote its whole answer as it arrived, and ended some seconds later."""
+    found = []
+    for first in workload:
+        coming = [(first.arrives_ps, 0, first)]
+        while coming:
+            at_ps, _, one = heappop(coming)
+            found.append(one)
+            for depth in () if one.turns is None else one.turns.depths:
+                for other in one.turns.reached(depth, at_ps):
+                    heappush(coming, (other.arrives_ps, len(found) + len(coming), other))
+            for other in () if one.turns is None else one.turns.after(at_ps + served_ps):
+                heappush(coming, (other.arrives_ps, len(found) + len(coming), other))
+    return found
+
+
+def opened(row, folder):
+    """What the workload of a row hands out: of each request id, picoseconds, prompt, answer and more."""
+    (source,) = written(row, folder)
+    workload = open_workload(source, **row.get("options", {}))
+    requests = []
+    for one in all_of(workload):
+        more = {name: getattr(one, name) for name in ("tag", "slo", "blocks", "answer", "depths")}
+        kept = {
+            name: list(value) if name != "tag" and name != "slo" else value for name, value in more.items() if value
+        }
+        requests.append([one.request_id, one.arrives_ps, one.prompt_tokens, one.output_tokens, kept])
+    about, notes = workload.about, [note.replace(f"{folder}/", "") for note in workload.about.notes]
+    return {"format": about.format, "name": about.name, "unit": about.unit_tokens, "notes": notes, "requests": requests}
+
+
 def main():
-    for sheets, name, shown_of in (((IMPORTED,), "seen", seen), ((NOT_IMPORTED, NOT_OPENED), "told", told)):
+    for sheets, name, shown_of in (
+        ((IMPORTED,), "seen", seen),
+        ((OPENED,), "seen", opened),
+        ((NOT_IMPORTED, NOT_OPENED), "told", told),
+    ):
         for sheet in sheets:
             rows = read_rows(sheet)
             for row in rows:

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from paceline.traces import TraceFormatError
-from paceline.traces.importers import read_recording
 from paceline.traces.rounds.check import acceptance_lengths
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.store import read_rounds, write_rounds
 
-from ...data_folder import data_folder
 from ..making import ROUNDS_META, a_request, a_round, edit_table, ints, refusal, with_column
 from .rounds_strategies import bernoulli_trace, rounds_traces, sequential
 
@@ -162,11 +160,6 @@ def test_the_first_of_several_breaches_is_named(tmp_path):
 
 # What a recording holds, counted.
 
-MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
-# Tokens per step, SpS and EAGLE.
-PUBLISHED = {"mt_bench": (2.62, 3.84), "translation": (1.51, 2.84), "summarization": (2.73, 3.31),
-             "qa": (2.32, 3.11), "math_reasoning": (2.25, 3.92), "rag": (2.77, 3.21)}  # fmt: skip
-
 
 def test_counts_and_rates_of_a_recording_made_by_hand():
     tokens_only = a_round(start=ints(0, 2, 6), accepted=ints(4, 1, 3), drafted=ints(4, 4, 4))
@@ -234,16 +227,3 @@ def test_the_rounds_of_one_log_emit_its_text():
         assert acceptance_lengths(request.rounds["d"], length).sum() in (length, length + 1)
     all_kept = sequential(np.ones(20, bool), window=6)
     assert acceptance_lengths(all_kept, 20).tolist() == [7, 7, 7]
-
-
-@pytest.mark.skipif(data_folder() is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA")
-def test_tokens_per_round_of_spec_bench_are_those_published():
-    trace = read_recording("spec-bench", sorted((data_folder() / "specbench_yukiki").glob("*.jsonl.gz")))
-    grouped = tuple(
-        replace(request, tag="mt_bench" if request.tag in MT_BENCH else request.tag) for request in trace.requests
-    )
-    found = {
-        tag: (group.methods["sps"].tokens_per_round, group.methods["eagle"].tokens_per_round)
-        for tag, group in replace(trace, requests=grouped).summary().by_tag.items()
-    }
-    assert found == {tag: pytest.approx(rates, abs=0.01) for tag, rates in PUBLISHED.items()}
