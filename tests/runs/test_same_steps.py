@@ -116,11 +116,8 @@ def test_a_run_in_which_a_request_failed():
     kept = np.flatnonzero(~rows | (np.cumsum(rows) <= 2))
     failed = log.requests["failed"].astype(object)
     failed[3] = "logits hold NaN"
-    short = replace(
-        log,
-        steps={name: values[kept] for name, values in log.steps.items()},
-        requests={**log.requests, "failed": failed},
-    )
+    steps = {name: values[kept] for name, values in log.steps.items()}
+    short = replace(log, steps=steps, requests={**log.requests, "failed": failed})
     emitted = int(short.steps["emitted"][short.steps["request"] == 3].sum())
     other = {**tokens, "small-3": tokens["small-3"][:emitted]}
     difference = compare((log, tokens), (short, other)).difference
