@@ -35,23 +35,16 @@ def read_object(path):
     return the_one(path, read_objects(path), None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\n".join(json.dumps(value) for value in VALUES),
-        "\n\n".join(json.dumps(value, indent=2) for value in VALUES),
-        "\n".join(json.dumps(value, indent=0) for value in VALUES),
-        json.dumps(VALUES),
-        json.dumps(VALUES, indent=4),
-        "[\n" + ",\n".join(json.dumps(value) for value in VALUES) + "\n]\n",
-        json.dumps(VALUES[0]) + "\n" + json.dumps(VALUES[1], indent=1) + "\n" + json.dumps(VALUES[2]),
-    ],
-)
-def test_objects_by_the_line_over_lines_and_in_arrays(tmp_path, text):
-    (tmp_path / "x.json").write_text(text)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("x.json", "x.gz"):
-        assert [found.values for found in read_objects(tmp_path / name)] == VALUES
+def test_objects_by_the_line_over_lines_and_in_arrays(tmp_path):
+    plain, spread, flat = ([json.dumps(value, indent=indent) for value in VALUES] for indent in (None, 2, 0))
+    for text in (
+        *("\n".join(plain), "\n\n".join(spread), "\n".join(flat), "\n".join([plain[0], spread[1], plain[2]])),
+        *(json.dumps(VALUES), json.dumps(VALUES, indent=4), "[\n" + ",\n".join(plain) + "\n]\n"),
+    ):
+        (tmp_path / "x.json").write_text(text)
+        (tmp_path / "x.gz").write_bytes(gzip.compress(text.encode()))
+        for name in ("x.json", "x.gz"):
+            assert [found.values for found in read_objects(tmp_path / name)] == VALUES
 
 
 def test_places_are_lines_and_blank_ones_count(tmp_path):
@@ -278,13 +271,13 @@ def stream(path, *responses, done="data: [DONE]\n\n"):
     return [found.values for found in read_objects(path)]
 
 
-@pytest.mark.parametrize("done", ["data: [DONE]\n\n", ""])
-def test_each_stream_is_one_response(tmp_path, done):
-    found = stream(tmp_path / "x.sse", chunks("a"), chunks("b"), done=done)
-    assert [response["id"] for response in found] == ["a", "b"]
-    for response in found:
-        assert (response["usage"], response["metrics"]) == (USAGE, METRICS)
-        assert response["choices"][0]["finish_reason"] == "stop"
+def test_each_stream_is_one_response(tmp_path):
+    for done in ("data: [DONE]\n\n", ""):
+        found = stream(tmp_path / "x.sse", chunks("a"), chunks("b"), done=done)
+        assert [response["id"] for response in found] == ["a", "b"]
+        for response in found:
+            assert (response["usage"], response["metrics"]) == (USAGE, METRICS)
+            assert response["choices"][0]["finish_reason"] == "stop"
 
 
 def test_streams_of_llama_cpp_end_with_stop_and_choices_are_kept_by_their_index(tmp_path):
@@ -326,12 +319,8 @@ def numbered(lines):
     return [(f"page: line {number}", line) for number, line in enumerate(lines, start=1)]
 
 
-def escaped(text):
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
 def line(name, labels, value):
-    inner = ",".join(f'{key}="{escaped(found)}"' for key, found in labels.items())
+    inner = ",".join(f"{key}={json.dumps(found, ensure_ascii=False)}" for key, found in labels.items())
     return f"{name}{{{inner}}} {value}" if inner else f"{name} {value}"
 
 
@@ -370,16 +359,10 @@ def test_a_sample_is_what_its_line_says(text, labels, value):
     assert (found.name, dict(found.labels), found.value) == ("a", labels, value)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# TYPE a counter", "# a 3", "{", "1a 2", "abc 3", "ab{", "a_bucket x", "a_sum -1"]
-)
-def test_lines_of_other_metrics_are_passed_over(text):
-    assert read_page(numbered([text]), NAMES).samples == ()
-
-
-@pytest.mark.parametrize(
-    "text", ["a", "a{", "a x", "a NaN", "a -1", "a +Inf", "a 1_000", 'a{x="1",x="2"} 3', "a{x=1} 2", "a{" + "," * 999]
-)
-def test_a_line_of_a_known_metric_must_be_a_sample(text):
-    with pytest.raises(TraceFormatError, match="page: line 1: a: must be"):
-        read_page(numbered([text]), NAMES)
+def test_lines_of_other_metrics_are_passed_over_and_those_of_a_known_one_must_be_samples():
+    for text in ("", "# TYPE a counter", "# a 3", "{", "1a 2", "abc 3", "ab{", "a_bucket x", "a_sum -1"):
+        assert read_page(numbered([text]), NAMES).samples == ()
+    values = ("a", "a{", "a x", "a NaN", "a -1", "a +Inf", "a 1_000")
+    for text in (*values, 'a{x="1",x="2"} 3', "a{x=1} 2", "a{" + "," * 999):
+        with pytest.raises(TraceFormatError, match="page: line 1: a: must be"):
+            read_page(numbered([text]), NAMES)
