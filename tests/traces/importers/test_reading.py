@@ -111,6 +111,8 @@ def test_what_cannot_be_read_or_looked_ahead_in(tmp_path):
         with pytest.raises(TraceFormatError) as error:
             first_object(path)
         assert str(error.value) == f"{path}: {told}"
+    with pytest.raises(TraceFormatError, match="must be a readable file, got 'No such file or directory'"):
+        list(lines_of(tmp_path / "none"))
 
 
 def test_what_is_no_object_can_be_skipped(tmp_path):
