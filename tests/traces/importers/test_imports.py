@@ -14,14 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError, importers
-from paceline.traces.importers import (
-    ImportOptions,
-    Load,
-    choose_format,
-    format_names,
-    import_recording,
-    read_recording,
-)
+from paceline.traces.importers import ImportOptions, choose_format, format_names, import_recording, read_recording
 from paceline.traces.importers.formats import FORMATS, detect, format_named
 from paceline.traces.importers.reading import half_of_last_digit
 from paceline.traces.importers.responses import place_plain_steps
@@ -84,9 +77,6 @@ def test_plain_steps_that_are_not_listed_are_placed_by_the_seed(tmp_path):
     assert len(starts) == 3
 
 
-LOAD = Load(requests=5, output_tokens=40, prompt_tokens=7)
-
-
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.lists(st.floats(0.3, 1.0), min_size=5, max_size=5))
 def test_lines_of_any_depths_give_the_rates_that_all_of_them_have(tmp_path_factory, depths, kept):
     """Each line has 1000 drafts of its depth, kept as always; rates are rounded to three decimals."""
@@ -96,7 +86,7 @@ def test_lines_of_any_depths_give_the_rates_that_all_of_them_have(tmp_path_facto
         stated = [*rates[:depth], *[0.0] * (5 - depth)]
         lines.append(metrics_line(stated, round(1000 * sum(stated)), 1000 * depth, depth=depth))
     path = write_text(tmp_path_factory.mktemp("log") / "vllm.log", *lines)
-    recording = read_recording("vllm-log", [path], ImportOptions(load=LOAD))
+    recording = read_recording("vllm-log", [path], ImportOptions(**STATED["vllm-log"]))
     (drafter,) = recording.meta.drafters
     assert drafter.window == max(depths)
     hazards = [*drafter.stated.hazards] + [drafter.stated.hazards[-1]] * drafter.window
@@ -104,11 +94,9 @@ def test_lines_of_any_depths_give_the_rates_that_all_of_them_have(tmp_path_facto
     assert any("positions from" in note for note in recording.meta.notes) == (max(depths) < 5)
 
 
-@pytest.mark.parametrize(
-    ("text", "half"), [("3", 0.5), ("3.0", 0.05), ("0.554", 0.0005), ("5e-05", 0.5e-5), ("1.25e-05", 0.5e-7)]
-)
-def test_rounding_is_told_by_the_digits_that_are_printed(text, half):
-    assert half_of_last_digit(text) == pytest.approx(half)
+def test_rounding_is_told_by_the_digits_that_are_printed():
+    halves = {"3": 0.5, "3.0": 0.05, "0.554": 0.0005, "5e-05": 0.5e-5, "1.25e-05": 0.5e-7}
+    assert {text: half_of_last_digit(text) for text in halves} == pytest.approx(halves)
 
 
 # -- formats
@@ -327,11 +315,10 @@ def test_accepted_tokens_are_as_likely_as_the_assumption_says():
     assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("window", [1, 3, 8])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.97, 1.0])
-def test_a_constant_hazard_meets_its_mean(window, share):
-    hazard = constant_hazard(share * window, np.array([window]))
-    assert sum(hazard**depth for depth in range(1, window + 1)) == pytest.approx(share * window, abs=1e-9)
+def test_a_constant_hazard_meets_its_mean():
+    for window, share in product((1, 3, 8), (0.0, 0.1, 0.5, 0.97, 1.0)):
+        hazard = constant_hazard(share * window, np.array([window]))
+        assert sum(hazard**depth for depth in range(1, window + 1)) == pytest.approx(share * window, abs=1e-9)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(-3, 6), st.integers(0, 20))
