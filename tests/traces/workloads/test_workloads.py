@@ -174,6 +174,7 @@ def test_sessions_without_times_begin_at_once_or_at_a_rate(tmp_path, text):
     drawn = [[one.arrives_ps for one in open_workload(path, rate=4, seed=seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0][0] == 0 < drawn[0][1]
+    assert [open_workload(path, rate=rate).about.drawn for rate in (None, 4)] == [False, True]
 
 
 def test_an_arrival_is_within_what_a_run_can_hold_once_it_is_scaled_and_cut(tmp_path):
