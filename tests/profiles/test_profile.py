@@ -1,4 +1,4 @@
-"""A profile comes back as it was written, or is refused, and says what a forward takes, alone and in decoding."""
+"""A profile comes back as it was written, or is refused; it says what a forward takes, alone and in decoding; fits."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import FOLDER_VARIABLE
+from paceline.decoding.results import DRAFT
+from paceline.runtime.profiling.forwards import fit_smooth, reload_of
+from paceline.runtime.profiling.probe import ProbedOp, fit_beside
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.profile import (
     AfterAway,
@@ -20,6 +23,7 @@ from paceline.traces.profile import (
     Longer,
     ProfiledForwards,
     Reload,
+    Shape,
     UnevenRows,
     WeightsRead,
     profiles_here,
@@ -28,6 +32,7 @@ from paceline.traces.profile import (
 )
 from pydantic import ValidationError
 
+from ..traces.making import with_cell
 from .profiles import CONTEXTS, NEW_TOKENS, NO_RELOAD, ROWS, made_member, made_profile, seconds_of
 
 PROFILE = made_profile()
@@ -40,13 +45,8 @@ def test_a_profile_comes_back(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def first_row(**values):
-    def change(table):
-        rows = table.to_pylist()
-        rows[0] |= values
-        return pa.Table.from_pylist(rows, schema=table.schema)
-
-    return change
+def first_row(name, value):
+    return lambda table: with_cell(table, name, 0, value)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def first_row(**values):
         (lambda table: table.replace_schema_metadata({}), "profile: must have the header of a profile, got 'none'"),
         (lambda table: table.drop(["spread"]), "columns: must be member, rows"),
         (lambda table: table.replace_schema_metadata({"paceline": b'{"threads": 0}'}), "pool: Field required"),
-        (first_row(member="slim"), "member: must be one of draft, target, got 'slim'"),
-        (first_row(rows=0), "shape: must have rows, tokens and seconds that can be"),
-        (first_row(seconds=float("nan")), "shape: must have rows, tokens and seconds that can be"),
+        (first_row("member", "slim"), "member: must be one of draft, target, got 'slim'"),
+        (first_row("rows", 0), "shape: must have rows, tokens and seconds that can be"),
+        (first_row("seconds", float("nan")), "shape: must have rows, tokens and seconds that can be"),
         (lambda table: pa.concat_tables([table, table.slice(0, 1)]), "shape: must be there once"),
         (lambda table: table.slice(len(table) // 2), "member: must have measured shapes, got 'draft'"),
     ],
@@ -72,15 +72,11 @@ def test_a_file_that_breaks_the_format(tmp_path, change, says):
     assert "\n" not in str(caught.value)
 
 
+FIRST, LATER = (1, 0.0), (1, 0.001)
+
+
 @pytest.mark.parametrize(
-    "cells",
-    [
-        [],
-        [(1, 0.0)],
-        [(1, 0.001), (1, 0.002)],
-        [(1, 0.0), (1, 0.001), (2, 0.0)],
-        [(1, 0.0), (1, 0.001), (1, 0.001), (2, 0.0)],
-    ],
+    "cells", [[], [FIRST], [LATER, (1, 0.002)], [FIRST, LATER, (2, 0.0)], [FIRST, LATER, LATER, (2, 0.0)]]
 )
 def test_forwards_after_times_away_are_a_whole_table(cells):
     """A number of new tokens without one right after another, or without some time away, says nothing of reloads."""
@@ -103,30 +99,23 @@ def test_files_that_are_no_profile(tmp_path):
         read_profile(path)
 
 
-def test_profiles_of_this_machine_are_found_newest_first(tmp_path, monkeypatch):
+def test_profiles_of_this_machine_are_found_newest_first_and_what_cannot_be_read_by_when_it_was_written(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert list(profiles_here("a processor")) == []
     folder = tmp_path / "profiles"
     older, newer = made_profile(), made_profile(measured_at="2026-02-01T00:00:00Z")
-    write_profile(older, folder / "b.profile")
-    write_profile(newer, folder / "a.profile")
-    write_profile(made_profile(processor="another"), folder / "c.profile")
-    assert [(path.name, said) for path, said in profiles_here("a processor")] == [
-        ("a.profile", newer.meta),
-        ("b.profile", older.meta),
-    ]
-
-
-def test_a_file_that_cannot_be_read_says_why_in_its_place_by_when_it_was_written(tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    folder = tmp_path / "profiles"
-    write_profile(made_profile(), folder / "a.profile")
-    (folder / "b.profile").write_text("none")
-    for then, names in ((0, ["a.profile", "b.profile"]), (2e9, ["b.profile", "a.profile"])):
-        utime(folder / "b.profile", (then, then))
+    for name, profile in (("b", older), ("a", newer), ("c", made_profile(processor="another"))):
+        write_profile(profile, folder / f"{name}.profile")
+    found = [(path.name, said) for path, said in profiles_here("a processor")]
+    assert found == [("a.profile", newer.meta), ("b.profile", older.meta)]
+    (folder / "d.profile").write_text("none")
+    for then, names in ((0, "abd"), (2e9, "dab")):
+        utime(folder / "d.profile", (then, then))
         found = dict(profiles_here("a processor"))
-        assert [path.name for path in found] == names
-        assert str(found[folder / "b.profile"]).startswith(f"{folder / 'b.profile'}: profile: must be a Parquet file")
+        assert "".join(path.stem for path in found) == names
+        assert str(found[folder / "d.profile"]).startswith(f"{folder / 'd.profile'}: profile: must be a Parquet file")
 
 
 # Between measured shapes, and beyond them.
@@ -154,17 +143,12 @@ def test_fewer_rows_than_were_measured_are_beyond_too():
     assert found.measured(4, 12, 200) == pytest.approx(seconds_of(4, 3, 50))
 
 
-@pytest.mark.parametrize(
-    ("rows", "new_tokens", "context"), [(5, 5, 0), (1, 10, 0), (1, 1, 201), (3, 30, 0), (3, 3, 3 * 201)]
-)
-def test_beyond_the_shapes_the_smooth_model_answers(rows, new_tokens, context):
-    found = alone()
-    assert found.measured(rows, new_tokens, context) is None
-    assert found.seconds(rows, new_tokens, context) == 7.0
-    assert found.beyond
-
-
-def test_without_a_smooth_model_there_is_no_answer():
+def test_beyond_the_shapes_the_smooth_model_answers_or_nobody():
+    for rows, new_tokens, context in ((5, 5, 0), (1, 10, 0), (1, 1, 201), (3, 30, 0), (3, 3, 3 * 201)):
+        found = alone()
+        assert found.measured(rows, new_tokens, context) is None
+        assert found.seconds(rows, new_tokens, context) == 7.0
+        assert found.beyond
     with pytest.raises(ValueError, match="no shape near 9 rows of 9 tokens after 0 was measured"):
         ProfiledForwards(PROFILE.of("draft"), None).seconds(9, 9, 0)
 
@@ -197,25 +181,16 @@ def test_padding_and_rows_apart_cost_extra():
     )
 
 
-@pytest.mark.parametrize(
-    ("new_tokens", "away_s", "longer_s"),
-    [
-        (1, 0.0, 0.0),
-        (1, 0.5, 0.05),
-        (1, 1.0, 0.1),
-        (1, 2.0, 0.2),
-        (1, float("inf"), 0.3),
-        (3, 1.0, 0.3),
-        (5, 9.0, 0.7),
-        (99, 3.0, 0.7),
-    ],
-)
-def test_reloads_are_linear_between_what_was_measured_and_constant_beyond(new_tokens, away_s, longer_s):
-    assert forwards(reload=RELOAD).reload_s(new_tokens, away_s) == pytest.approx(longer_s)
-
-
-def test_parts_of_the_weights_are_away_for_as_long_as_they_are():
+def test_reloads_are_linear_between_what_was_measured_and_constant_beyond():
     found = forwards(reload=RELOAD)
+    for new_tokens, away, longer_s in (
+        (1, [0.0, 0.5, 1.0, 2.0, inf], [0.0, 0.05, 0.1, 0.2, 0.3]),
+        (3, [1.0], [0.3]),
+        (5, [9.0], [0.7]),
+        (99, [3.0], [0.7]),
+    ):
+        assert [found.reload_s(new_tokens, away_s) for away_s in away] == pytest.approx(longer_s)
+    # Parts of the weights are away for as long as they are.
     assert found.reloads_s(1, [(0.25, 1.0), (0.75, 3.0)]) == pytest.approx(0.25 * 0.1 + 0.75 * 0.3)
 
 
@@ -255,11 +230,8 @@ def test_what_cannot_have_been_seen(record, changes):
 SHARES = {"target": {"slim": 0.6, "slimmer": 0.4}, "slim": {"target": 1.0}, "slimmer": {"target": 1.0}}
 
 
-def test_what_was_never_read_is_away_for_ever():
-    assert WeightsRead({}).away("draft", 5.0) == [(1.0, inf)]
-
-
 def test_shared_weights_were_read_by_whoever_came_last():
+    assert WeightsRead({}).away("draft", 5.0) == [(1.0, inf)]  # what was never read
     read = WeightsRead(SHARES)
     read.note("target", 1.0)
     read.note("slim", 4.0)
@@ -279,3 +251,64 @@ def test_shares_come_to_one(order):
         read.note(member, float(now_s))
     for member in ("target", "slim", "slimmer", "draft"):
         assert sum(share for share, _ in read.away(member, 100.0)) == pytest.approx(1.0)
+
+
+SECONDS = st.floats(1e-6, 1e-2)
+
+
+def op(num_rows, num_tokens, beside_s):
+    return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0)
+
+
+@given(per_op=SECONDS, per_row=SECONDS, per_token=SECONDS)
+def test_what_operations_cost_comes_out(per_op, per_row, per_token):
+    ops = [
+        op(rows, rows * tokens, per_op + rows * per_row + rows * tokens * per_token)
+        for rows in (1, 2, 6, 12)
+        for tokens in (1, 2, 4)
+    ]
+    found = fit_beside(ops)
+    for one in ops:
+        assert found.seconds(0, one.num_rows, one.num_tokens) == pytest.approx(one.beside_s, rel=1e-6)
+    # One that was interrupted is left out.
+    ops = [op(rows, rows, 1e-3 * rows) for rows in (1, 2, 4) for _ in range(9)]
+    assert fit_beside([*ops, op(1, 1, 1.0)]).seconds(0, 1, 1) == pytest.approx(1e-3)
+
+
+@given(terms=st.tuples(*[st.floats(1e-9, 1e-5)] * 4), once=st.floats(1e-5, 1e-3))
+def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
+    per_row, per_new, per_context, per_pair = terms
+    shapes = [
+        Shape(
+            "m", rows, new, held, once + rows * (per_row + per_new * new + (per_context + per_pair * new) * held), 0.0
+        )
+        for rows in (1, 3, 8) for new in (1, 4, 20) for held in (0, 50, 300)
+    ]  # fmt: skip
+    found = fit_smooth(shapes)
+    assert found.held_out_error < 1e-4
+    for shape in shapes:
+        new_tokens, held = shape.rows * shape.new_tokens, shape.rows * shape.context_tokens
+        assert found.seconds(shape.rows, new_tokens, held) == pytest.approx(shape.seconds, rel=1e-4)
+
+
+def test_of_too_few_shapes_to_leave_any_out_no_error_is_known():
+    for num_shapes in (1, 3, 4):
+        shapes = [Shape("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
+        assert (fit_smooth(shapes).held_out_error is not None) == (num_shapes == 4)
+
+
+SECONDS_AWAY = st.lists(st.floats(1e-5, 1e-2), min_size=3, max_size=3)
+
+
+@given(lines=st.lists(SECONDS_AWAY, min_size=1, max_size=4))
+def test_weights_that_were_away_for_longer_come_back_no_sooner(lines):
+    cells = [
+        AfterAway(new_tokens=1 + place, away_s=away_s, seconds=seconds, spread=0.0)
+        for place, line in enumerate(lines)
+        for away_s, seconds in zip((0.0, 1e-3, 4e-3), line, strict=True)
+    ]
+    found = reload_of(cells)
+    assert (found.new_tokens, found.away_s) == (tuple(range(1, len(lines) + 1)), (1e-3, 4e-3))
+    for line, (first, last) in zip(lines, found.longer_s, strict=True):
+        assert first == max(0.0, line[1] - line[0])
+        assert last == max(first, line[2] - line[0])

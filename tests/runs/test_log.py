@@ -77,27 +77,27 @@ def test_rounds_of_any_steps(log):
     assert list(zip(*(rounds[name].tolist() for name in ROUND_FIELDS), strict=True)) == naive_rounds(log)
 
 
+def a_run(batch=1):
+    trace = make_trace(SyntheticSpec(requests=4, tokens=10, models=("draft", "mid", "target"), acceptance=(0.5, 0.7)))
+    return replay(trace, make_policy("draft:3/mid:4/target", recorded_pool(trace)), batch=batch)[0]
+
+
 def test_rounds_of_a_run_add_up():
     log = a_run(batch=3)
     rounds = log.rounds()
     assert rounds["emitted"].sum() + log.steps["prefill"].sum() == log.steps["emitted"].sum()
     assert log.steps["prefill"].sum() == len(log.requests["request_id"])
     assert rounds["drafted"].sum() == log.steps["drafted"].sum()
-    assert list(zip(*(rounds[name].tolist() for name in ROUND_FIELDS), strict=True)) == naive_rounds(log)
     none = RunLog(meta={"members": ["a"]}, ops={}, steps=to_columns(STEP_FIELDS, []), requests={})
     assert {name: len(column) for name, column in none.rounds().items()} == dict.fromkeys(ROUND_FIELDS, 0)
 
 
-def a_run(batch=1):
-    trace = make_trace(SyntheticSpec(requests=4, tokens=10, models=("draft", "mid", "target"), acceptance=(0.5, 0.7)))
-    log, _ = replay(trace, make_policy("draft:3/mid:4/target", recorded_pool(trace)), batch=batch)
-    return log
-
-
-def test_what_was_written_is_read(tmp_path):
-    log = a_run()
-    write_run_log(log, tmp_path / "runs" / "first", extra={"outputs.jsonl": "{}\n"})
-    folder = tmp_path / "runs" / "first"
+def test_what_was_written_is_read_and_the_same_run_gives_the_same_bytes(tmp_path):
+    folder, log = tmp_path / "runs" / "first", a_run()
+    # The part of a recording that was killed is left alone.
+    (tmp_path / "runs" / "first.part").mkdir(parents=True)
+    (tmp_path / "runs" / "first.part" / "000000.npz").write_text("half")
+    write_run_log(log, folder, extra={"outputs.jsonl": "{}\n"})
     assert {file.name for file in folder.iterdir()} == FILES | {"outputs.jsonl"}
     assert (folder / "outputs.jsonl").read_text() == "{}\n"
     assert json.loads((folder / "meta.json").read_text()) == log.meta
@@ -107,13 +107,11 @@ def test_what_was_written_is_read(tmp_path):
         assert table.column_names == list(columns)
         for column, values in columns.items():
             np.testing.assert_array_equal(table.column(column).to_numpy(), values)
-
-
-def test_the_same_run_gives_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        write_run_log(a_run(), tmp_path / name)
+    write_run_log(a_run(), tmp_path / "runs" / "again")
+    assert {file.name for file in (tmp_path / "runs").iterdir()} == {"first", "first.part", "again"}
+    assert (tmp_path / "runs" / "first.part" / "000000.npz").read_text() == "half"
     for file in FILES:
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+        assert (tmp_path / "runs" / "again" / file).read_bytes() == (folder / file).read_bytes()
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.write_text("mine")])
@@ -127,26 +125,14 @@ def test_a_run_is_never_overwritten(tmp_path, make):
 
 @pytest.mark.parametrize("failing", ["meta", "extra", "columns"])
 def test_a_run_is_written_whole_or_not_at_all(tmp_path, failing):
-    log = a_run()
-    extra = {}
+    log, extra = a_run(), {"no/such/folder.txt": ""} if failing == "extra" else {}
     if failing == "meta":
         log.meta["strange"] = object()
-    elif failing == "extra":
-        extra = {"no/such/folder.txt": ""}
-    else:
+    elif failing == "columns":
         log.steps["own"] = log.steps["own"][:-1]
     with pytest.raises((TypeError, OSError, ValueError)):
         write_run_log(log, tmp_path / "run", extra=extra)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_part_of_a_killed_recording_is_left_alone(tmp_path):
-    (tmp_path / "run.part").mkdir()
-    (tmp_path / "run.part" / "000000.npz").write_text("half")
-    write_run_log(a_run(), tmp_path / "run")
-    assert {file.name for file in tmp_path.iterdir()} == {"run", "run.part"}
-    assert (tmp_path / "run.part" / "000000.npz").read_text() == "half"
-    assert {file.name for file in (tmp_path / "run").iterdir()} == FILES
 
 
 def test_an_id_comes_back_as_it_was():
@@ -170,25 +156,19 @@ def finished(ledger, **options):
     return ledger.finish(META, reanchored={}, divergent={}, **options)
 
 
-def row(log, index):
-    return {name: log.requests[name].tolist()[index] for name in REQUEST_FIELDS}
-
-
 def test_a_failed_request_has_a_row():
     ledger = admitted("early", "late", "well")
     ledger.note_op(OpRecord(VERIFY, 1, 3, 1, 9, 1.0, 1.0))
     ledger.note_failed("early", "layer 2: logits are not finite", 2.0)
-    ledger.note_step(StepRecord("late", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
-    ledger.note_step(StepRecord("well", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
+    for name in ("late", "well"):
+        ledger.note_step(StepRecord(name, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
     ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 2.0, 1.0))
     ledger.note_failed("late", "cache lost", 3.0)
-    log = finished(ledger)
-    early, late, well = (row(log, index) for index in range(3))
-    assert math.isnan(early["first_token_at_s"])
-    assert (early["finished_at_s"], early["emitted_tokens"]) == (2.0, 0)
-    assert (late["first_token_at_s"], late["finished_at_s"], late["emitted_tokens"]) == (2.0, 3.0, 1)
-    assert [early["failed"], late["failed"], well["failed"]] == ["layer 2: logits are not finite", "cache lost", ""]
-    assert well["finished_at_s"] == 2.0
+    requests = finished(ledger).requests
+    np.testing.assert_array_equal(requests["first_token_at_s"], [math.nan, 2.0, 2.0])
+    assert requests["finished_at_s"].tolist() == [2.0, 3.0, 2.0]
+    assert requests["emitted_tokens"].tolist() == [0, 1, 1]
+    assert requests["failed"].tolist() == ["layer 2: logits are not finite", "cache lost", ""]
 
 
 def test_a_failure_has_a_reason_and_preemptions_are_counted():
@@ -201,17 +181,6 @@ def test_a_failure_has_a_reason_and_preemptions_are_counted():
     assert log.requests["preempted"].tolist() == [1, 0, 2]
     assert [str(times) for times in log.requests["times_plain"].tolist()] == ["1.5", "nan", "nan"]
     assert all(map(math.isnan, finished(ledger).requests["times_plain"]))
-
-
-def test_reading_another_prompt_counts_as_the_median_of_its_kind():
-    ledger = admitted("r0", "r1")
-    for number, (requests, seconds) in enumerate(
-        [(("r0",), 50.0), (("r0",), 1.0), (("r0", "r1"), 90.0), (("r0",), 3.0)]
-    ):
-        ledger.note_op(OpRecord(VERIFY, 1, len(requests), 1, 1, float(number), seconds))
-        for request_id in requests:
-            ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, number + 1.0))
-    assert seconds_per_token(finished(ledger)) == {"r0": (1.0 + 2.0 + 3.0) / 3}
 
 
 def naive(log):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from paceline.runs.observed import (
     FOLLOWS,
     ObservedAcceptance,
-    ObservedRequest,
     is_observed,
     read_bench,
     read_observed,
@@ -31,24 +30,12 @@ def requests(draw):
     for number in range(draw(st.integers(0, 4))):
         times = sorted(draw(st.lists(st.integers(0, END_PS), min_size=3, max_size=8)))
         failed = draw(st.sampled_from(["", "HTTP 500: no"]))
-        found.append(
-            ObservedRequest(
-                request_id=f"r{number}",
-                tag=draw(st.sampled_from(["", "code"])),
-                prompt_id="p",
-                asked_tokens=draw(st.integers(1, 9)),
-                due_at_ps=times[0],
-                sent_at_ps=times[1],
-                outputs_at_ps=tuple(times[2:-1]),
-                ended_at_ps=times[-1] if failed or draw(st.booleans()) else None,
-                failed=failed,
-                prompt_tokens=draw(maybe),
-                output_tokens=draw(maybe),
-                cached_tokens=draw(maybe),
-                drafted=draw(maybe),
-                accepted=draw(maybe),
-            )
-        )
+        changes = {"request_id": f"r{number}", "tag": draw(st.sampled_from(["", "code"])), "failed": failed}
+        changes |= {"due_at_ps": times[0], "sent_at_ps": times[1], "outputs_at_ps": tuple(times[2:-1])}
+        changes |= {"ended_at_ps": times[-1] if failed or draw(st.booleans()) else None}
+        counted = ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted")
+        changes |= {name: draw(maybe) for name in counted}
+        found.append(replace(OBSERVED, asked_tokens=draw(st.integers(1, 9)), **changes))
     return tuple(found)
 
 
@@ -92,23 +79,14 @@ def test_a_closed_loop_has_a_concurrency(tmp_path):
     assert not is_observed(tmp_path)
 
 
-def result(**more):
-    return {
-        "completed": 3,
-        "request_rate": float("inf"),
-        "max_concurrency": None,
-        "input_lens": [5, 6, 7],
-        "output_lens": [3, 1, 2],
-        "ttfts": [0.010, 0.020, 0.030],
-        "itls": [[0.001, 0.002], [], [0.004]],
-        **more,
-    }
+RESULT = {"completed": 3, "request_rate": float("inf"), "max_concurrency": None, "input_lens": [5, 6, 7],
+          "output_lens": [3, 1, 2], "ttfts": [0.010, 0.020, 0.030], "itls": [[0.001, 0.002], [], [0.004]]}  # fmt: skip
 
 
 @pytest.fixture
 def read(tmp_path):
     def reading(**more):
-        (tmp_path / "bench.json").write_text(json.dumps(result(**more)))
+        (tmp_path / "bench.json").write_text(json.dumps(RESULT | more))
         return read_bench(tmp_path / "bench.json")
 
     return reading
@@ -125,9 +103,7 @@ def test_requests_have_the_seconds_of_the_result(read):
     assert third.failed == "reset by peer"
     assert (run.meta.model, run.meta.loop, run.meta.notes) == ("m", "open", ())
     assert len(run.finished) == 2
-
-
-def test_an_error_of_many_lines_is_one_line_of_text(read):
+    # An error of many lines is one line of text.
     errors = ["", "", "Traceback:\n  \x1b[31mreset\n" + "x" * 400]
     _, _, third = read(start_times=[1, 2, 3], errors=errors).requests
     assert third.failed.startswith("Traceback: \\x1b[31mreset xx")
@@ -135,14 +111,14 @@ def test_an_error_of_many_lines_is_one_line_of_text(read):
     assert len(third.failed) == 300
 
 
-@pytest.mark.parametrize("rate", [float("inf"), "inf"])
-def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read, rate):
-    run = read(request_rate=rate)
-    assert [one.sent_at_ps for one in run.requests] == [0, 0, 0]
-    assert run.meta.notes == (FOLLOWS,)
-    run = read(request_rate=rate, max_concurrency=2)
-    assert [one.sent_at_ps for one in run.requests] == [0, 0, 13 * MS]  # the first ended before the second
-    assert (run.meta.loop, run.meta.concurrency) == ("closed", 2)
+def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read):
+    for rate in (float("inf"), "inf"):
+        run = read(request_rate=rate)
+        assert [one.sent_at_ps for one in run.requests] == [0, 0, 0]
+        assert run.meta.notes == (FOLLOWS,)
+        run = read(request_rate=rate, max_concurrency=2)
+        assert [one.sent_at_ps for one in run.requests] == [0, 0, 13 * MS]  # the first ended before the second
+        assert (run.meta.loop, run.meta.concurrency) == ("closed", 2)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +147,6 @@ def test_a_run_may_be_a_folder_or_a_result_but_not_several(tmp_path, read):
     write_observed(run, tmp_path / "run")
     assert read_run(tmp_path / "run").requests == read_run(tmp_path / "bench.json").requests == run.requests
     path = tmp_path / "two.jsonl"
-    path.write_text(json.dumps(result()) + "\n" + json.dumps(result()))
+    path.write_text(f"{json.dumps(RESULT)}\n{json.dumps(RESULT)}")
     with pytest.raises(TraceFormatError, match="must hold one result, got 'several'"):
         read_run(path)

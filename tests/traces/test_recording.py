@@ -1,5 +1,6 @@
-"""What the two forms of a recording have in common: they say the same of themselves and answer the same calls."""
+"""What the two forms of a recording have in common, and what a recording may say of its sampling."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,13 @@ from paceline.policies import make_policy
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
+from paceline.traces.contexts.meta import TrieMeta
 from paceline.traces.forms import by_form
-from paceline.traces.meta import NgramInfo
+from paceline.traces.meta import NgramInfo, Sampling
 from paceline.traces.shapes import presets
 
 from ..strategies import traces
-from .making import write
+from .making import trace, write
 from .rounds.rounds_strategies import bernoulli_trace, rounds_traces
 
 TRIES = make_trace(SyntheticSpec(requests=2, tokens=8, models=("small", "mid", "big"), acceptance=(0.5, 0.7), reach=3))
@@ -114,3 +116,48 @@ def test_lookup_is_a_member_where_it_can_be_replayed():
     assert TRIES.about.lookups == ()
     assert type(TRIES)(meta=with_lookup, requests=TRIES.requests).about.lookups == ("ngram",)
     assert ROUNDS.about.lookups == (), "a log without the ids of its texts"
+
+
+OPTIONS = {"temperature": 0.8, "seed": 1}
+
+
+def meta(**sampling):
+    return trace().meta.model_dump() | {"sampling": sampling}
+
+
+@pytest.mark.parametrize("mode", ["coupled", "rejection"])
+def test_sampling_takes_all_options(mode):
+    sampling = Sampling(mode=mode, **OPTIONS, top_p=1.0, top_k=1)
+    assert Sampling.model_validate_json(sampling.model_dump_json()) == sampling
+    assert Sampling(mode=mode, **OPTIONS).top_p is None
+
+
+BAD = [
+    *[({"top_p": given}, rf"`top_p` must be in \(0, 1\], got {given}") for given in (1.5, 0.0, -0.1, float("nan"))],
+    *[({"top_k": given}, f"`top_k` must be >= 1, got {given}") for given in (0, -3)],
+    *[({"temperature": given}, "temperature") for given in (-1.0, 0.0)],
+    *[({name: None}, "sampling has a temperature and a seed") for name in ("temperature", "seed")],
+]
+
+
+@pytest.mark.parametrize(("named", "told"), BAD)
+def test_sampling_that_cannot_be(named, told):
+    for mode in ("coupled", "rejection"):
+        with pytest.raises(ValueError, match=told):
+            Sampling(mode=mode, **{**OPTIONS, **named})
+
+
+@pytest.mark.parametrize("named", [{"top_p": 0.9}, {"top_k": 3}, OPTIONS, {"seed": 1}])
+def test_greedy_takes_none(named):
+    with pytest.raises(ValueError, match="greedy has neither"):
+        Sampling(mode="greedy", **named)
+
+
+def test_a_recording_keeps_its_sampling_and_one_from_before_truncation_still_loads():
+    sampling = {"mode": "coupled", **OPTIONS, "top_p": 0.9, "top_k": 40}
+    kept = TrieMeta.model_validate(meta(**sampling))
+    assert TrieMeta.model_validate_json(kept.model_dump_json()).sampling.model_dump() == sampling
+    old = TrieMeta.model_validate_json(json.dumps(meta(mode="coupled", **OPTIONS)))
+    assert old.sampling == Sampling(mode="coupled", **OPTIONS)
+    with pytest.raises(ValueError, match="a recording is greedy or coupled; rejection sampling draws again"):
+        TrieMeta.model_validate(meta(mode="rejection", **OPTIONS))

@@ -37,14 +37,10 @@ qwen-3-235b-a22b 235_093_634_560
 """
 
 
-@pytest.mark.parametrize("row", PUBLISHED.strip().replace("\n", ", ").split(", "))
-def test_presets_count_what_was_published(row):
-    name, parameters = row.split()
-    assert presets()[name].parameters == int(parameters)
-
-
-def test_mixtures_say_what_a_token_goes_through():
-    """As their cards say: 13B, 39B, 14B, 3.3B, 22B."""
+def test_presets_count_what_was_published():
+    published = dict(row.split() for row in PUBLISHED.strip().replace("\n", ", ").split(", "))
+    assert {name: presets()[name].parameters for name in published} == {k: int(v) for k, v in published.items()}
+    # What a token goes through, as cards of mixtures say: 13B, 39B, 14B, 3.3B, 22B.
     names = ("mixtral-8x7b", "mixtral-8x22b", "qwen-2-57b-a14b", "qwen-3-30b-a3b", "qwen-3-235b-a22b")
     found = [presets()[name].info("t").active_parameters for name in names]
     assert found == pytest.approx([12.9e9, 39.2e9, 14.2e9, 3.4e9, 22.2e9], abs=5e7)
@@ -59,14 +55,8 @@ def test_heads_of_mixtures_do_not_follow_from_them():
 
 
 def test_keys_and_values_by_hand():
-    assert presets()["llama-3.1-8b"].info("target") == ModelInfo(
-        name="target",
-        parameters=8_030_261_248,
-        layers=32,
-        hidden_size=4096,
-        kv_bytes_per_token=32 * 2 * 8 * 128 * 2,
-        dtype="bfloat16",
-    )
+    size = {"parameters": 8_030_261_248, "layers": 32, "hidden_size": 4096, "kv_bytes_per_token": 32 * 2 * 8 * 128 * 2}
+    assert presets()["llama-3.1-8b"].info("target") == ModelInfo(name="target", dtype="bfloat16", **size)
 
 
 # What people write, and the model and the kind of head that it says.
@@ -89,9 +79,8 @@ WRITTEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "model", "head"), WRITTEN)
-def test_names_that_people_write(text, model, head):
-    assert (model_called(text), head_called(text)) == (model, head)
+def test_names_that_people_write():
+    assert [(text, model_called(text), head_called(text)) for text, _, _ in WRITTEN] == WRITTEN
 
 
 @given(st.sampled_from(sorted(presets())), st.sampled_from(sorted(HEADS)))
@@ -195,40 +184,32 @@ def member(text):
     return text.rpartition("/")[2].replace(":", "-")
 
 
-@pytest.mark.parametrize(
-    ("target", "shape", "drafter"),
-    [
-        (target, shape, name)
-        for target, known in KNOWN.items()
-        for shape, names in known.items()
-        for name in names.split()
-    ],
-)
-def test_names_that_say_a_shape(target, shape, drafter):
-    drafter = member(drafter)
-    found = named_shapes([drafter, target], target)
-    whole = f"{shape}-{model_called(target)}" if shape in HEADS else shape
-    assert (found[drafter].shape,) == given_shapes([f"{drafter}={whole}"], target)
-    assert found[target].shape == presets()[model_called(target)].info(target)
+@pytest.mark.parametrize("target", KNOWN)
+def test_names_that_say_a_shape(target):
+    for shape, names in KNOWN[target].items():
+        for drafter in map(member, names.split()):
+            found = named_shapes([drafter, target], target)
+            whole = f"{shape}-{model_called(target)}" if shape in HEADS else shape
+            assert (found[drafter].shape,) == given_shapes([f"{drafter}={whole}"], target)
+            assert found[target].shape == presets()[model_called(target)].info(target)
 
 
-@pytest.mark.parametrize("name", COPIES.split())
-def test_names_of_what_copies_text(name):
-    assert named_shapes([name], QWEN_8B)[name] == (None, f"{name} copies text")
+def test_names_of_what_copies_text():
+    for name in COPIES.split():
+        assert named_shapes([name], QWEN_8B)[name] == (None, f"{name} copies text")
 
 
-@pytest.mark.parametrize(
-    ("target", "drafter"), [(target, name) for target, names in UNKNOWN.items() for name in names.split()]
-)
-def test_names_that_say_no_shape(target, drafter):
-    assert set(named_shapes([member(drafter), target], target)) == {target}
+@pytest.mark.parametrize("target", UNKNOWN)
+def test_names_that_say_no_shape(target):
+    for name in UNKNOWN[target].split():
+        assert set(named_shapes([member(name), target], target)) == {target}, name
 
 
-@pytest.mark.parametrize("drafter", ["Qwen3-0.6B", "Llama-3.2-1B-Instruct"])
-def test_sizes_that_nobody_knows_confirm_nothing(drafter):
-    assert named_shapes([drafter, "target"], "target") == {}
+def test_sizes_that_nobody_knows_confirm_nothing():
     known = presets()["qwen-3-8b"].info("target").model_copy(update={"layers": 7})
-    assert set(named_shapes([drafter], "target", known=known)) == {drafter}
+    for drafter in ("Qwen3-0.6B", "Llama-3.2-1B-Instruct"):
+        assert named_shapes([drafter, "target"], "target") == {}
+        assert set(named_shapes([drafter], "target", known=known)) == {drafter}
 
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=3, max_size=9)
@@ -250,25 +231,16 @@ KNOWN_WORDS = {"instruct", "chat", "base", "thinking", "coder", "math", "meta", 
 
 
 def shape(name, layers, submodel_of=None):
-    return ModelInfo(
-        name=name,
-        parameters=400 + 100 * layers,
-        layers=layers,
-        hidden_size=8,
-        kv_bytes_per_token=4 * layers,
-        dtype="float32",
-        submodel_of=submodel_of,
-    )
+    size = {"parameters": 400 + 100 * layers, "layers": layers, "hidden_size": 8, "kv_bytes_per_token": 4 * layers}
+    return ModelInfo(name=name, dtype="float32", submodel_of=submodel_of, **size)
 
 
 POOL = (shape("thin", 1, "slim"), shape("slim", 6, "target"), shape("mid", 3), shape("target", 11))
 
 
 def derived(*texts, recorded=POOL):
-    return {
-        each.shape.name: each
-        for each in derived_submodels(recorded, given_shapes(texts, "target"), given_decoders(texts, "target"))
-    }
+    found = derived_submodels(recorded, given_shapes(texts, "target"), given_decoders(texts, "target"))
+    return {each.shape.name: each for each in found}
 
 
 def file_of(tmp_path, *shapes):
@@ -319,9 +291,6 @@ def test_what_cannot_be_derived_is_refused(tmp_path, recorded, why):
     told = f"^`models` must give slim a shape too, a submodel of target, which gets another: {why}$"
     with pytest.raises(ArgumentError, match=told):
         derived(file_of(tmp_path, shape("target", 22)), recorded=recorded)
-
-
-@pytest.mark.parametrize("texts", [["slim=llama-3.2-1b"], ["llama-3.2-1b", "slim=llama-3.1-8b"]])
-def test_a_submodel_larger_than_its_model_is_refused(texts):
-    with pytest.raises(ArgumentError, match=r"^`models` must give slim, a submodel of target, no more layers and "):
-        derived(*texts)
+    for texts in (["slim=llama-3.2-1b"], ["llama-3.2-1b", "slim=llama-3.1-8b"]):  # larger than its model
+        with pytest.raises(ArgumentError, match=r"^`models` must give slim, a submodel of target, no more layers and "):
+            derived(*texts)

@@ -42,7 +42,7 @@ def all_bits(trace):
 # Recordings of contexts.
 
 
-@pytest.mark.parametrize("shift", [0.15, 0.03, -0.1, -0.5])
+@pytest.mark.parametrize("shift", [0.15, -0.5])
 def test_agreement_on_the_trunk_moves_by_the_shift(shift):
     shifted = TRIES.shifted({"a": shift}, seed=1)
     count = TRIES.summary().total.num_trunk_tokens
@@ -51,14 +51,11 @@ def test_agreement_on_the_trunk_moves_by_the_shift(shift):
     assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / count))
     assert agreement(shifted, "b") == agreement(TRIES, "b")
     assert shifted.meta.name == f"{TRIES.meta.name} (a acceptance {shift:+g})"
+    for share in (0.0, 1.0):  # to the ends
+        assert agreement(TRIES.shifted({"b": share - agreement(TRIES, "b")}, seed=0), "b") == share
 
 
-@pytest.mark.parametrize("share", [1.0, 0.0])
-def test_to_the_ends(share):
-    assert agreement(TRIES.shifted({"b": share - agreement(TRIES, "b")}, seed=0), "b") == share
-
-
-def test_only_tokens_on_the_trunk_change_and_a_new_refusal_is_a_token_that_nobody_writes():
+def test_only_tokens_on_the_trunk_change_and_a_new_refusal_is_a_token_that_nobody_writes(tmp_path):
     meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
     shifted = replace(TRIES, meta=meta).shifted({"a": -0.4, "b": 0.1}, seed=4)
     refused = 0
@@ -79,18 +76,15 @@ def test_only_tokens_on_the_trunk_change_and_a_new_refusal_is_a_token_that_nobod
             assert children[model, node] == -1
             refused += 1
     assert refused > 100
+    plain = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
+    write_trace(plain, tmp_path / "t.trace")
+    assert_equal(read_trace(tmp_path / "t.trace"), plain)
 
 
 def test_a_vocabulary_without_another_token():
     meta = TRIES.meta.model_copy(update={"vocab_size": 1, "eos_token_ids": (0,)})
     with pytest.raises(ValueError, match="vocab_size must leave a token that no model writes, got 1"):
         replace(TRIES, meta=meta).shifted({"a": -0.5}, seed=0)
-
-
-def test_a_shifted_recording_of_contexts_is_sound(tmp_path):
-    shifted = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
-    write_trace(shifted, tmp_path / "t.trace")
-    assert_equal(read_trace(tmp_path / "t.trace"), shifted)
 
 
 @pytest.mark.parametrize("shift", [0.2, -0.2])
@@ -105,8 +99,8 @@ def test_a_larger_shift_turns_over_more(shift):
 # Imported recordings.
 
 
-@pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
-def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
+@pytest.mark.parametrize("shift", [0.2, -0.4])
+def test_tokens_of_a_drafter_move_by_the_shift(shift):
     trace = bernoulli_trace(by_start=False, share=0.6)
     old, new = all_bits(trace), all_bits(trace.shifted({"d": shift}, seed=2))
     known = (old >= 0) & (new >= 0)
@@ -114,17 +108,10 @@ def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
     assert known.sum() >= (old >= 0).sum() - len(trace.requests)
     moved = new[known].mean() - old[known].mean()
     assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / known.sum()) + 0.005)
-    if shift > 0:
-        assert (new >= old).all()
-
-
-@pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
-def test_rounds_of_a_drafter_by_start_move_by_the_shift(shift):
-    """Agreement of tokens that a round came to, in a process whose agreement does not depend on depth."""
-    trace = bernoulli_trace(by_start=True, share=0.6, requests=80)
-    shifted = trace.shifted({"d": shift}, seed=2)
+    assert shift < 0 or (new >= old).all()
+    # By the start, of tokens that a round came to, in a process whose agreement does not depend on depth.
     agreed = known = 0
-    for request in shifted.requests:
+    for request in bernoulli_trace(by_start=True, share=0.6, requests=80).shifted({"d": shift}, seed=2).requests:
         rounds = request.rounds["d"]
         refused = ~rounds.censored(6) & (rounds.start + rounds.accepted < request.length("d"))
         agreed, known = agreed + rounds.accepted.sum(), known + (rounds.accepted + refused).sum()
@@ -215,28 +202,21 @@ def test_other_requests_do_not_matter(by_start):
     double = tuple(replace(request, request_id=f"{request.request_id}'") for request in trace.requests)
     more = replace(trace, requests=(*double, *trace.requests))
     for shift in (0.1, -0.1):
-        alone = trace.shifted({"d": shift}, seed=5)
         beside = more.shifted({"d": shift}, seed=5)
-        kept = replace(beside, requests=beside.requests[len(double) :])
-        assert_same_rounds(kept, alone)
-
-
-@pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True), "d")])
-def test_seeds_differ_and_repeat(trace, name):
-    def drawn(seed):
-        shifted = trace.shifted({name: -0.1}, seed=seed)
-        if isinstance(trace, RoundsRecording):
-            return [request.rounds["d"].accepted.tolist() for request in shifted.requests]
-        return [record.trie.next_token.tolist() for record in shifted.requests]
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
-
-
-def test_no_shift_changes_nothing():
-    assert_equal(TRIES.shifted({"a": 0.0, "b": -0.0}, seed=1), TRIES)
-    trace = bernoulli_trace(by_start=False)
+        alone = replace(beside, requests=beside.requests[len(double) :])
+        assert_same_rounds(alone, trace.shifted({"d": shift}, seed=5))
     assert_same_rounds(trace.shifted({"d": 0.0}, seed=1), trace)
+
+
+def test_seeds_differ_and_repeat_and_no_shift_changes_nothing():
+    contexts = [TRIES.shifted({"a": -0.1}, seed=seed).requests for seed in (1, 1, 2)]
+    rounds = [COINS.shifted({"d": -0.1}, seed=seed).requests for seed in (1, 1, 2)]
+    for one, same, other in (
+        [[request.trie.next_token.tolist() for request in requests] for requests in contexts],
+        [[request.rounds["d"].accepted.tolist() for request in requests] for requests in rounds],
+    ):
+        assert one == same != other
+    assert_equal(TRIES.shifted({"a": 0.0, "b": -0.0}, seed=1), TRIES)
 
 
 COINS = bernoulli_trace(by_start=True, share=0.6)

@@ -126,60 +126,54 @@ def sound(tmp_path_factory):
     return {name: [(path.name, path.read_bytes()) for path in files] for name, files in one_file_each(folder).items()}
 
 
-def check(name, files, *, skip=False, source=None):
-    """Import files given as (name, bytes)."""
+def check(name, sound, data, spoil):
+    """Import the files of a format, one of them spoiled."""
+    source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
+    files = list(sound[source])
+    at = data.draw(st.integers(0, len(files) - 1))
+    files[at] = spoil(source, *files[at])
+    options = ImportOptions(**STATED.get(source, {}), skip_bad_lines=data.draw(st.booleans()))
+    refusal = None
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        paths = [folder / file for file, _ in files]
-        for path, (_, data) in zip(paths, files, strict=True):
-            path.write_bytes(data)
-        out = folder / "out"
+        paths, out = [Path(made) / file for file, _ in files], Path(made) / "out"
+        for path, (_, content) in zip(paths, files, strict=True):
+            path.write_bytes(content)
         out.mkdir()
-        stated = STATED.get(name if source is None else source, {})
-        refusal = refusal_of(name, paths, out / "t.trace", ImportOptions(**stated, skip_bad_lines=skip))
-        left = [path.name for path in out.iterdir()]
+        try:
+            import_recording(name, paths, out / "t.trace", options)
+        except ValueError as error:
+            refusal = error
+        assert [path.name for path in out.iterdir()] == ([] if refusal else ["t.trace"])
         if refusal is None:
-            assert left == ["t.trace"]
             read_rounds(out / "t.trace")
-        else:
-            assert left == []
-            told = str(refusal)
-            assert isinstance(refusal, TraceFormatError) or any(words in told for words in OPTIONS_SAY)
-            assert told.encode()
-            assert "\n" not in told
-            assert len(told) < 2000
+            return
+    told = str(refusal)
+    assert isinstance(refusal, TraceFormatError) or any(words in told for words in OPTIONS_SAY)
+    assert told.encode()
+    assert "\n" not in told
+    assert len(told) < 2000
 
 
-def refusal_of(name, paths, out, options):
-    """Why an import is refused, None if it is not."""
-    try:
-        import_recording(name, paths, out, options)
-    except ValueError as error:
-        return error
-    return None
+EXAMPLES = settings.default.max_examples
 
 
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
-@settings(max_examples=120)
+@settings(max_examples=3 * EXAMPLES)
 @given(data=st.data())
 def test_spoiled_values(sound, name, data):
-    source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
-    files = list(sound[source])
-    at = data.draw(st.integers(0, len(files) - 1))
-    spoiled = spoiled_text if source in TEXTS else spoiled_lines
-    files[at] = (files[at][0], data.draw(spoiled(files[at][1])))
-    check(name, files, source=source, skip=data.draw(st.booleans()))
+    def spoil(source, file, content):
+        return file, data.draw((spoiled_text if source in TEXTS else spoiled_lines)(content))
+
+    check(name, sound, data, spoil)
 
 
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
-@settings(max_examples=80)
+@settings(max_examples=2 * EXAMPLES)
 @given(data=st.data())
 def test_spoiled_bytes(sound, name, data):
-    source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
-    files = list(sound[source])
-    at = data.draw(st.integers(0, len(files) - 1))
-    file, content = files[at]
-    compressed = data.draw(st.booleans())
-    whole = gzip.compress(content, mtime=0) if compressed else content
-    files[at] = (f"{file}.gz" if compressed else file, data.draw(spoiled_bytes(whole)))
-    check(name, files, source=source, skip=data.draw(st.booleans()))
+    def spoil(_, file, content):
+        if data.draw(st.booleans()):
+            file, content = f"{file}.gz", gzip.compress(content, mtime=0)
+        return file, data.draw(spoiled_bytes(content))
+
+    check(name, sound, data, spoil)

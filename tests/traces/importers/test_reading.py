@@ -1,4 +1,4 @@
-"""Objects and lines of files, plain, gzip or as event streams: with their places, bounded, and refused in one line."""
+"""Objects, lines, event streams and pages of metrics: with their places, bounded, and refused in one line."""
 
 import gzip
 import json
@@ -10,11 +10,11 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.base.files import MOST_BYTES
+from paceline.runtime import tasks
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tasks import read_task
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import read_recording, reading
+from paceline.traces.importers.metrics_pages import Scrapes, read_page
 from paceline.traces.importers.reading import (
     BrokenStreamError,
     EventStream,
@@ -26,6 +26,8 @@ from paceline.traces.importers.reading import (
 )
 from paceline.traces.workloads import open_workload
 
+from ...pairs import pairs
+
 VALUES = [{"id": "a", "text": 'br{ack[ets" and \\ more'}, {"id": "b", "list": [[1], {"c": {}}]}, {"id": "c"}]
 
 
@@ -33,23 +35,16 @@ def read_object(path):
     return the_one(path, read_objects(path), None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\n".join(json.dumps(value) for value in VALUES),
-        "\n\n".join(json.dumps(value, indent=2) for value in VALUES),
-        "\n".join(json.dumps(value, indent=0) for value in VALUES),
-        json.dumps(VALUES),
-        json.dumps(VALUES, indent=4),
-        "[\n" + ",\n".join(json.dumps(value) for value in VALUES) + "\n]\n",
-        json.dumps(VALUES[0]) + "\n" + json.dumps(VALUES[1], indent=1) + "\n" + json.dumps(VALUES[2]),
-    ],
-)
-def test_objects_by_the_line_over_lines_and_in_arrays(tmp_path, text):
-    (tmp_path / "x.json").write_text(text)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("x.json", "x.gz"):
-        assert [found.values for found in read_objects(tmp_path / name)] == VALUES
+def test_objects_by_the_line_over_lines_and_in_arrays(tmp_path):
+    plain, spread, flat = ([json.dumps(value, indent=indent) for value in VALUES] for indent in (None, 2, 0))
+    for text in (
+        *("\n".join(plain), "\n\n".join(spread), "\n".join(flat), "\n".join([plain[0], spread[1], plain[2]])),
+        *(json.dumps(VALUES), json.dumps(VALUES, indent=4), "[\n" + ",\n".join(plain) + "\n]\n"),
+    ):
+        (tmp_path / "x.json").write_text(text)
+        (tmp_path / "x.gz").write_bytes(gzip.compress(text.encode()))
+        for name in ("x.json", "x.gz"):
+            assert [found.values for found in read_objects(tmp_path / name)] == VALUES
 
 
 def test_places_are_lines_and_blank_ones_count(tmp_path):
@@ -116,6 +111,8 @@ def test_what_cannot_be_read_or_looked_ahead_in(tmp_path):
         with pytest.raises(TraceFormatError) as error:
             first_object(path)
         assert str(error.value) == f"{path}: {told}"
+    with pytest.raises(TraceFormatError, match="must be a readable file, got 'No such file or directory'"):
+        list(lines_of(tmp_path / "none"))
 
 
 def test_what_is_no_object_can_be_skipped(tmp_path):
@@ -149,33 +146,38 @@ def test_lines_and_values_are_bounded(tmp_path, monkeypatch):
     assert str(error.value) == f"{path}: line 2: value: must have at most 100 bytes, got 'more'"
 
 
+BOUND = 2**23
+
+
 @pytest.fixture(scope="module")
 def bomb(tmp_path_factory):
     """A small file that unpacks to three times what a line may have."""
     path = tmp_path_factory.mktemp("bomb") / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"a": "' + b"x" * (3 * MOST_BYTES), compresslevel=1))
+    path.write_bytes(gzip.compress(b'{"a": "' + b"x" * (3 * BOUND), compresslevel=1))
     return path
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda path: read_recording("auto", [path]),
-        lambda path: read_recording("vllm-log", [path]),
-        lambda path: list(open_workload(path)),
-        read_prompts,
-        lambda path: read_task("gsm8k", path),
-    ],
-)
-def test_what_unpacks_to_one_endless_line_takes_no_more_memory_than_a_line_may(bomb, read):
+READERS = {
+    "auto": lambda path: read_recording("auto", [path]),
+    "vllm-log": lambda path: read_recording("vllm-log", [path]),
+    "workload": lambda path: list(open_workload(path)),
+    "prompts": read_prompts,
+    "task": lambda path: tasks.read_task("gsm8k", path),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_unpacks_to_one_endless_line_takes_no_more_memory_than_a_line_may(bomb, name, monkeypatch):
+    for module in (reading, tasks):
+        monkeypatch.setattr(module, "MOST_BYTES", BOUND)
     tracemalloc.start()
     try:
-        with pytest.raises(TraceFormatError, match=f"must have at most {MOST_BYTES:,} bytes, got 'more'"):
-            read(bomb)
+        with pytest.raises(TraceFormatError, match=f"must have at most {BOUND:,} bytes, got 'more'"):
+            READERS[name](bomb)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 2.5 * MOST_BYTES
+    assert most < 2.5 * BOUND
 
 
 # -- server-sent events, however they are cut: the rules of WHATWG, bounded
@@ -271,13 +273,13 @@ def stream(path, *responses, done="data: [DONE]\n\n"):
     return [found.values for found in read_objects(path)]
 
 
-@pytest.mark.parametrize("done", ["data: [DONE]\n\n", ""])
-def test_each_stream_is_one_response(tmp_path, done):
-    found = stream(tmp_path / "x.sse", chunks("a"), chunks("b"), done=done)
-    assert [response["id"] for response in found] == ["a", "b"]
-    for response in found:
-        assert (response["usage"], response["metrics"]) == (USAGE, METRICS)
-        assert response["choices"][0]["finish_reason"] == "stop"
+def test_each_stream_is_one_response(tmp_path):
+    for done in ("data: [DONE]\n\n", ""):
+        found = stream(tmp_path / "x.sse", chunks("a"), chunks("b"), done=done)
+        assert [response["id"] for response in found] == ["a", "b"]
+        for response in found:
+            assert (response["usage"], response["metrics"]) == (USAGE, METRICS)
+            assert response["choices"][0]["finish_reason"] == "stop"
 
 
 def test_streams_of_llama_cpp_end_with_stop_and_choices_are_kept_by_their_index(tmp_path):
@@ -293,18 +295,76 @@ def test_streams_of_llama_cpp_end_with_stop_and_choices_are_kept_by_their_index(
     assert found["choices"] == [first, {"index": 1, "text": "b", "count": 2}]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize(
-    "head",
-    ["", "event: message{0}id: 7{0}", ": ping{0}{0}", "x-any: thing{0}", "HTTP/1.1 200 OK{0}content: text{0}{0}"],
-)
+HEADS = ("", "event: message{0}id: 7{0}", ": ping{0}{0}", "x-any: thing{0}", "HTTP/1.1 200 OK{0}content: text{0}{0}")
+
+
+@pytest.mark.parametrize(("end", "mark", "head"), pairs(("\n", "\r\n", "\r"), ("", "\ufeff"), HEADS))
 def test_streams_as_they_are_saved(tmp_path, end, mark, head):
     """With any line ends, a byte order mark, comments, unknown fields, a head of HTTP, and constants nobody reads."""
-    sent = [
-        f'data: {{"id": "a", "x": NaN,{end}data:  "n": 1}}{end}{end}',
-        f'data:{{"usage": 2}}{end}retry: 10{end}data: [DONE]{end}',
-    ]
-    (tmp_path / "x.sse").write_bytes((mark + head.format(end) + "".join(sent)).encode())
+    sent = f'data: {{"id": "a", "x": NaN,{end}data:  "n": 1}}{end}{end}data:{{"usage": 2}}{end}retry: 10{end}'
+    (tmp_path / "x.sse").write_bytes(f"{mark}{head.format(end)}{sent}data: [DONE]{end}".encode())
     (found,) = read_objects(tmp_path / "x.sse")
     assert (found.values["id"], found.values["n"], found.values["usage"]) == ("a", 1, 2)
+
+
+# -- pages of metrics: what a counter counted is the same however its scrapes were kept, and lines are what they say
+
+
+NAMES = frozenset({"a", "b"})
+LABELS = st.dictionaries(st.sampled_from(["engine", "model_name"]), st.text(max_size=6), max_size=2)
+# Of each series what it began with, and what it grew by between scrapes.
+SERIES = st.tuples(st.sampled_from(["a", "b_total"]), LABELS, st.lists(st.integers(0, 50), min_size=3, max_size=3))
+SUMMED = frozenset({"engine", "model_name"})
+
+
+def numbered(lines):
+    return [(f"page: line {number}", line) for number, line in enumerate(lines, start=1)]
+
+
+def line(name, labels, value):
+    inner = ",".join(f"{key}={json.dumps(found, ensure_ascii=False)}" for key, found in labels.items())
+    return f"{name}{{{inner}}} {value}" if inner else f"{name} {value}"
+
+
+@given(st.lists(SERIES, min_size=1, max_size=5, unique_by=lambda one: (one[0], tuple(sorted(one[1].items())))))
+def test_what_was_counted_is_the_last_less_the_first(series):
+    scrapes = [[line(name, labels, sum(grown[: at + 1])) for name, labels, grown in series] for at in range(3)]
+    wanted = {
+        name: sum(sum(grown[1:]) for other, _, grown in series if other.removesuffix("_total") == name)
+        for name in NAMES
+    }
+    apart = Scrapes(read_page(numbered(page), NAMES) for page in scrapes)
+    together = Scrapes([read_page(numbered(one for page in scrapes for one in page), NAMES)])
+    for found in (apart, together):
+        assert len(found) == 3
+        for name in NAMES:
+            assert sum(found.counted(name, summed=SUMMED).values()) == wanted[name]
+    alone = Scrapes([read_page(numbered(scrapes[-1]), NAMES)])
+    everything = sum(sum(grown) for _, _, grown in series)
+    assert sum(sum(alone.counted(name, summed=SUMMED).values()) for name in NAMES) == everything
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "value"),
+    [
+        ("a 2", {}, 2.0),
+        ("a_total 2", {}, 2.0),
+        ("  a{}  2.5e3 1700000000000", {}, 2500.0),
+        (r'a{x="q\"},{\\\n",y=""} 1e3', {"x": 'q"},{\\\n', "y": ""}, 1000.0),
+        ('a{le="1"} 3 # {trace="x"} 0.5', {"le": "1"}, 3.0),
+        ('a{le="1"} 3 # {trace="} 9"} 0.5 1700000000.1', {"le": "1"}, 3.0),
+        ('a 3 # {trace="x"} 0.5', {}, 3.0),
+    ],
+)
+def test_a_sample_is_what_its_line_says(text, labels, value):
+    (found,) = read_page(numbered([text]), NAMES).samples
+    assert (found.name, dict(found.labels), found.value) == ("a", labels, value)
+
+
+def test_lines_of_other_metrics_are_passed_over_and_those_of_a_known_one_must_be_samples():
+    for text in ("", "# TYPE a counter", "# a 3", "{", "1a 2", "abc 3", "ab{", "a_bucket x", "a_sum -1"):
+        assert read_page(numbered([text]), NAMES).samples == ()
+    values = ("a", "a{", "a x", "a NaN", "a -1", "a +Inf", "a 1_000")
+    for text in (*values, 'a{x="1",x="2"} 3', "a{x=1} 2", "a{" + "," * 999):
+        with pytest.raises(TraceFormatError, match="page: line 1: a: must be"):
+            read_page(numbered([text]), NAMES)

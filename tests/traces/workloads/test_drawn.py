@@ -2,12 +2,12 @@
 
 import resource
 import tracemalloc
-from itertools import pairwise
+from itertools import cycle
 from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
@@ -29,17 +29,12 @@ def gaps_of(text, **more):
 
 
 @pytest.mark.parametrize(
-    ("text", "cv"),
-    [
-        ("poisson:rate=4,requests=40000", 1),
-        ("gamma:rate=4,cv=2.5,requests=40000", 2.5),
-        ("gamma:rate=4,cv=0.3,requests=40000", 0.3),
-    ],
+    ("kind", "cv"), [("poisson:", 1), ("diurnal:depth=0,", 1), ("gamma:cv=2.5,", 2.5), ("gamma:cv=0.3,", 0.3)]
 )
-def test_gaps_have_the_mean_and_the_variation(text, cv):
-    gaps = gaps_of(text)
+def test_gaps_have_the_mean_and_the_variation(kind, cv):
+    gaps = gaps_of(f"{kind}rate=4,requests=20000")
     assert abs(gaps.mean() * 4 - 1) < 5 * cv / sqrt(len(gaps))
-    assert abs(gaps.std() / gaps.mean() / cv - 1) < 0.06
+    assert abs(gaps.std() / gaps.mean() / cv - 1) < 0.08
 
 
 @given(st.sampled_from([0.3, 3, 7, 1e6]), st.integers(1, 50))
@@ -50,24 +45,26 @@ def test_constant_arrivals_stand_where_they_belong(rate, count):
 
 
 def test_a_diurnal_rate_follows_its_sine():
-    times = np.cumsum(gaps_of("diurnal:rate=50,depth=0.8,period_s=100,seconds=1000"))
+    times = np.cumsum(gaps_of("diurnal:rate=50,depth=0.8,period_s=100,seconds=800"))
     phase = (times % 100) / 100
     shares = [((phase >= start) & (phase < start + 0.25)).mean() * 4 for start in (0, 0.25, 0.5, 0.75)]
     swing = 0.8 * 2 / np.pi
     assert np.allclose(shares, [1 + swing, 1 + swing, 1 - swing, 1 - swing], atol=0.05)
-    assert abs(len(times) / 50_000 - 1) < 0.02
+    assert abs(len(times) / 40_000 - 1) < 0.02
 
 
-def test_a_flat_diurnal_is_poisson():
-    assert abs(gaps_of("diurnal:rate=4,depth=0,requests=20000").std() * 4 - 1) < 0.05
-
-
-def test_seconds_end_it_and_requests_do():
-    found = list(open_workload(f"poisson:rate=4,seconds=50,{LENGTHS}"))
+def test_seconds_end_it_and_requests_do_and_a_rate_may_stand_beside_the_text():
+    found = list(open_workload(workload := f"poisson:rate=4,seconds=50,{LENGTHS}"))
     assert all(one.arrives_ps < 50 * S for one in found)
-    assert open_workload(f"poisson:rate=4,seconds=50,{LENGTHS}").about.num_requests is None
-    assert list(open_workload(f"poisson:rate=4,seconds=50,requests=7,{LENGTHS}")) == found[:7]
+    assert open_workload(workload).about.num_requests is None
+    assert list(open_workload(f"{workload},requests=7")) == found[:7]
     assert open_workload(f"poisson:rate=4,requests=7,{LENGTHS}", limit=5).about.num_requests == 5
+    assert len(list(open_workload("constant:rate=1000000,seconds=1000000,requests=3,prompt=5,output=5"))) == 3
+    assert [one.arrives_ps for one in open_workload(f"constant:requests=3,{LENGTHS}", rate=2)] == [0, S // 2, S]
+    bursts = f"gamma:rate=4,cv=3,requests=50,{LENGTHS}"
+    times, twice = ([one.arrives_ps for one in open_workload(bursts, time_scale=scale)] for scale in (1, 2))
+    assert twice == [2 * at for at in times]
+    assert times == sorted(times)
 
 
 def test_a_seed_gives_the_same_and_lengths_do_not_depend_on_the_process():
@@ -103,21 +100,6 @@ def test_lengths_and_tags_are_those_of_a_recording():
     assert {one.tag for one in tagged} == {tag}
     assert {one.output_tokens for one in tagged} == {7}
     assert {one.prompt_tokens for one in tagged} <= {prompt for prompt, _, of in known if of == tag}
-
-
-def test_a_rate_goes_in_the_text_or_beside_it():
-    assert [one.arrives_ps for one in open_workload(f"constant:requests=3,{LENGTHS}", rate=2)] == [0, S // 2, S]
-
-
-def test_bursts_are_no_later_for_being_cut():
-    times = [one.arrives_ps for one in open_workload(f"gamma:rate=4,cv=3,requests=50,{LENGTHS}", time_scale=2)]
-    plain = [one.arrives_ps for one in open_workload(f"gamma:rate=4,cv=3,requests=50,{LENGTHS}")]
-    assert times == [2 * at for at in plain]
-    assert all(one <= other for one, other in pairwise(times))
-
-
-def test_a_tag_that_no_request_has_is_refused():
-    recording = open_recording(shipped("recordings", "pico.trace"))
     with pytest.raises(ArgumentError, match="tag must be of the requests of pico, got 'none'"):
         open_workload("poisson:rate=1,requests=5,tag=none", lengths_from=recording)
 
@@ -143,7 +125,6 @@ def plain(sessions):
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), unit=st.sampled_from([1, 4, 16, 100]), rate=st.sampled_from([None, 3.0]))
 def test_ids_tell_texts_apart_and_a_seed_tells_all(text, seed, unit, rate):
     """An id stands for one place and one text before it; what somebody wrote, only those have who follow."""
@@ -164,7 +145,6 @@ def test_ids_tell_texts_apart_and_a_seed_tells_all(text, seed, unit, rate):
 
 
 def test_paths_of_a_tree_are_those_of_its_notation():
-    """Each path is a request; it reads what its parent wrote, and the tokens are those that the docstring counts."""
     (session,) = sessions_of("tree-rollouts:branch=4@0/2@32/2@64,prompt=256,output=128,sessions=1")
     assert len(session) == 16
     assert sum(one.output_tokens for one, _ in session) == 4 * 32 + 8 * 32 + 16 * 64
@@ -220,15 +200,12 @@ def test_long_sessions_share_no_ids():
     assert first.blocks[-1] < second.blocks[0]
 
 
-@pytest.mark.parametrize("limit", [None, 2, 9])
-def test_it_is_known_how_many_come(limit):
+def test_it_is_known_how_many_come_and_a_graph_is_not_written_as_a_line():
     """Of a limit, which is one of arrivals, too: that many requests were told, of sessions of three."""
-    workload = open_workload("react:steps=2,prompt=5,output=9,observation=3,sessions=4", limit=limit)
-    summary = summary_of(workload)
-    assert (workload.about.num_requests, workload.about.num_arrivals) == (summary.num_requests, summary.num_arrivals)
-
-
-def test_a_graph_is_not_written_as_a_line():
+    for limit in (None, 2, 9):
+        workload = open_workload("react:steps=2,prompt=5,output=9,observation=3,sessions=4", limit=limit)
+        about, summary = workload.about, summary_of(workload)
+        assert (about.num_requests, about.num_arrivals) == (summary.num_requests, summary.num_arrivals)
     with pytest.raises(ArgumentError, match="must be of sessions that are lines of turns"):
         list(lines_of_workload(open_workload(TEXTS["tree-rollouts"])))
 
@@ -261,7 +238,7 @@ def cases():
         for key in options:
             if key not in UNBOUNDED:
                 forms = ("{}@0",) if key == "branch" else ("{}", *(DRAWN if key in OF_LENGTHS else ()))
-                yield from ((kind, key, form.format(size)) for form in forms for size in HUGE)
+                yield from ((kind, key, form.format(size)) for form, size in zip(forms, cycle(HUGE), strict=False))
 
 
 def test_the_table_knows_all_kinds():
@@ -300,7 +277,3 @@ def test_sizes_that_are_huge_together_are_refused(text):
     with pytest.raises(ArgumentError, match=r"must (have|give) at most (10,000|10,000,000|4,000,000) "):
         sum(1 for _ in open_workload(text))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kilobytes
-
-
-def test_a_generator_of_seconds_may_end_by_its_requests():
-    assert len(list(open_workload("constant:rate=1000000,seconds=1000000,requests=3,prompt=5,output=5"))) == 3

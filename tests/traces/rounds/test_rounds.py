@@ -1,28 +1,43 @@
-"""Every rule of an imported recording, broken as it is written or in a signed file; and what it holds, counted."""
+"""Imported recordings: every rule, broken on the way out and in a signed file; what is counted; the disk."""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from paceline.traces import TraceFormatError
-from paceline.traces.importers import read_recording
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
+from paceline.traces.forms import open_recording
 from paceline.traces.rounds.check import acceptance_lengths
+from paceline.traces.rounds.columns import gather, misaligned, request_arrays, request_table, rounds_requests, slices
 from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.rounds.store import read_rounds, write_rounds
 
-from ...data_folder import data_folder
-from ..making import ROUNDS_META, a_request, a_round, edit_table, ints, refusal, with_column
-from .rounds_strategies import bernoulli_trace, rounds_traces, sequential
+from ..making import (
+    ROUNDS_META,
+    SPEC,
+    a_request,
+    a_round,
+    assert_equal,
+    content,
+    edit_meta,
+    edit_table,
+    ints,
+    refusal,
+    timed_trace,
+    with_cell,
+    with_column,
+    write,
+)
+from .rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
 
 
-def write(path, *requests):
+def write_requests(path, *requests):
     return write_rounds(iter(requests), lambda: ROUNDS_META, path)
-
-
-def test_the_request_made_by_hand_is_sound(tmp_path):
-    write(tmp_path / "t.trace", a_request())
 
 
 BREACHES = [
@@ -51,7 +66,7 @@ BREACHES = [
 @pytest.mark.parametrize(("changes", "field", "rule"), BREACHES)
 def test_a_request_that_breaks_a_rule(tmp_path, changes, field, rule):
     with pytest.raises(TraceFormatError) as caught:
-        write(tmp_path / "t.trace", a_request(request_id="first"), a_request(**changes))
+        write_requests(tmp_path / "t.trace", a_request(request_id="first"), a_request(**changes))
     assert caught.value.field == field
     assert rule in caught.value.rule
     assert field == "id" or "(request 'a'" in str(caught.value)
@@ -79,7 +94,7 @@ ROUND_BREACHES = [
 def test_a_round_that_breaks_a_rule(tmp_path, changes, field, rule, value):
     others = {"e": a_round(), "d": a_round(**changes)}
     with pytest.raises(TraceFormatError) as caught:
-        write(tmp_path / "t.trace", a_request(request_id="first"), a_request(rounds=others))
+        write_requests(tmp_path / "t.trace", a_request(request_id="first"), a_request(rounds=others))
     error = caught.value
     assert (error.field, error.value) == (field, value)
     assert rule in error.rule
@@ -99,73 +114,52 @@ def test_a_round_that_breaks_a_rule(tmp_path, changes, field, rule, value):
 )
 def test_arrays_of_another_kind(tmp_path, changes, found):
     with pytest.raises(TraceFormatError) as caught:
-        write(tmp_path / "t.trace", a_request(rounds={"d": a_round(**changes)}))
+        write_requests(tmp_path / "t.trace", a_request(rounds={"d": a_round(**changes)}))
     assert caught.value.value == found
     assert caught.value.field == next(iter(changes))
-
-
-def test_a_window_counts_where_it_is_known(tmp_path):
-    """The same rounds, longer than the window of `d`, are sound for `e`, whose window nobody knows."""
-    long = a_round(start=ints(0, 1, 7), accepted=ints(2, 5, 0), drafted=ints(7, 7, -1))
-    write(tmp_path / "t.trace", a_request(rounds={"e": long}))
 
 
 @pytest.mark.parametrize(
     ("file", "column", "values", "field", "rule"),
     [
-        ("requests", "id", [""], "id", "must not be empty"),
-        ("requests", "prompt_tokens", [-1], "prompt_tokens", "must be >= 0"),
-        ("requests", "prompt_tokens", [7], "prompt", "must hold prompt_tokens tokens"),
-        ("requests", "prompt", [[5, -6]], "prompt", "must be >= 0"),
-        ("requests", "output", [[1] * 8], "output", "must hold 9 tokens"),
         ("requests", "output", [[-1] * 9], "output", "must be >= 0"),
         ("requests", "methods", [["d", "d"]], "methods", "must be unique"),
-        ("requests", "methods", [["d", "f"]], "drafters", "must be a drafter"),
-        ("requests", "num_tokens", [[9, 0]], "num_tokens", "must be >= 1"),
-        ("requests", "wall_s", [[-1.0, 0.5]], "wall_s of ''", "must be > 0 and finite"),
         ("requests", "prefill_s", [[None, float("inf")]], "prefill_s of 'd'", "must be > 0 and finite"),
         ("requests", "drafters", [[""]], "drafters", "must have names"),
         ("requests", "num_rounds", [[-3]], "num_rounds", "must be >= 0"),
         ("requests", "num_rounds", [[2]], "num_rounds", "add up to the 3 rows"),
-        ("rounds", "start", [0, 3, 3], "start", "must ascend strictly"),
-        ("rounds", "accepted", [2, -3, 0], "accepted", "must be >= 0"),
         ("rounds", "accepted", [2, 2**31 - 1, 0], "accepted", "must end within the output"),
         ("rounds", "drafted", [1, -1, 4], "drafted", "must be >= accepted"),
-        ("rounds", "draft_s", [None, -1.0, None], "draft_s", "must be > 0 and finite"),
     ],
 )
 def test_a_signed_file_is_checked_as_a_writer_is(tmp_path, file, column, values, field, rule):
-    write(tmp_path / "t.trace", a_request())
+    write_requests(tmp_path / "t.trace", a_request())
     edit_table(tmp_path / "t.trace", f"{file}.parquet", lambda table: with_column(table, column, values))
     error = refusal(tmp_path / "t.trace", read_rounds)
     assert error.field == field
     assert rule in error.rule
 
 
-def test_no_request_and_one_identifier_twice(tmp_path):
+def test_a_window_counts_where_it_is_known_and_a_request_is_there_once(tmp_path):
+    """The same rounds, longer than the window of `d`, are sound for `e`, whose window nobody knows."""
+    long = a_round(start=ints(0, 1, 7), accepted=ints(2, 5, 0), drafted=ints(7, 7, -1))
+    write_requests(tmp_path / "e.trace", a_request(rounds={"e": long}))
     with pytest.raises(TraceFormatError, match="must name at least one request"):
-        write(tmp_path / "t.trace")
+        write_requests(tmp_path / "t.trace")
     with pytest.raises(TraceFormatError, match="id: must be unique, got 'a'"):
-        write(tmp_path / "t.trace", a_request(), a_request())
+        write_requests(tmp_path / "t.trace", a_request(), a_request())
 
 
 def test_the_first_of_several_breaches_is_named(tmp_path):
-    bad = replace(a_request(), request_id="b", rounds={"d": a_round(accepted=ints(-1, 3, -2))})
+    bad, worse = (
+        a_request(request_id=name, rounds={"d": a_round(accepted=accepted)})
+        for name, accepted in (("b", ints(-1, 3, -2)), ("c", ints(-5, 0, 0)))
+    )
     with pytest.raises(TraceFormatError, match=r"accepted: must be >= 0 \(request 'b', drafter 'd', round 0\), got -1"):
-        write(
-            tmp_path / "t.trace",
-            a_request(),
-            bad,
-            a_request(request_id="c", rounds={"d": a_round(accepted=ints(-5, 0, 0))}),
-        )
+        write_requests(tmp_path / "t.trace", a_request(), bad, worse)
 
 
 # What a recording holds, counted.
-
-MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
-# Tokens per step, SpS and EAGLE.
-PUBLISHED = {"mt_bench": (2.62, 3.84), "translation": (1.51, 2.84), "summarization": (2.73, 3.31),
-             "qa": (2.32, 3.11), "math_reasoning": (2.25, 3.92), "rag": (2.77, 3.21)}  # fmt: skip
 
 
 def test_counts_and_rates_of_a_recording_made_by_hand():
@@ -236,14 +230,155 @@ def test_the_rounds_of_one_log_emit_its_text():
     assert acceptance_lengths(all_kept, 20).tolist() == [7, 7, 7]
 
 
-@pytest.mark.skipif(data_folder() is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA")
-def test_tokens_per_round_of_spec_bench_are_those_published():
-    trace = read_recording("spec-bench", sorted((data_folder() / "specbench_yukiki").glob("*.jsonl.gz")))
-    grouped = tuple(
-        replace(request, tag="mt_bench" if request.tag in MT_BENCH else request.tag) for request in trace.requests
-    )
-    found = {
-        tag: (group.methods["sps"].tokens_per_round, group.methods["eagle"].tokens_per_round)
-        for tag, group in replace(trace, requests=grouped).summary().by_tag.items()
-    }
-    assert found == {tag: pytest.approx(rates, abs=0.01) for tag, rates in PUBLISHED.items()}
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "good.trace"
+    write(timed_trace(), path)
+    return path
+
+
+@settings(max_examples=30)
+@given(trace=rounds_traces())
+def test_what_was_written_is_read_and_written_again_as_the_same_bytes(trace, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bytes")
+    assert write(trace, folder / "one") == trace.meta
+    assert_same_rounds(open_recording(folder / "one"), trace)
+    write(read_rounds(folder / "one"), folder / "two")
+    assert content(folder / "one") == content(folder / "two")
+
+
+@given(recording=rounds_traces(), most_rounds=st.integers(1, 30))
+def test_pieces_hold_what_the_whole_holds(recording, most_rounds):
+    columns = gather(recording.requests, Path("t.trace"))
+    pieces = list(slices(columns, most_rounds))
+    assert all(piece.request_id for piece in pieces)
+    found = [request for piece in pieces for request in rounds_requests(piece)]
+    assert_same_rounds(replace(recording, requests=tuple(found)), recording)
+
+
+@given(recording=rounds_traces())
+def test_requests_survive_their_table(recording):
+    columns = gather(recording.requests, Path("t.trace"))
+    table = request_table(columns)
+    assert misaligned(table) is None
+    for name, values in request_arrays(table).items():
+        kept = getattr(columns, name)
+        assert [repr(value) for value in values] == [repr(value) for value in kept], name
+
+
+@pytest.mark.parametrize("group", [100, 10])
+def test_requests_of_several_row_groups(tmp_path, monkeypatch, group):
+    monkeypatch.setattr("paceline.traces.rounds.store._GROUP", group)
+    trace = bernoulli_trace(by_start=False, requests=9, length=90)
+    write(trace, tmp_path / "t.trace")
+    for name in ("rounds", "requests"):
+        assert pq.ParquetFile(tmp_path / "t.trace" / f"{name}.parquet").num_row_groups > 2
+    assert_same_rounds(read_rounds(tmp_path / "t.trace"), trace)
+    with pytest.raises(TraceFormatError, match=r"id: must be unique, got 'q0'"):
+        write(replace(trace, requests=(*trace.requests, trace.requests[0])), tmp_path / "u.trace")
+    assert not (tmp_path / "u.trace").exists()
+
+
+def test_requests_are_taken_one_by_one_and_meta_after_the_last(tmp_path):
+    trace, order = bernoulli_trace(by_start=True, requests=3), []
+    requests = (order.append(request.request_id) or request for request in trace.requests)
+    write_rounds(requests, lambda: order.append("meta") or trace.meta, tmp_path / "t.trace")
+    assert order == ["q0", "q1", "q2", "meta"]
+
+
+def test_an_import_that_fails_leaves_what_was_there(stored, tmp_path):
+    trace, before = bernoulli_trace(by_start=True, requests=3), content(stored)
+
+    def broken():
+        yield trace.requests[0]
+        raise KeyError("line 2")
+
+    def no_meta():
+        raise ValueError("no drafter")
+
+    for path in (stored, tmp_path / "new.trace"):
+        with pytest.raises(KeyError):
+            write_rounds(broken(), lambda: trace.meta, path)
+        with pytest.raises(ValueError, match="no drafter"):
+            write_rounds(iter(trace.requests), no_meta, path)
+        with pytest.raises(TraceFormatError, match="at least one request"):
+            write_rounds(iter(()), lambda: trace.meta, path)
+    assert content(stored) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["good.trace"]
+
+
+def test_recordings_of_both_kinds_replace_each_other(tmp_path):
+    path = tmp_path / "t.trace"
+    tries, rounds = make_trace(SPEC), timed_trace()
+    write(rounds, path)
+    write_trace(tries, path)
+    assert_equal(open_recording(path), tries)
+    write(rounds, path)
+    assert_same_rounds(open_recording(path), rounds)
+
+
+def test_each_reader_names_the_other_kind(stored, tmp_path):
+    with pytest.raises(TraceFormatError, match=r"imported recording holds rounds, not contexts: `paceline compare`"):
+        read_trace(stored)
+    write_trace(make_trace(SPEC), tmp_path / "tries.trace")
+    error = refusal(tmp_path / "tries.trace", read_rounds)
+    assert (error.field, error.rule, error.value) == ("kind", "must be imported here", "synthetic")
+
+
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        (lambda meta: meta.pop("source"), "source"),
+        (lambda meta: meta.update(drafters=[]), "drafters"),
+        (lambda meta: meta["drafters"][0].update(window=0), "drafters.0.window"),
+        (lambda meta: meta["drafters"][0].update(name="a/b"), "drafters.0.name"),
+        (lambda meta: meta["drafters"][0].update(name="target"), "content"),
+        (lambda meta: meta["drafters"][0].update(window=2), "accepted"),
+        (lambda meta: meta.update(drafters=[{"name": "e", "by_start": True}]), "drafters"),
+    ],
+)
+def test_meta_that_breaks_a_rule(stored, edit, field):
+    edit_meta(stored, edit)
+    assert refusal(stored, read_rounds).field == field
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "field", "rule"),
+    [
+        ("rounds", lambda table: table.slice(1), "num_rounds", "add up to"),
+        ("rounds", lambda table: with_column(table, "draft_s", np.full(len(table), np.nan)), "draft_s", "must be null"),
+        ("requests", lambda table: with_cell(table, "wall_s", 0, []), "wall_s", "must hold one entry per entry of"),
+    ],
+)
+def test_tables_that_do_not_go_together(stored, file, edit, field, rule):
+    edit_table(stored, f"{file}.parquet", edit)
+    error = refusal(stored, read_rounds)
+    assert error.field == field
+    assert rule in error.rule
+
+
+def test_text_that_utf8_cannot_hold(tmp_path):
+    made = bernoulli_trace(by_start=True, requests=1)
+    odd = replace(made, requests=(replace(made.requests[0], request_id="a\ud800"),))
+    with pytest.raises(TraceFormatError, match="UTF-8"):
+        write(odd, tmp_path / "t.trace")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_drafter_that_had_no_time_to_draft(tmp_path):
+    empty = Rounds(start=np.empty(0, np.int32), accepted=np.empty(0, np.int32), drafted=np.empty(0, np.int32))
+    request = RoundsRequest(request_id="a", tag="", num_tokens={"d": 1}, rounds={"d": empty})
+    meta = RoundsMeta(name="short", source="test", drafters=(DrafterInfo(name="d", by_start=True),))
+    write_rounds([request], lambda: meta, tmp_path / "t.trace")
+    assert len(read_rounds(tmp_path / "t.trace").requests[0].rounds["d"].start) == 0
+
+
+def test_recordings_made_before_rounds_were_placed_still_open(stored):
+    edit_table(stored, "rounds.parquet", lambda table: table.drop_columns(["placed"]))
+    edit_meta(stored, lambda meta: [drafter.pop("prefilled") for drafter in meta["drafters"]])
+    old = read_rounds(stored)
+    rounds = [request.rounds["d"] for request in old.requests]
+    assert [one.draft_s is None for one in rounds] == [True, False, True]  # where nobody knows
+    assert all(one.verify_s is one.placed is None for one in rounds)
+    assert_same_rounds(old, timed_trace())
+    assert [drafter.prefilled for drafter in old.meta.drafters] == [False]
