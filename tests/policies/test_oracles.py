@@ -3,33 +3,19 @@
 from random import Random
 
 import pytest
-from paceline.decoding.loop import Loop
-from paceline.decoding.session import Session
 from paceline.policies import check_policy
-from paceline.policies.check import EOS, VOCABULARY, ToyWorld, check_pool
+from paceline.policies.check import VOCABULARY, ToyWorld, check_pool
 from paceline.policies.oracles import Answer, Foreseen, Foresight, OracleChain, OracleWindow
-from paceline.runs.log import RunLedger
+
+from ..decoding.script import drive, session_of
 
 POOL = check_pool()
 
 
 MIXED = tuple(member.name in ("ngram", "draft") for member in POOL.members)  # which drafts come after the prefill
+
+
 STARTS = {"prefill": None, "draft": (False,) * len(POOL.names), "mixed": MIXED}
-
-
-def toy_sessions(rng, count, start):
-    return [
-        Session(
-            pool=POOL,
-            request_id=f"r{index}",
-            tag="a",
-            prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 6))),
-            budget=1 + index if index < 4 else rng.randint(1, 12),
-            prefill_before=STARTS[start],
-            eos=frozenset({EOS}),
-        )
-        for index in range(count)
-    ]
 
 
 def foresight_of(world, sessions):
@@ -39,23 +25,6 @@ def foresight_of(world, sessions):
         answers[session.request_id] = Answer(session, trunk, [0] * (len(trunk) + 1))
     foreseen = Foreseen(world, answers, drawn=False)
     return Foresight(POOL, foreseen, lambda level, new, held: 1e-3 * (level + 1))
-
-
-def drive(policy, world, sessions, batch):
-    """Seconds of the run."""
-    ledger = RunLedger()
-    loop = Loop(pool=POOL, policy=policy, name="oracle", world=world, ledger=ledger)
-    waiting, now_s = list(sessions), 0.0
-    while waiting or loop.load.num_running:
-        while waiting and loop.load.num_running < batch:
-            session = waiting.pop(0)
-            ledger.note_admitted(session.request_id, tag="a", num_prompt=1, arrived_at_s=now_s, now_s=now_s)
-            loop.admit(session)
-        op = loop.next_op(now_s)
-        results = op.run(world)
-        loop.finish(op, results, start_s=now_s, now_s=now_s + results.duration_s)
-        now_s += results.duration_s
-    return now_s
 
 
 @pytest.mark.parametrize(
@@ -68,15 +37,15 @@ def drive(policy, world, sessions, batch):
     ],
 )
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize(("batch", "ends"), [(1, 0.0), (1, 0.2), (4, 0.1)])
+@pytest.mark.parametrize(("batch", "ends"), [(1, 0.2), (4, 0.1)])
 def test_the_contract_on_toy_models(build, batch, ends, start):
     world, policy = ToyWorld(POOL, seed=3, ends=ends), build()
     sessions = toy_sessions(Random(batch), 8, start)
     planned = policy.foresee(foresight_of(world, sessions))
-    seconds = drive(policy, world, sessions, batch)
+    _, log = drive(policy, sessions, world=world, batch=batch)
     assert [session.emitted for session in sessions] == [world.trunk(session) for session in sessions]
     if batch == 1:
-        assert seconds == pytest.approx(sum(planned.values()))
+        assert log.ops["duration_s"].sum() == pytest.approx(sum(planned.values()))
 
 
 def test_a_check_has_no_future_to_show():
@@ -84,8 +53,7 @@ def test_a_check_has_no_future_to_show():
         check_policy(OracleWindow, name="oracle")
 
 
-@pytest.mark.parametrize("oracle", [OracleWindow, OracleChain])
-@pytest.mark.parametrize("most", [0, 1001, 10**9])
+@pytest.mark.parametrize(("oracle", "most"), [(OracleWindow, 0), (OracleWindow, 1001), (OracleChain, 0)])
 def test_windows_beyond_any_recording_are_refused(oracle, most):
     with pytest.raises(ValueError, match=rf"most must be in \[1, 1,000\], got {most}"):
         oracle(POOL, most=most)
@@ -94,3 +62,12 @@ def test_windows_beyond_any_recording_are_refused(oracle, most):
 def test_more_levels_than_the_pool_has_are_all_of_them():
     chains = [len(OracleChain(POOL, most=2, levels=levels)._tall) for levels in (len(POOL.names), 10**9)]
     assert chains[0] == chains[1] > 0
+
+
+def toy_sessions(rng, count, start):
+    sessions = []
+    for index in range(count):
+        prompt = tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 6)))
+        budget = 1 + index if index < 4 else rng.randint(1, 12)
+        sessions.append(session_of(f"r{index}", prompt=prompt, budget=budget, prefill_before=STARTS[start]))
+    return sessions
