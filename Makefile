@@ -6,7 +6,7 @@
 # make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written anew
-# make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
+# make screens   what compare prints at 80 and 160 columns, as the tests keep it, written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
 # make arena   what is new in the arena is played, and docs/leaderboard.md written anew with its figure and JSON
 PYTHON ?= python3
