@@ -128,8 +128,6 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixes = PrefixMachine.TestCase
-
-
 TestPrefixes.settings = settings(stateful_step_count=30)
 
 
@@ -160,8 +158,6 @@ def test_a_cache_takes_memory_by_what_it_holds():
 
 
 LEVEL = 1
-
-
 POOL = Pool((Member(name="draft"), Member(name="target")))
 
 

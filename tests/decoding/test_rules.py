@@ -25,11 +25,7 @@ from paceline.policies import (
 )
 
 PROBS = st.floats(0.0, 1.0)
-
-
 SHARES = st.floats(0.01, 1.0)
-
-
 FACTS = st.builds(
     Facts,
     same=st.booleans(),
@@ -51,8 +47,6 @@ def bands(draw):
 
 
 WEIGHTS = st.floats(0.01, 5.0)
-
-
 RULES = st.one_of(
     st.just(Exact()),
     st.builds(Ratio, SHARES),
@@ -207,16 +201,10 @@ def test_thresholds_out_of_range_are_refused(build, rule):
 
 
 SIGNALS = st.builds(Signal, prob=PROBS, entropy=st.floats(0.0, 10.0), gap=PROBS)
-
-
 LOGITS = st.floats(-50.0, 50.0)
-
-
 REFUSALS = st.builds(
     RefusalAbove, chance=PROBS, bias=LOGITS, prob=LOGITS, root_entropy=LOGITS, gap=LOGITS, place=LOGITS
 )
-
-
 STOPS = st.one_of(
     REFUSALS,
     st.builds(ConfidenceBelow, PROBS),

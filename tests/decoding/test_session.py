@@ -179,11 +179,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 SessionMachine.TestCase.settings = settings(stateful_step_count=30)
-
-
 TestSession = SessionMachine.TestCase
-
-
 PROMPT = (1, 2, 3)
 
 
@@ -307,8 +303,6 @@ def test_the_tail_is_the_end_of_the_context(data):
 
 
 CONTEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
-
-
 RULES = st.tuples(st.integers(1, 5), st.integers(0, 4), st.sampled_from(["first", "last", "longest"])).map(
     lambda drawn: LookupRule(min_match=drawn[0], max_match=drawn[0] + drawn[1], occurrence=drawn[2])
 )

@@ -17,11 +17,7 @@ NO_SHAPES = (
     *(f"beam=4,depth=5{end}" for end in (",tokens=0", ",tokens=2000", ",width=3", ",tokens=3.5")),
     *("2x" * 300 + "2", "1025", "0+0.0+1.1", "1+2"),
 )
-
-
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-
-
 dynamic = st.builds(DynamicTree, st.integers(1, 4), st.integers(1, 5), st.integers(1, 24))
 
 
@@ -80,8 +76,6 @@ def test_a_dynamic_tree_keeps_the_best_of_all_that_grew(beams, depth, tokens, da
 
 
 TREE = DraftTree("draft", tree_shape("3x2x1"))
-
-
 TARGET = Verify("target")
 
 

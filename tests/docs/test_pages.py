@@ -54,15 +54,11 @@ def test_names_are_seen(code):
 
 
 SCREENS = Path(__file__).with_name("screens.md")
-
-
 PLAYED = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), SCREENS]
     if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
-
-
 PYTHON_PAGE = ROOT / "docs" / "python-api.md"
 WITH_MODELS = ["--models"] if find_spec("torch") and find_spec("transformers") else []
 
@@ -128,8 +124,6 @@ $ .venv/bin/paceline run something
 left alone
 ```
 """
-
-
 CELLS = """
 ```py
 names = ["a"]

@@ -55,8 +55,6 @@ def test_without_room_one_waiting_token_is_enough():
 
 
 TWO = Pool((Member(name="draft"), Member(name="target")))
-
-
 THREE = Pool((Member(name="draft"), Member(name="mid"), Member(name="target")))
 
 
@@ -213,11 +211,7 @@ def test_its_windows_take_little_more_than_the_best_of_three_levels(rates, forwa
 
 
 PROMPT = (1, 2, 3, 1, 2, 4, 1, 2, 3)
-
-
 BUDGET = 250
-
-
 LOOKUP = LookupRule(max_match=3)  # that of the toy models
 
 

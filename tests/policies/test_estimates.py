@@ -34,8 +34,6 @@ def test_it_is_a_weighted_mean_of_rounds(rounds, memory):
 
 
 POOL = check_pool()
-
-
 STATED = "draft:1/mid:3/slim:5/target:10"
 
 
@@ -163,8 +161,6 @@ def test_seconds_that_fall_as_contexts_grow_are_taken_as_level():
 
 
 DRAFT, TARGET = POOL.level("draft"), POOL.target_level
-
-
 COSTS = "draft:1/mid:3/slim:6/target:10"
 
 

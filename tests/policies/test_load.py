@@ -189,8 +189,6 @@ def test_it_says_what_its_policy_says():
 
 
 NOW_S = 100.0
-
-
 ROUND_S = 0.5  # the draft's and the verification's
 
 

@@ -31,8 +31,6 @@ early-commit early-commit,high=0.2,middle=0.1,low=0,draft=mid entropy-patch entr
 typical typical,draft=ngram,tokens=1,eps=1.0,delta=0.05 equilibrium
 equilibrium,generator=9,discriminator=0.05,eta=0.1,rounds=1
 """
-
-
 # Where the formula says that nothing but the target's own tokens is kept.
 STRICTEST = """
 cascade,eps=0 cascade,rule=chow,eps=0 pyramid-sd,tau_q=1.0,tau_t=0 pyramid-sd,tau_q=0.5,tau_t=0,tokens=2,gather=7

@@ -10,11 +10,7 @@ from paceline.policies.oracles import Answer, Foreseen, Foresight, OracleChain, 
 from ..decoding.script import drive, session_of
 
 POOL = check_pool()
-
-
 MIXED = tuple(member.name in ("ngram", "draft") for member in POOL.members)  # which drafts come after the prefill
-
-
 STARTS = {"prefill": None, "draft": (False,) * len(POOL.names), "mixed": MIXED}
 
 

@@ -38,17 +38,9 @@ ANY_POOL = """
 two-level banditspec banditspec,kind=exp3 hedgespec cas-spec polybasic goodput slo,loaded=1 autotune,trial=2
 off-under-load,at=2 guarded,policy=two-level per-turn,policy=two-level per-tag,default=two-level
 """
-
-
 PENDING_DECIDES = "target plain draft:4/target draft:3/mid:6/target confident svip hispec chain,spec=draft:2/target"
-
-
 MORE_DECIDES = "adaptive two-level adaedl goodput off-under-load cas-spec consensus per-tag,default=plain"
-
-
 HEAD = Path(__file__).parent / "learned" / "head.json"
-
-
 SPECS = {
     "specdec++": f"specdec++,head={HEAD}",
     "chain": "chain,spec=draft:3/mid:5/target",
@@ -56,8 +48,6 @@ SPECS = {
     "per-turn": "per-turn,policy=draft:4/target",
     "guarded": "guarded,policy=draft:4/target",
 }
-
-
 VARIANTS = f"""
 target draft:4/target ngram:4/target ngram:2/draft:3/mid:4/slim:6/target draft:1/mid:1/slim:1/target
 adaptive,start=1,up=5,down=9,most=7 adaptive,draft=ngram adaptive,start=3,up=0,down=0

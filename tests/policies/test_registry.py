@@ -22,8 +22,6 @@ from paceline.policies.windows import Adaptive
 from ..decoding.strategies import chains, pools
 
 BAD_WINDOWS = ("", "0", "-1", "2.5", "²", "4:5")
-
-
 FAULTY_CHAINS = [
     ("", "unknown model ''"),
     ("draft/target", "'draft' needs a window, as in draft:4"),
@@ -36,11 +34,7 @@ FAULTY_CHAINS = [
     ("draft:4/", "unknown model ''"),
     (" draft:4/target", "unknown model ' draft'"),
 ]
-
-
 POOL = check_pool()
-
-
 MINE = """
 from paceline.policies import Verify
 
@@ -193,8 +187,6 @@ def test_options_are_those_of_the_constructor():
 
 
 PLAIN = st.sampled_from(["plain", "two-level(most=8,start=2)", "draft:2/mid:3/target", "svip(h=0.5)", "adaptive()"])
-
-
 NESTED = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
@@ -370,11 +362,7 @@ def test_more_than_is_allowed_is_counted_before_it_is_made():
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
 PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "working-ahead", "oracles")
-
-
 # A name, and what it is found by; or several of them, such as "SpecRouter, arXiv:2505.07680".
 PAPERS = re.compile(r"[^,;]+(, (arXiv:\d{4}\.\d{5}|\w+ \d{4}))?(; [^,;]+, arXiv:\d{4}\.\d{5})*")
 

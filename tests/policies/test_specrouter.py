@@ -324,13 +324,9 @@ def test_a_tag_that_went_in_step_goes_back_to_a_chain_of_its_own(recorded):
 
 
 POOL = check_pool()
-
-
 DEFAULTS = RouterOptions(
     **{name: option.default for name, option in list(signature(SpecRouter).parameters.items())[1:]}
 )
-
-
 # A copied token takes nothing, and saves a second if it is right.
 FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * DEFAULTS.most)
 

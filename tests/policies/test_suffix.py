@@ -83,8 +83,6 @@ def test_steps_find_the_longest_suffix_also_while_texts_come_in(first, second, q
 
 
 POOL = check_pool()
-
-
 RULE = SpeculationRule(factor=1.0, least_prob=0.0, most=16)
 
 
