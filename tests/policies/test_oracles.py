@@ -49,12 +49,6 @@ def test_a_check_has_no_future_to_show():
         check_policy(OracleWindow, name="oracle")
 
 
-@pytest.mark.parametrize(("oracle", "most"), [(OracleWindow, 0), (OracleWindow, 1001), (OracleChain, 0)])
-def test_windows_beyond_any_recording_are_refused(oracle, most):
-    with pytest.raises(ValueError, match=rf"most must be in \[1, 1,000\], got {most}"):
-        oracle(POOL, most=most)
-
-
 def test_more_levels_than_the_pool_has_are_all_of_them():
     chains = [len(OracleChain(POOL, most=2, levels=levels)._tall) for levels in (len(POOL.names), 10**9)]
     assert chains[0] == chains[1] > 0

@@ -223,6 +223,12 @@ REFUSED = [
     ("no_such_file.py:Mine", "no file no_such_file.py"),
     ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
     ("paceline.policies.fixed:Nobody", "'Nobody' is not a class with decide and learn"),
+    ("oracle-window,most=0", "most must be in [1, 1,000], got 0"),
+    ("oracle-window,most=1001", "most must be in [1, 1,000], got 1001"),
+    ("oracle-window,draft=nobody", "unknown model 'nobody'"),
+    ("oracle-window,draft=target", "draft must be a member below the target, got 'target'"),
+    ("oracle-chain,most=-1", "most must be in [1, 1,000], got -1"),
+    ("oracle-chain,levels=1", "levels must be >= 2, got 1"),
     ("dsi,window=3,start=2", "start does nothing beside window=3, got 2"),
 ]
 ALONE = Pool((Member(name="target"),))
