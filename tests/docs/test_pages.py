@@ -7,12 +7,13 @@ import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from paceline.policies import check_policy, make_policy
+from paceline.traces import SyntheticSpec, make_trace, write_trace
 
-from .shown import FENCE, ROOT, main, shown_in
+from ..cli.command_line import paceline
+from .shown import FENCE, ROOT, main
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`")
@@ -53,10 +54,9 @@ def test_names_are_seen(code):
     assert not found(".made_up.policies", code)
 
 
-SCREENS = Path(__file__).with_name("screens.md")
 PLAYED = [
     path
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), SCREENS]
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 PYTHON_PAGE = ROOT / "docs" / "python-api.md"
@@ -79,16 +79,31 @@ def test_commands_print_what_the_page_shows(page):
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_screens_are_readable_at_every_width():
-    text = SCREENS.read_text(encoding="utf-8")
-    assert [line for line in text.splitlines() if line != line.rstrip()] == []
-    blocks = FENCE.findall(text)
-    screens = [screen for _, block in blocks for screen in shown_in(block) if "COLUMNS" in screen.command]
-    widths = [int(screen.command.split()[0].removeprefix("COLUMNS=")) for screen in screens]
-    assert sorted(widths) == [80] * 3 + [160] * 3  # pages are played at 100
-    for screen, width in zip(screens, widths, strict=True):
-        assert "…" not in screen.printed
-        assert max(map(len, screen.printed.splitlines())) <= width
+SCREENS = (
+    ("--seed", "0"),
+    ("--policy", "draft:3/mid:20/target", "--policy", "via-sd", "--detail", "--by-tag", "--batch", "9"),
+    ("--sweep", "draft:1..4:3/target"),
+)
+
+
+@pytest.fixture(scope="module")
+def screen_trace(tmp_path_factory):
+    spec = {"requests": 6, "tokens": 48, "tags": ("math", "code"), "cost_ratios": (0.05, 0.3, 0.7)}
+    models = ("draft", "mid", "slim", "target")
+    path = tmp_path_factory.mktemp("screens") / "screen.trace"
+    write_trace(make_trace(SyntheticSpec(**spec, models=models, acceptance=(0.6, 0.8, 0.9))), path)
+    return path
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("options", SCREENS, ids=["default", "detail", "sweep"])
+def test_screens_are_readable_at_every_width(screen_trace, options, width, monkeypatch):
+    """Nothing is cut off, and no line is wider than it was asked for."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = paceline("compare", "--trace", screen_trace, *options)
+    assert ran.code == 0, ran.err
+    assert "…" not in ran.out
+    assert 0.5 * width < max(map(len, ran.out.splitlines())) <= width
 
 
 def test_the_page_of_the_python_api_has_cells_that_run_models_and_others():
@@ -161,6 +176,7 @@ EXAMPLES = ROOT / "examples"
 WITH_OUTPUT = sorted(path for path in EXAMPLES.glob("*.py") if path.with_suffix(".out").is_file())
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("script", WITH_OUTPUT, ids=lambda path: path.name)
 def test_prints_what_stands_beside_it(script, tmp_path):
     environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}

@@ -199,8 +199,8 @@ def test_the_choice_is_that_of_brute_force_over_the_theorem(rates, costs, most):
     assert chosen == pytest.approx(least, rel=1e-12)
 
 
-@pytest.mark.parametrize("rates", [(0.5, 0.8), (0.7, 0.9), (0.9, 0.6), (0.3, 0.95), (0.9, 0.95)])
-@pytest.mark.parametrize("forward_s", [(1.0, 6.0, 40.0), (1.0, 3.0, 10.0), (1.0, 30.0, 300.0)])
+@pytest.mark.parametrize("rates", [(0.5, 0.8), (0.9, 0.6), (0.9, 0.95)])
+@pytest.mark.parametrize("forward_s", [(1.0, 3.0, 10.0), (1.0, 30.0, 300.0)])
 def test_its_windows_take_little_more_than_the_best_of_three_levels(rates, forward_s):
     most, verify_s = 12, np.repeat([forward_s[1:]], 14, axis=0).T
     expected = seconds_per_token(rates, forward_s[0] * np.arange(1.0, most + 1.0), verify_s)
@@ -271,9 +271,8 @@ class Recursion:
         ("cs-drafting,draft=mid,models=1,first=1,copy=2", (4, 2, 0), ((1, 2), (2,))),
     ],
 )
-@pytest.mark.parametrize("seed", [0])
-def test_the_target_judges_what_the_recursion_hands_it(text, levels, matrix, seed):
-    world = ToyWorld(check_pool(), seed=seed, ends=0.0)
+def test_the_target_judges_what_the_recursion_hands_it(text, levels, matrix):
+    world = ToyWorld(check_pool(), ends=0.0)
     watch = Noted(make_policy(text, check_pool()))
     session = run(watch, prompt=PROMPT, budget=BUDGET, world=world)
     recursion = Recursion(world, levels, matrix)

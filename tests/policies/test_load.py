@@ -38,7 +38,7 @@ def test_the_window_falls_as_the_batch_grows():
     assert means[-1] < 1.5
 
 
-@pytest.mark.parametrize("batch", [1, 8, 24, 64])
+@pytest.mark.parametrize("batch", [1, 24])
 def test_it_is_nearly_as_fast_as_the_best_fixed_window(batch):
     tables, cost = recording(0.7, requests=max(32, 8 * batch), tokens=48), compute_bound()
     taken = {
@@ -107,7 +107,7 @@ def fixed_s(tables, cost, *texts, batch=1):
     return min(seconds_of(replayed(tables, cost, make_policy(text, tables.pool), batch=batch)) for text in texts)
 
 
-@pytest.mark.parametrize(("rate", "draft_s"), [(0.9, 0.05), (0.6, 0.1), (0.2, 0.6)])
+@pytest.mark.parametrize(("rate", "draft_s"), [(0.9, 0.05), (0.2, 0.6)])
 def test_it_converges_to_the_best_window(rate, draft_s):
     tables, cost = recording(rate, requests=20), flat(draft=draft_s, target=1.0)
     policy = Autotune(tables.pool)
@@ -140,7 +140,7 @@ def test_it_follows_a_change():
 
 
 def test_what_was_learnt_is_priced_at_the_size_of_the_batch():
-    tables, cost = recording(0.8, requests=192, tokens=48), compute_bound(draft_s=0.1)
+    tables, cost = recording(0.8, requests=128, tokens=48), compute_bound(draft_s=0.1)
     policy = Autotune(tables.pool)
     means = []
     for batch in (1, 64, 1):

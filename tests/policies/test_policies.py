@@ -429,3 +429,23 @@ def test_the_window_follows_acceptance_within_one_and_most_for_each_request():
     policy = Adaptive(check_pool())
     policy.learn(outcome_of(judged=4, accepted=4))
     assert policy.decide(seen_of(request_id="r8")).tokens == 4
+
+
+COSTS = "costs=draft:1/mid:2/slim:4/target:6"
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("pearl", 4),
+        ("pearl,most=2", 2),
+        ("dsi,start=7", 7),
+        ("pearl,window=12", 12),
+        (f"pearl,{COSTS}", 6),
+        (f"pearl,most=3,{COSTS}", 3),
+        (f"pearl,draft=ngram,start=3,{COSTS}", 3),  # a lookup costs nothing, which gives no ratio
+        (f"dsi,draft=slim,{COSTS}", 2),  # 6 / 4, rounded up
+    ],
+)
+def test_the_first_window_of_who_works_ahead(text, window):
+    assert make_policy(text, check_pool()).window == window

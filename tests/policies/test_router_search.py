@@ -67,29 +67,37 @@ def test_one_pass_from_small_to_large_finds_the_generalised_shortest_path(seed, 
 
 
 def in_step(levels, window, known):
-    """Seconds per token, from every way that a round of three may go."""
-    (low, mid, target), (agreement, forward_s, entry_s) = levels, known[:3]
-    kept, widest = agreement[low, mid], forward_s.shape[1] - 1
+    """Seconds per token, from every way that a round may go; some requests copy in place of drafting."""
+    rates, forward_s, entry_s = known[:3]
+    low, above, target, widest = levels[0], levels[1], levels[-1], forward_s.shape[1] - 1
     seconds = tokens = 0.0
-    for count in range(window + 1):
-        chance = kept**count * (1.0 - kept if count < window else 1.0)
-        seconds += chance * forward_s[target, min(count + 1, widest)]
-        tokens += chance * sum(agreement[mid, target] ** handed for handed in range(count + 2))
-    return (window * forward_s[low, 0] + forward_s[mid, window] + seconds) / tokens + entry_s[low] + entry_s[mid]
+    for kept in range(window + 1):
+        chance = rates[low, above] ** kept * (1.0 - rates[low, above] if kept < window else 1.0)
+        took, written = window * forward_s[low, 0] + forward_s[above, window], kept + 1
+        if len(levels) == 3:
+            judged_s = forward_s[target, min(written, widest)]
+            took += known.drafting * judged_s + (1.0 - known.drafting) * forward_s[target, 1]
+            written = sum(rates[above, target] ** count for count in range(written + 1))
+        seconds += chance * took
+        tokens += chance * (known.undrafted + known.drafting * (written - 1.0))
+    return seconds / tokens + sum(entry_s[level] for level in levels[:-1])
 
 
-@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 16), st.sampled_from([case, uneven]))
-def test_in_step_no_chain_of_up_to_three_members_is_better(seed, members, longest, made):
-    known = made(seed, members, longest)
-    target = members - 1
+COPIES = st.sampled_from([{}, {"drafting": 0.6, "undrafted": 1.8}, {"drafting": 0.1, "undrafted": 4.0}])
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 16), st.sampled_from([case, uneven]), COPIES)
+def test_in_step_no_chain_of_up_to_three_members_is_better(seed, members, longest, made, copies):
+    """With seconds that are no line, too: the search leaves off only where nothing better can follow."""
+    known, target = made(seed, members, longest)._replace(**copies), members - 1
     found = best_chain(known, form="in step")
-    least_s = [known.seconds[target, 0]]
-    for low in range(target):
-        free = known._replace(entry_s=np.zeros(members))
-        least_s += [nested((low, target), (window,), free) + known.entry_s[low] for window in range(1, longest + 1)]
-        for mid in range(low + 1, target):
-            windows = range(1, max(1, longest - 1) + 1)
-            least_s += [in_step((low, mid, target), window, known) for window in windows]
+    assert found.windows[1:] in ((), (1,))
+    least_s = [known.seconds[target, 0] / known.undrafted]
+    chains = [(*below, target) for size in (1, 2) for below in combinations(range(target), size)]
+    for levels in chains:
+        windows = range(1, 1 + (longest if len(levels) == 2 else max(1, longest - 1)))
+        least_s.append(min(in_step(levels, window, known) for window in windows))
+        assert best_windows(levels, known, "in step").token_s == pytest.approx(least_s[-1], rel=1e-12)
     assert found.token_s == pytest.approx(min(least_s), rel=1e-12)
 
 
@@ -245,3 +253,12 @@ LADDER = np.array([1.0, 10.0, 100.0])
 def test_which_levels_pay(form, rates, first_s, levels):
     agreement = np.array([[0, *rates[:2]], [0, 0, rates[2]], [0, 0, 0]])
     assert best_chain(figures(agreement, np.array(first_s)[:, None] * np.ones((3, 17))), form=form).levels == levels
+
+
+def test_in_step_who_may_not_judge_and_who_costs_its_prompt_are_left_out():
+    known = case(3, 4, 6)
+    known.rates[0, 1] = known.rates[1, 3] = 1.0
+    known.seconds[1] *= 0.01
+    assert 1 in best_chain(known, form="in step").levels
+    assert len(best_chain(known, judges=[True, False, False, True], form="in step").levels) <= 2
+    assert 1 not in best_chain(known._replace(entry_s=np.array([0.0, 10.0, 0.0, 0.0])), form="in step").levels

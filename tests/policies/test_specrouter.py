@@ -16,7 +16,6 @@ from paceline.policies.specrouter.estimates import EARLIER, OWN, CopiedTokens, c
 from paceline.policies.specrouter.options import CONSTANTS, RouterOptions
 from paceline.policies.specrouter.plan import CopyWorth
 from paceline.policies.specrouter.policy import SpecRouter
-from paceline.policies.specrouter.search import Figures, best_chain, best_windows
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
@@ -162,60 +161,6 @@ def recorded():
     return Scenario(tables=TrieTables(trace), cost=cost)
 
 
-def figures(seed, *, size=4, longest=6):
-    rng = np.random.default_rng(seed)
-    agreement = np.triu(rng.uniform(0.2, 0.95, (size, size)), 1)
-    first_s = np.sort(rng.uniform(0.02, 1.0, size))
-    return agreement, first_s[:, None] * (1.0 + rng.uniform(0.0, 0.3) * np.arange(longest + 1))
-
-
-def played_s(levels, window, agreement, forward_s, drafting=1.0, undrafted=1.0):
-    """Seconds per token, from every way that a round may go; some requests copy in place of drafting."""
-    target = levels[-1]
-    if len(levels) == 1:
-        return forward_s[target, 0] / undrafted
-    low, above = levels[0], levels[1]
-    seconds = tokens = 0.0
-    for kept in range(window + 1):
-        chance = agreement[low, above] ** kept * (1.0 - agreement[low, above] if kept < window else 1.0)
-        took = window * forward_s[low, 0] + forward_s[above, window]
-        written = kept + 1
-        if len(levels) == 3:
-            took += drafting * forward_s[target, written] + (1.0 - drafting) * forward_s[target, 1]
-            written = sum(agreement[above, target] ** count for count in range(written + 1))
-        seconds, tokens = seconds + chance * took, tokens + chance * (undrafted + drafting * (written - 1.0))
-    return seconds / tokens
-
-
-@pytest.mark.parametrize("copies", [{}, {"drafting": 0.6, "undrafted": 1.8}, {"drafting": 0.1, "undrafted": 4.0}])
-@pytest.mark.parametrize("seed", range(20))
-def test_the_chain_in_step_is_the_best_of_all(seed, copies):
-    agreement, forward_s = figures(seed)
-    nothing = np.zeros(4)
-    known = Figures(agreement, forward_s, nothing, **copies)
-    found = best_chain(known, form="in step")
-    chains = [(3,), *((low, 3) for low in range(3)), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
-    for levels in chains:
-        windows = range(1, 7 if len(levels) == 2 else 6) if len(levels) > 1 else [0]
-        least = min(played_s(levels, window, agreement, forward_s, **copies) for window in windows)
-        assert best_windows(levels, known, "in step").token_s == pytest.approx(least)
-        assert found.token_s <= least * (1 + 1e-9)
-    assert found.windows[1:] in ((), (1,))
-
-
-def test_a_member_that_may_not_judge_and_one_that_costs_its_prompt_are_left_out():
-    agreement, forward_s = figures(3)
-    agreement[0, 1] = agreement[1, 3] = 1.0
-    forward_s[1] *= 0.01
-    known = Figures(agreement, forward_s, np.zeros(4))
-    free = best_chain(known, form="in step")
-    assert 1 in free.levels
-    drafts_only = best_chain(known, judges=[True, False, False, True], form="in step")
-    assert len(drafts_only.levels) <= 2
-    dear = best_chain(known._replace(entry_s=np.array([0.0, 10.0, 0.0, 0.0])), form="in step")
-    assert 1 not in dear.levels
-
-
 @pytest.mark.parametrize("batch", [1, 4, 64])
 def test_no_batch_is_slower_than_the_target_alone(recorded, batch):
     scenario = replace(recorded, batch=batch)
@@ -226,8 +171,8 @@ def test_no_batch_is_slower_than_the_target_alone(recorded, batch):
     assert plain / routed > 0.98
 
 
-@pytest.mark.parametrize("batch", [4, 16])
-def test_requests_of_a_batch_go_in_step(recorded, batch):
+def test_requests_of_a_batch_go_in_step(recorded):
+    batch = 16
     policy = SpecRouter(recorded.tables.pool)
     ops = simulate(replace(recorded, batch=batch), policy, "specrouter").ops
     by_target = ops["level"] == recorded.tables.pool.target_level

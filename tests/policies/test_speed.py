@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed, speedup
 from paceline.policies.about import round_tokens
 
-from .closed_forms import best_window, nested_seconds
+from .making import best_window, nested_seconds
 
 RATES = st.floats(0.0, 1.0)
 WINDOWS = st.integers(1, 8)
