@@ -6,7 +6,6 @@ from paceline.benchmarks.shared.closed_forms import speedup
 from paceline.decoding.rules import NO_SIGNAL
 from paceline.decoding.seen import PendingToken, Start
 from paceline.policies import Draft, check_policy
-from paceline.policies.about import round_tokens
 from paceline.policies.check import ToyWorld, check_pool
 from paceline.sim import Scenario, TableCost, TrieTables, simulate
 from paceline.traces import SyntheticSpec, make_trace
@@ -53,14 +52,6 @@ def seconds_of(log):
 def best_window(acceptance, cost_ratio, *, most):
     """The window from 0 to `most` of most `speedup`, the smallest among equals; 0 says that drafting does not pay."""
     return max(range(most + 1), key=lambda window: speedup(acceptance, window, cost_ratio))
-
-
-def nested_seconds(acceptance, windows, forward_s):
-    """Seconds per token of an idealised nested chain, in which every level is handed exactly its window."""
-    tau = forward_s[0]
-    for rate, window, verify_s in zip(acceptance, windows, forward_s[1:], strict=True):
-        tau = (window * tau + verify_s) / round_tokens(rate, window)
-    return tau
 
 
 POOL = check_pool()
