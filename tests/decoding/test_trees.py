@@ -1,7 +1,7 @@
 """Token trees: their notation and bounds, what grows, what is legal, and that the text is the target's."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.decoding.rules import Ratio
@@ -106,6 +106,7 @@ class Trees:
             assert len(outcome.tvd) == outcome.num_accepted + 1
 
 
+@settings(max_examples=10)
 @given(shapes, st.sampled_from(["draft", "mid"]), st.sampled_from(["slim", "target"]), st.integers(0, 99))
 def test_text_is_the_targets_own(shape, draft, middle, seed):
     report = check_policy(lambda pool: Trees(pool, shape, draft, middle), seed=seed)
