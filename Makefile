@@ -6,7 +6,6 @@
 # make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written anew
-# make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
 # make arena   what is new in the arena is played, and docs/leaderboard.md written anew with its figure and JSON
 PYTHON ?= python3
@@ -17,7 +16,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test lab pages slow bench docs screens experiments arena clean lint types layers
+.PHONY: demo check test lab pages slow bench docs experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -82,9 +81,6 @@ bench: $(VENV)/.dev
 # What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev
 	$(BIN)/python -m tests.docs.shown --write README.md docs/*.md
-
-screens: $(VENV)/.dev
-	$(BIN)/python -m tests.docs.shown --write tests/docs/screens.md
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures

@@ -16,8 +16,7 @@ from paceline.traces import open_recording
 from paceline.traces.profile import read_profile
 
 from ..observing.fake_server import Server, Ways, served
-from .case import refresh
-from .world import snapshot
+from .world import refresh, snapshot
 
 MODELS = ("--prompts", "prompts.jsonl", "--pool", "pool", "--max-new-tokens", "4")
 # A small grid: the whole one takes longer than a test waits where a machine is busy.

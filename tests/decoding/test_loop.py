@@ -1,4 +1,4 @@
-"""Whatever a world does to single requests, or is told to put back, none is lost, and none of the others notices."""
+"""Whatever a world does to single requests, or is told to put back, none is lost; and how first tokens are written."""
 
 from collections import Counter
 from random import Random
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.loop import DEFERRED_OPS
-from paceline.decoding.results import Deferred, DraftResults, Failed, OpRecord, StepRecord, VerifyResults
+from paceline.decoding.results import VERIFY, Deferred, DraftResults, Failed, OpRecord, StepRecord, VerifyResults
+from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, WaitingOps
 from paceline.policies import Draft, Verify
 from paceline.policies.check import EOS, ToyWorld, check_pool
@@ -21,16 +22,16 @@ POOL = check_pool()
 
 
 class AnyStep:
-    """Any legal step, Commits left out; a drafter that finds nothing is not asked for ever."""
+    """Any legal step, Commits left out, and what it was shown and told; who found nothing is not asked for ever."""
 
     def __init__(self, sessions, seed):
-        self.asked = Counter()
-        self.learnt = []
+        self.asked, self.first, self.learnt = Counter(), {}, []
         self._sessions = {session.request_id: session for session in sessions}
         self._rng = Random(seed)
 
     def decide(self, seen):
         self.asked[seen.request_id] += 1
+        self.first.setdefault(seen.request_id, (seen.num_emitted, seen.last))
         if seen.last is not None and not (seen.last.num_drafted or seen.last.num_own):
             return Verify(seen.pool.target)
         return self._rng.choice(legal_steps(self._sessions[seen.request_id], commits=False))
@@ -157,9 +158,6 @@ def test_caches_that_stay_leave_every_member_a_token_to_read(data):
         assert_caches_fit(session)
 
 
-# -- rows that are put off, and memory
-
-
 def plain(refuse, *, count):
     """(loop, log) of the target alone on so many requests of three tokens, all at a time."""
     requests = [session_of(f"r{index}", prompt=(1, index), budget=3) for index in range(count)]
@@ -275,9 +273,6 @@ def test_a_policy_meets_a_request_that_comes_back_as_one_that_begins():
     assert policy.seen == [(1, 0, True), (2, 0, True)]
 
 
-# -- which operation runs next, and what it may be answered with
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
 def test_small_members_go_first_and_draft_before_they_judge(steps):
     waiting, request = WaitingOps(), session_of()
@@ -315,3 +310,128 @@ def test_a_run_log_holds_the_records():
     log = ledger.finish({"members": list(POOL.names)}, reanchored={}, divergent={})
     assert tuple(log.ops[name][0] for name in OP_FIELDS) == op
     assert tuple(log.steps[name][0] for name in STEP_FIELDS) == (0, 0, *step[1:])
+
+
+WAITS = tuple(name == "draft" for name in POOL.names)  # a mixed start: drafts by "draft" come after the prefill
+
+
+def steps_of(log, index=0):
+    """(kind, level, emitted, is a prefill) of a request's steps."""
+    rows = log.steps["request"] == index
+    return list(zip(*(log.steps[name][rows].tolist() for name in ("kind", "level", "emitted", "prefill")), strict=True))
+
+
+@given(data=st.data(), start=st.sampled_from([Start.prefill, Start.draft]), batch=st.integers(1, 4))
+def test_whatever_is_done_the_trunk_is_committed_and_a_prefill_is_one_more_call(data, start, batch):
+    pool = data.draw(pools())
+    requests = [data.draw(sessions(pool, f"r{index}")) for index in range(data.draw(st.integers(1, 5)))]
+    for session in requests:
+        session.prefill_before = prefill_before(start, pool)
+    world = ToyWorld(pool, seed=data.draw(st.integers(0, 99)), ends=0.1)
+    policy = AnyStep(requests, data.draw(st.integers(0, 999)))
+    _, log = drive(policy, requests, batch=batch, world=world)
+    by_target = (log.steps["kind"] == VERIFY) & (log.steps["level"] == pool.target_level)
+    decided = Counter(outcome.request_id for outcome in policy.learnt if outcome.step == Verify(pool.target))
+    for session in requests:
+        assert session.emitted == world.trunk(session)
+        index = log.requests["request_id"].tolist().index(session.request_id)
+        calls = int((by_target & (log.steps["request"] == index)).sum())
+        prefills = [emitted for _, _, emitted, prefill in steps_of(log, index) if prefill]
+        if start is Start.draft:
+            assert (calls, prefills) == (decided[session.request_id], [])
+            continue
+        assert calls == 1 + decided[session.request_id]
+        assert prefills == [1]
+        assert steps_of(log, index)[0][3] == 1
+        first_s = log.steps["end_s"][log.steps["request"] == index][0]
+        assert log.requests["first_token_at_s"][index] == first_s, "the first token is there when the prefill ends"
+        if session.request_id in policy.first:
+            assert policy.first[session.request_id] == (1, None)
+        else:
+            assert len(session.emitted) == 1, "who ends with the first token never meets the policy"
+
+
+@pytest.mark.parametrize("name", ["the budget", "an end token", "an ending"])
+def test_who_ends_with_the_first_token_never_meets_the_policy(name):
+    ending = (lambda emitted, before: 1) if name == "an ending" else None
+    world = ToyWorld(POOL, ends=1.0 if name == "an end token" else 0.0)
+    session = session_of(budget=1 if name == "the budget" else 6, ending=ending)
+    _, log = drive(Script(), [session], world=world)  # asked, it would have no step to take
+    assert len(session.emitted) == 1
+    assert session.done
+    assert steps_of(log) == [(VERIFY, POOL.target_level, 1, 1)]
+    assert len(log.rounds()["round"]) == 0
+
+
+def test_a_prefill_joins_the_verifications_that_are_due():
+    policy = AnyStep([], 0)
+    policy.decide = lambda seen: Verify("target") if seen.num_pending else Draft("draft", 2)
+    requests = [session_of("r0", budget=2), session_of("r1", budget=9), session_of("r2", budget=9)]
+    _, log = drive(policy, requests, batch=2)
+    prefill_op = int(log.steps["op"][(log.steps["request"] == 2) & (log.steps["prefill"] == 1)][0])
+    rows = log.steps["op"] == prefill_op
+    assert log.steps["prefill"][rows].sum() == 1
+    assert log.ops["num_rows"][prefill_op] == rows.sum() == 2
+    told = [outcome.num_rows for outcome in policy.learnt if outcome.request_id == "r1"]
+    assert max(told) == 2, "a policy sees how many rows an operation had, prefills among them"
+
+
+def test_a_prefill_may_fail_or_be_put_off_like_any_row():
+    answers = {"r0": [Failed(ArithmeticError("logits hold NaN"))], "r1": [Deferred("no memory"), None]}
+
+    def refuse(session):
+        left = answers.get(session.request_id, [])
+        return left.pop(0) if left else None
+
+    policy = Script(*[Verify("target")] * 20)
+    requests = [session_of("r0"), session_of("r1", budget=3), session_of("r2", budget=3)]
+    _, log = drive(policy, requests, batch=3, world=ToyWorld(POOL, ends=0.0, refuse=refuse))
+    assert log.requests["failed"].tolist() == ["logits hold NaN", "", ""]
+    assert log.requests["preempted"].tolist() == [0, 1, 0]
+    assert steps_of(log, 0) == []
+    assert [prefill for *_, prefill in steps_of(log, 1)] == [1, 0, 0]
+    assert {outcome.request_id for outcome in policy.learnt} == {"r1", "r2"}
+
+
+def test_a_request_that_lost_its_cache_does_not_prefill_again():
+    def refuse(session):
+        if len(session.emitted) == 2:
+            session.forget_caches()
+        return
+
+    session = session_of(budget=5)
+    _, log = drive(Script(*[Verify("target")] * 4), [session], world=ToyWorld(POOL, ends=0.0, refuse=refuse))
+    assert [prefill for *_, prefill in steps_of(log)] == [1, 0, 0, 0, 0]
+
+
+def test_a_draft_that_waits_for_the_prefill_is_kept():
+    """Asked once, on the bare prompt; the same draft runs after the prefill, which nobody learns of."""
+    shown = []
+    policy = Script(
+        lambda seen: shown.append(seen.num_emitted) or Draft("draft", 2),
+        lambda seen: shown.append((seen.num_emitted, seen.num_pending)) or Verify("target"),
+        *[Verify("target")] * 12,
+    )
+    session = session_of(prefill_before=WAITS)
+    _, log = drive(policy, [session])
+    assert shown == [0, (1, 2)]
+    assert [step[3] for step in steps_of(log)][:3] == [1, 0, 0]
+    assert policy.learnt[0].step == Draft("draft", 2)
+
+
+@pytest.mark.parametrize("first", [[Draft("mid", 2)], [Verify("target")], [Draft("mid", 1), Draft("draft", 1)]])
+def test_a_first_step_that_waits_for_nothing_runs_at_once(first):
+    """And once a member that does not wait has drafted, no later step waits."""
+    session = session_of(prefill_before=WAITS)
+    _, log = drive(Script(*first, *[Verify("target")] * 12), [session])
+    assert log.steps["prefill"].sum() == 0
+    assert session.emitted == ToyWorld(POOL, ends=0.0).trunk(session)
+
+
+def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
+    policy = Script(Draft("draft", 2))
+    session = session_of(budget=1, prefill_before=WAITS)
+    _, log = drive(policy, [session])
+    assert session.done
+    assert steps_of(log) == [(VERIFY, POOL.target_level, 1, 1)]
+    assert policy.learnt == []

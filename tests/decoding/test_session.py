@@ -1,17 +1,18 @@
-"""Any legal steps keep a session sane, and answers end where they should."""
+"""Any legal steps keep a session sane, answers end where they should, and a breach of the contract is named."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.decoding.legal_steps import check_step
+from paceline.decoding.legal_steps import IDLE_STEPS, check_step
 from paceline.decoding.request_text import LookupRule, prompt_lookup
 from paceline.decoding.results import Drafted, Judged
+from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session
-from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
-from paceline.policies.check import EOS, VOCABULARY, ToyWorld
+from paceline.policies import Band, Commit, ConfidenceBelow, Draft, Exact, PolicyError, Ratio, Verify, Vouched
+from paceline.policies.check import EOS, VOCABULARY, ToyWorld, check_pool
 
-from .script import session_of
+from .script import Script, drive, run, session_of
 from .strategies import all_steps, legal_steps, pools, sessions
 
 
@@ -179,8 +180,6 @@ class SessionMachine(RuleBasedStateMachine):
 
 SessionMachine.TestCase.settings = settings(stateful_step_count=30)
 TestSession = SessionMachine.TestCase
-
-
 PROMPT = (1, 2, 3)
 
 
@@ -334,24 +333,140 @@ def test_lookup_finds_what_its_definition_says(context, num_tokens, rule):
     assert prompt_lookup(context, num_tokens=num_tokens, rule=rule) == found_by_definition(context, num_tokens, rule)
 
 
-def test_which_occurrence():
-    context = [1, 2, 3, 1, 4, 5, 1, 6, 1]
-    copies = {
-        occurrence: prompt_lookup(context, num_tokens=5, rule=LookupRule(max_match=3, occurrence=occurrence))
-        for occurrence in ("first", "last", "longest")
-    }
-    assert copies == {"first": [2, 3, 1, 4, 5], "last": [6, 1], "longest": [4, 5, 1, 6, 1]}
-    assert prompt_lookup(context, num_tokens=5, rule=LookupRule(min_match=2, max_match=3)) == []
+ILLEGAL = {
+    "unknown drafter": ([Draft("nobody", 2)], "unknown model 'nobody'; this pool has ngram, draft, mid, slim, target"),
+    "unknown verifier": ([Verify("nobody")], "unknown model 'nobody'"),
+    "draft by the target": ([Draft("target", 2)], "the target does not draft"),
+    "verify by a member without weights": ([Verify("ngram")], "ngram is model-free and cannot verify"),
+    "commit of nothing": ([Commit(1)], "commit beyond pending: num_pending is 0"),
+    "commit beyond pending": ([Draft("draft", 3), Commit(4)], "commit beyond pending: num_pending is 3"),
+    "verify by the drafter itself": ([Draft("mid", 2), Verify("mid")], "nothing left to judge"),
+    "verify by a smaller model": ([Draft("draft", 2), Verify("slim"), Verify("mid")], "nothing left to judge"),
+    "verify twice": ([Draft("draft", 2), Verify("mid"), Verify("mid")], "nothing left to judge"),
+    "a copy by a model": (
+        [Draft("draft", 1, copy=(3,))],
+        "only a model-free member copies what it is given, and draft is",
+    ),
+    "draft without room": ([Draft("draft", 12), Draft("draft", 1)], "no room to draft"),
+    "nothing": ([None], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
+    "a text": (["target"], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
+    "the class": ([Draft], "decide raised TypeError"),
+    "empty window": ([lambda seen: Draft("draft", 0)], r"decide raised ValueError\('draft tokens must be >= 1, got 0'"),
+    "empty commit": ([lambda seen: Commit(0)], r"decide raised ValueError\('commit tokens must be >= 1, got 0'"),
+    "an exception": ([lambda seen: 1 / 0], r"decide raised ZeroDivisionError\('division by zero'"),
+    "an unknown model asked about": ([lambda seen: seen.waiting("nobody")], "decide raised ValueError"),
+}
+
+
+@pytest.mark.parametrize("case", ILLEGAL)
+def test_an_illegal_step_is_named(case):
+    steps, reason = ILLEGAL[case]
+    last = steps[-1]
+    shown = "None" if callable(last) else str(last)
+    with pytest.raises(PolicyError, match=reason) as caught:
+        run(Script(*steps), name="my-policy")
+    assert str(caught.value).startswith(f"policy my-policy, request r7, step {shown}: ")
+
+
+def test_an_exception_while_learning_names_the_step():
+    class Forgetful(Script):
+        def learn(self, outcome):
+            raise KeyError("window")
+
+    told = r"policy mine, request r7, step Draft\(.*: learn raised KeyError\('window'\)"
+    with pytest.raises(PolicyError, match=told):
+        run(Forgetful(Draft("draft", 2)))
+
+
+def test_progress_starts_the_count_of_idle_steps_anew():
+    """Lookups that find nothing, each run of them a step short of a standstill, beside what is progress."""
+    almost = [Draft("ngram", 2)] * (IDLE_STEPS - 1)
+    trunk = run(Script(*[Verify("target")] * 2), budget=2, prompt=(1, 2, 3)).emitted
+    assert not {1, 2, 3} & set(trunk), "else the lookup finds something"
+    assert run(Script(*almost, Verify("target"), *almost, Verify("target")), budget=2).emitted == trunk
+    steps = Script(*almost, Verify("mid"), *almost, Verify("target"), Verify("target"))
+    assert len(run(steps, budget=2, start=Start.draft).emitted) == 2, "a verifier's own token is progress"
+    with pytest.raises(PolicyError, match=rf"request r7, step Draft\(model='ngram'.* no progress in {IDLE_STEPS} st"):
+        run(Script(*almost, *almost))
+
+
+def test_outcomes_say_what_came_of_each_step():
+    lasts = []
+    script = Script(
+        Draft("draft", 4),
+        lambda seen: lasts.append(seen.last) or Verify("mid"),
+        lambda seen: lasts.append(seen.last) or Verify("target"),
+        lambda seen: lasts.append(seen.last) or Draft("slim", 1),
+        Commit(1),
+        *[Verify("target")] * 12,
+    )
+    session = run(script, start=Start.draft)
+    drafted, by_mid, by_target, _, commit, *_, last = script.learnt
+    assert lasts == [drafted, by_mid, by_target]
+    assert (drafted.num_drafted, drafted.num_judged, drafted.num_emitted) == (4, 0, 0)
+    assert by_mid.num_judged == 4
+    assert by_mid.num_own == 1
+    assert by_target.num_judged == by_mid.num_accepted + 1
+    assert by_target.num_emitted == by_target.num_accepted + 1
+    assert (commit.num_emitted, commit.num_judged) == (1, 0)
+    assert [outcome.done for outcome in script.learnt] == [False] * (len(script.learnt) - 1) + [True]
+    assert sum(outcome.num_emitted for outcome in script.learnt) == len(session.emitted)
+    assert last.request_id == "r7"
+
+
+def test_a_copy_is_drafted_as_it_is_and_judged_as_any_draft():
+    copied = tuple(range(1, 30))
+
+    class Copies(Script):
+        def decide(self, seen):
+            return Verify("target") if seen.num_pending or seen.room < 2 else Draft("ngram", len(copied), copy=copied)
+
+    session = session_of(budget=9)
+    _, log = drive(Copies(), [session])
+    assert log.steps["drafted"][1] == session.budget - 1
+    assert session.emitted == ToyWorld(session.pool, ends=0.0).trunk(session)
+
+
+def test_the_last_pending_tokens_are_the_end_of_all():
+    looked_at = 0
+
+    class Looks(Script):
+        def decide(self, seen):
+            nonlocal looked_at
+            everything = seen.pending
+            for start in range(seen.num_pending + 1):
+                assert seen.pending_from(start) == everything[start:]
+                looked_at += len(everything) - start
+            return super().decide(seen)
+
+    run(Looks(*[Draft("draft", 4), Verify("mid"), Draft("draft", 3), Verify("target")] * 40), budget=40)
+    assert looked_at > 0
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("build", "rule"),
     [
-        ({"max_match": 0}, r"min_match must be in \[1, max_match 0\], got 1"),
-        ({"max_match": 2, "min_match": 3}, r"min_match must be in \[1, max_match 2\], got 3"),
-        ({"max_match": 2, "occurrence": "best"}, "occurrence must be one of first, last, longest, got 'best'"),
+        (lambda: Draft("draft", -1), "draft tokens must be >= 1, got -1"),
+        (lambda: Draft("draft", 2.5), "draft tokens must be a whole number, got 2.5"),
+        (lambda: Draft("draft", 2, ConfidenceBelow), "draft stop must be a rule such as ConfidenceBelow"),
+        (lambda: Draft("draft", 2, 0.4), "draft stop must be a rule such as ConfidenceBelow"),
+        (lambda: Draft("ngram", 2, copy=(1,)), "draft copy must have 2 ids and no stop, got 1 and stop None"),
+        (lambda: Draft("ngram", 1, ConfidenceBelow(0.4), copy=(1,)), "copy must have 1 ids and no stop, got 1 and"),
+        (lambda: Draft("ngram", 2, copy=(1, -1)), r"draft copy must hold token ids, whole .* got \(1, -1\)"),
+        (lambda: Draft("ngram", 1, copy=(0.5,)), "draft copy must hold token ids, whole numbers >= 0, got"),
+        (lambda: Verify("target", Exact), "verify rule must be a rule such as Exact"),
+        (lambda: Verify("target", "exact"), "verify rule must be a rule such as Exact"),
+        (lambda: Commit(0), "commit tokens must be >= 1, got 0"),
+        (lambda: Commit("all"), "commit tokens must be a whole number, got 'all'"),
+        (lambda: LookupRule(max_match=0), r"min_match must be in \[1, max_match 0\], got 1"),
+        (lambda: LookupRule(max_match=2, min_match=3), r"min_match must be in \[1, max_match 2\], got 3"),
+        (lambda: LookupRule(max_match=2, occurrence="best"), "occurrence must be one of first, last, longest, got 'b"),
+        (lambda: session_of("r7", prompt=(), budget=2), "request r7: prompt must hold"),
+        (lambda: session_of("r7", prompt=(1,), budget=0), "request r7: max_new_tokens must be"),
+        (lambda: session_of(prefill_before=(True,)), "request r0: prefill_before must have 5 values, got"),
+        (lambda: prefill_before(Start.recorded, check_pool()), "`start` must be prefill or draft for this run, which"),
     ],
 )
-def test_rules_that_are_none(given, told):
-    with pytest.raises(ValueError, match=told):
-        LookupRule(**given)
+def test_what_means_nothing_cannot_be_built(build, rule):
+    with pytest.raises(ValueError, match=rule):
+        build()

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,14 +238,14 @@ def play(path: Path, skip: list[re.Pattern[str]]) -> tuple[str, str, int]:
         return page.text, page.played(), page.num_run
 
 
-def main() -> int:
+def main(arguments: Sequence[str | Path] | None = None) -> int:
     """Play the pages that are named; see the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true", help="write what the commands print into the pages")
     parser.add_argument("--models", action="store_true", help="also run the commands that run models")
     parser.add_argument("--measured", action="store_true", help="also run the benchmarks (minutes each)")
-    given = parser.parse_args()
+    given = parser.parse_args(None if arguments is None else [str(word) for word in arguments])
     skip = [FOREIGN] + ([] if given.models else [RUNS_MODELS]) + ([] if given.measured else [MEASURES])
     status = 0
     for path in given.pages:

@@ -1,20 +1,40 @@
-"""From a text to a policy: names, options, chains, files and modules; every fault is one line that says what to do."""
+"""From a text to a policy: names, options, chains, ranges, nesting, files, modules and packages; the pages name all."""
 
+import inspect
+import re
 import sys
 from importlib.metadata import EntryPoint
+from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paceline.base import names as named_classes
-from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
-from paceline.policies.chains import policy_options
+from paceline.policies import Member, PolicySpec, PolicySpecError, Pool, check_policy, make_policy
+from paceline.policies.about import about_of
+from paceline.policies.chains import chains_in, parse_chain, policy_options
 from paceline.policies.check import check_pool
-from paceline.policies.fixed import Chain, Confident, Ngram, Plain
+from paceline.policies.fixed import Chain, Confident, Plain
 from paceline.policies.spec import own_policies, policies_of_packages, policy_names
 from paceline.policies.windows import Adaptive
 
+from ..decoding.strategies import chains, pools
+
+BAD_WINDOWS = ("", "0", "-1", "2.5", "²", "4:5")
+FAULTY_CHAINS = [
+    ("", "unknown model ''"),
+    ("draft/target", "'draft' needs a window, as in draft:4"),
+    *[(f"draft:{w}/target", f"the window of draft must be a whole number >= 1, got '{w}'") for w in BAD_WINDOWS],
+    ("draft:4/target:8", "it must end in the target, target, without a window; its last part is 'target:8'"),
+    ("draft:4/nobody", "unknown model 'nobody'; this pool has ngram, draft, mid, slim, target"),
+    ("draft:4/draft:4/target", "draft stands twice"),
+    ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, slim, target"),
+    ("draft:4/mid", "the last member must be the target target, got 'mid'"),
+    ("draft:4/", "unknown model ''"),
+    (" draft:4/target", "unknown model ' draft'"),
+]
 POOL = check_pool()
-HEAD = Path(__file__).parent / "learned" / "head.json"
 MINE = """
 from paceline.policies import Verify
 
@@ -53,31 +73,14 @@ def mine(tmp_path):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("plain", Plain),
         ("target", Chain),
-        ("draft:4/target", Chain),
         ("chain,spec=draft:4/mid:8/target", Chain),
-        ("adaptive", Adaptive),
-        ("adaptive,start=2,draft=mid", Adaptive),
         ("confident,below=0.25", Confident),
-        ("ngram,tokens=3", Ngram),
         ("paceline.policies.fixed:Plain", Plain),
     ],
 )
 def test_texts_name_policies(text, kind):
     assert type(make_policy(text, POOL)) is kind
-
-
-def test_every_own_policy_is_built_by_its_name():
-    needed = {
-        "chain": ",spec=draft:4/target",
-        "specdec++": f",head={HEAD}",
-        "per-tag": ",default=plain",
-        "per-turn": ",policy=plain",
-        "guarded": ",policy=plain",
-    }
-    for name, kind in own_policies().items():
-        assert type(make_policy(name + needed.get(name, ""), POOL)) is kind
 
 
 def test_a_file_and_a_module_take_options(mine, monkeypatch):
@@ -87,46 +90,6 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
     monkeypatch.syspath_prepend(mine.parent)
     assert make_policy("my_policy:Mine,loud=false", POOL).options == (4, 0.5, False, "x")
     monkeypatch.delitem(sys.modules, "my_policy")
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("nothing", "unknown policy 'nothing': known are plain, chain, two-level, "),
-        ("adaptiv", "unknown policy 'adaptiv': did you mean adaptive?"),
-        ("SpecRouter", "unknown policy 'SpecRouter': did you mean specrouter?"),
-        ("adaptive,strat=4", "unknown option 'strat'; did you mean start?"),
-        ("", "unknown policy ''"),
-        ("adaptive,window=4", "unknown option 'window'; known are draft, start, up, down, most"),
-        ("plain,window=4", "unknown option 'window'; it takes no options"),
-        ("adaptive,start", "option 'start' must read key=value"),
-        ("adaptive,start=2,start=3", "option 'start' stands twice"),
-        ("adaptive,start=two", "option 'start' must be a whole number, got 'two'"),
-        ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
-        ("confident,below=much", "option 'below' must be a number, got 'much'"),
-        ("confident,below=1.5", "below must be in [0, 1], got 1.5"),
-        ("confident,most=0", "most must be in [1, 1,000,000], got 0"),
-        ("adaptive,start=99", "start must be in [1, most=16], got 99"),
-        ("adaptive,start=2000000,most=1000000000", "most must be in [1, 1,000,000], got 1000000000"),
-        ("adaptive,draft=nobody", "unknown model 'nobody'"),
-        ("chain", "policy 'chain': missing a required argument: 'spec'"),
-        ("chain,stop=x,spec=draft:4/target", "unknown option 'stop'; known are spec"),
-        ("draft:4", "it must end in the target, target, without a window"),
-        ("draft:4/target,window=3", "a bare chain takes no options"),
-        ("draft/target", "'draft' needs a window"),
-        ("specdec++", "head must name the file of an acceptance head, which `paceline policy fit specdec++"),
-        ("specdec++,head=nowhere.json", "head nowhere.json: cannot be read: No such file or directory"),
-        ("no_such_file.py:Mine", "no file no_such_file.py"),
-        ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
-        ("paceline.policies.fixed:Nobody", "'Nobody' is not a class with decide and learn"),
-    ],
-)
-def test_faults_are_one_line(text, rule):
-    with pytest.raises(PolicySpecError) as caught:
-        make_policy(text, POOL)
-    assert rule in str(caught.value)
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -163,15 +126,6 @@ def test_a_file_that_raises_is_named(tmp_path, source, rule):
     assert "broken.py" in str(caught.value)
 
 
-def test_a_policy_that_the_pool_does_not_suit_says_why():
-    without_lookup = type(POOL)(POOL.members[1:])
-    with pytest.raises(PolicySpecError, match="ngram needs a model-free member in the pool; it has draft, mid"):
-        make_policy("ngram", without_lookup)
-    alone = type(POOL)(POOL.members[-1:])
-    with pytest.raises(PolicySpecError, match="no model below its target to draft with"):
-        make_policy("adaptive", alone)
-
-
 class TestEntryPoints:
     """What other packages register, without installing one."""
 
@@ -198,7 +152,6 @@ class TestEntryPoints:
         ],
     )
     def test_a_bad_entry_breaks_nothing_but_itself(self, monkeypatch, entries, said):
-        """It is loaded only where it is named, and ours stay ours."""
         self.register(monkeypatch, *entries)
         name = entries[0][0]
         assert type(make_policy("plain", POOL)) is Plain
@@ -212,7 +165,6 @@ class TestEntryPoints:
 
 
 def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
-    """As a script may; of two files with a neighbour of one name, each has its own."""
     for number, folder in enumerate(("one", "two")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "numbers_beside.py").write_text(f"NUMBER = {number}\n")
@@ -234,8 +186,240 @@ def test_options_are_those_of_the_constructor():
     assert list(policy_options(Plain)) == []
 
 
-def test_steps_of_a_bare_chain():
-    policy = make_policy("draft:4/target", POOL)
-    fresh = type("Seen", (), {"num_pending": 0, "found_nothing": False})()
-    assert policy.decide(fresh) == Draft("draft", 4)
-    assert make_policy("target", POOL).decide(fresh) == Verify("target")
+PLAIN = st.sampled_from(["plain", "two-level(most=8,start=2)", "draft:2/mid:3/target", "svip(h=0.5)", "adaptive()"])
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.builds("guarded(policy={},trial={})".format, inner, st.integers(1, 9)),
+        st.builds("per-tag(default={},code={})".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+def options_of(spec):
+    """A spec without its texts."""
+    parts = {key: options_of(value) if isinstance(value, PolicySpec) else value for key, value in spec.options.items()}
+    return spec.name, parts
+
+
+@given(text=NESTED)
+def test_any_nesting_is_read_and_built(text):
+    spec = PolicySpec.parse(text)
+    assert spec.label == text
+    assert type(spec.build(POOL)) is type(PolicySpec.parse(f"guarded,policy={text}").build(POOL).wrapped)
+
+
+def test_spellings_mean_the_same():
+    spellings = (
+        "per-tag,default=plain,code=guarded(policy=two-level(most=8))",
+        "per-tag(default=plain,code=guarded(policy=two-level(most=8)))",
+        "per-tag,default=plain,code=guarded+policy=two-level++most=8",
+    )
+    first, *others = [options_of(PolicySpec.parse(text)) for text in spellings]
+    inner = ("guarded", {"policy": ("two-level", {"most": 8})})
+    assert first == ("per-tag", {"default": ("plain", {}), "code": inner})
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("draft:4/target", "chain", {"spec": "draft:4/target"}),
+        ("chain,spec=draft:4/target", "chain", {"spec": "draft:4/target"}),
+        ("confident,below=1,most=3", "confident", {"below": 1.0, "most": 3}),
+        ("anything", "anything", {}),
+    ],
+)
+def test_values_are_what_the_constructor_wants(text, name, options):
+    spec = PolicySpec.parse(text)
+    assert (spec.name, spec.options, spec.label) == (name, options, text)
+
+
+def test_a_bare_word_may_be_the_target_of_a_pool():
+    assert type(PolicySpec.parse("target").build(POOL)) is Chain
+
+
+def test_each_policy_is_a_new_one():
+    spec = PolicySpec.parse("guarded,policy=two-level")
+    first, second = spec.build(POOL), spec.build(POOL)
+    assert first is not second
+    assert first.wrapped is not second.wrapped
+
+
+def test_a_file_is_read_once(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from paceline.policies.fixed import Plain as Mine\n", encoding="utf-8")
+    spec = PolicySpec.parse(f"{file}:Mine")
+    file.unlink()
+    assert spec.build(POOL).about.lossless
+
+
+def file_of_adaptive(file):
+    file.parent.mkdir()
+    file.write_text("from paceline.policies.windows import Adaptive as Mine\n", encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("fold", [33, 2000])
+def test_what_is_nested_too_deep_is_refused_in_one_line(fold):
+    older = "guarded" + "".join(f"{'+' * depth or ','}policy=guarded" for depth in range(fold))
+    for text in ("guarded(policy=" * fold + "plain" + ")" * fold, older):
+        with pytest.raises(PolicySpecError, match="can stand in one another 32 deep at most") as refused:
+            PolicySpec.parse(text)
+        assert len(str(refused.value)) < 1000
+
+
+def test_windows_are_one_label_however_they_are_written():
+    spec = PolicySpec.parse("draft:04/mid:0010/target")
+    assert spec.label == "draft:4/mid:10/target"
+    assert spec.build(POOL).spec == PolicySpec.parse(spec.label).build(POOL).spec
+
+
+def test_a_window_is_refused_as_it_was_written():
+    with pytest.raises(PolicySpecError, match=r"chain 'draft:00/target': the window of draft must be .* got '00'"):
+        PolicySpec.parse("draft:00/target").build(POOL)
+
+
+@given(st.data())
+def test_notation_reads_back_as_it_is_written(data):
+    pool = data.draw(pools())
+    text = data.draw(chains(pool))
+    chain = parse_chain(text, pool)
+    assert str(chain) == text
+    assert len(chain.windows) == len(chain.members) - 1
+    assert chain.members[-1] == pool.target
+
+
+def test_a_chain_names_members_and_windows():
+    chain = parse_chain("draft:4/mid:8/target", POOL)
+    assert (chain.members, chain.windows) == (("draft", "mid", "target"), (4, 8))
+
+
+@pytest.mark.parametrize(("text", "rule"), FAULTY_CHAINS)
+def test_faults_are_named(text, rule):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is compared
+        parse_chain(text, POOL)
+    assert str(caught.value).startswith(f"chain {text!r}: {rule}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pool_is_ordered():
+    for members, rule in (
+        ([Member(name="a"), Member(name="a")], "names must be unique, got a, a"),
+        ([], "at least one model"),
+        ([Member(name="a", model_free=True)], r"its last member .* must be a model"),
+        ([Member(name="a"), Member(name="b", model_free=True), Member(name="c")], "model-free members come first"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            Pool(tuple(members))
+
+
+THREE = Pool(members=tuple(Member(name=name) for name in ("draft", "mid", "target")))
+
+
+def names(*texts, most=1000):
+    return [str(chain) for chain in chains_in(texts, THREE, most=most)]
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(1, 5), st.integers(1, 9), st.integers(0, 5))
+def test_every_window_of_every_range(first, more, step, low, high):
+    text = f"draft:{first}..{first + more}:{step}/mid:{low}..{low + high}/target"
+    windows = product(range(first, first + more + 1, step), range(low, low + high + 1))
+    assert names(text) == [f"draft:{one}/mid:{other}/target" for one, other in windows]
+    assert chains_in([text], THREE, most=1000)[0] == parse_chain(f"draft:{first}/mid:{low}/target", THREE)
+
+
+def test_a_number_is_a_range_of_one_and_a_chain_of_two_texts_is_one():
+    assert names("draft:4/target") == ["draft:4/target"]
+    assert names("draft:1..3/target", "draft:2..4/target") == [f"draft:{window}/target" for window in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("draft/target", "sweep 'draft/target': 'draft' needs a window or a range, as in draft:4"),
+        ("draft:1..x/target", "sweep 'draft:1..x/target': 'draft:1..x' needs a window or a range"),
+        ("draft:5..1/target", "windows of draft must go up from 1 or more, in steps of 1 or more, got 5..1"),
+        ("draft:0..4/target", "must go up from 1 or more, in steps of 1 or more, got 0..4"),
+        ("draft:1..4:0/target", "must go up from 1 or more, in steps of 1 or more, got 1..4:0"),
+        ("draft:1..99999999/target", "needs a window or a range"),
+        ("draft:１..4/target", "needs a window or a range"),
+        ("nobody:1..4/target", "chain 'nobody:1/target': "),
+        ("draft:1..4/target:2", "it must end in the target, target, without a window"),
+        ("", "chain ''"),
+    ],
+)
+def test_what_is_no_sweep(text, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        names(text)
+
+
+def test_more_than_is_allowed_is_counted_before_it_is_made():
+    with pytest.raises(ValueError, match="a sweep must hold 1,000 cells at most, got 999,998,000,001 chains in draft"):
+        names("draft:1..999999/mid:1..999999/target")
+    assert len(names("draft:1..1000/target")) == 1000
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "working-ahead", "oracles")
+# A name, and what it is found by; or several of them, such as "SpecRouter, arXiv:2505.07680".
+PAPERS = re.compile(r"[^,;]+(, (arXiv:\d{4}\.\d{5}|\w+ \d{4}))?(; [^,;]+, arXiv:\d{4}\.\d{5})*")
+
+
+def sections(*pages):
+    """By policy, the section whose heading has its name in code."""
+    found = {}
+    for page in pages:
+        text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        for section in re.split(r"^(?=#{1,6} )", text, flags=re.MULTILINE):
+            for name in re.findall(r"`([^`]+)`", section.partition("\n")[0]):
+                assert name not in found, f"{name} has two sections"
+                found[name] = section
+    return found
+
+
+def test_every_policy_has_a_section_and_every_section_a_policy():
+    assert set(sections(*PAGES)) == set(own_policies())
+
+
+# The lossy page gives some of them in words.
+@pytest.mark.parametrize(
+    "name",
+    sorted(set(own_policies()) & set(sections("policies", "policies-load", "specrouter", "working-ahead", "oracles"))),
+)
+def test_options_and_defaults_are_those_of_the_code(name):
+    section = sections(*PAGES)[name]
+    code = re.findall(r"`([^`]+)`", section)
+    for option in policy_options(own_policies()[name]).values():
+        assert any(re.search(rf"\b{option.name}\b", words) for words in code), f"{option.name} is not told"
+        if option.default in {None, "", inspect.Parameter.empty}:
+            continue
+        told = re.findall(rf"\b{option.name}=([\w.-]+)|^\| `{option.name}` \| (\S+)", section, flags=re.MULTILINE)
+        values = {value.rstrip(".") for pair in told for value in pair if value}
+        assert same(option.default, values), f"{option.name}={option.default} is not told, but {values}"
+
+
+def same(default, values):
+    """Whether a default is among the values that a text gives; numbers may be written in any way."""
+    if isinstance(default, str):
+        return default in values
+    return any(re.fullmatch(r"-?\d+(\.\d+)?", value) and float(value) == default for value in values)
+
+
+def test_papers_are_written_alike():
+    for name, cls in own_policies().items():
+        paper = about_of(cls).paper
+        assert not paper or PAPERS.fullmatch(paper), (name, paper)
+
+
+@pytest.mark.parametrize("name", ["a(b)/mine", "a(b/mine", "c++/mine", "a+b, c/mine", "d)/mine"])
+def test_a_file_may_have_any_name_also_inside_another_policy(tmp_path, name):
+    file = file_of_adaptive(tmp_path / f"{name}.py")
+    for options in ("", ",most=3", "(most=3)"):
+        spec = PolicySpec.parse(f"{file}:Mine{options}")
+        assert (spec.name, spec.options) == (f"{file}:Mine", {"most": 3} if options else {})
+    if name in {"a(b)/mine", "c++/mine"}:
+        for options in ("+most=3", "(most=3)"):
+            part = PolicySpec.parse(f"guarded,policy={file}:Mine{options}").options["policy"]
+            assert (part.name, part.options) == (f"{file}:Mine", {"most": 3})

@@ -8,22 +8,18 @@ from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed, speedup
 from paceline.policies.about import round_tokens
 
-from .closed_forms import best_window, nested_seconds
-
 RATES = st.floats(0.0, 1.0)
 WINDOWS = st.integers(1, 8)
 SECONDS = st.floats(1e-3, 10.0)
 
 
-@pytest.mark.parametrize(("acceptance", "published"), [(0.75, 3.3), (0.80, 3.9), (0.87, 4.9)])
-def test_leviathan_greedy_lenience(acceptance, published):
-    """Leviathan et al. 2023, arXiv:2211.17192: cost ratio 0.015, window 8; two rows have 0.75."""
-    assert round(speedup(acceptance, 8, 0.015), 1) == published
-
-
-def test_leviathan_bigram_drafter():
-    """Leviathan et al. 2023, arXiv:2211.17192: a drafter that costs nothing, window 3."""
-    assert round(speedup(0.2, 3, 0.0), 2) == 1.25
+@pytest.mark.parametrize(
+    ("acceptance", "window", "ratio", "published"),
+    [(0.75, 8, 0.015, 3.3), (0.80, 8, 0.015, 3.9), (0.87, 8, 0.015, 4.9), (0.2, 3, 0.0, 1.25)],
+)
+def test_published_rows(acceptance, window, ratio, published):
+    """Leviathan et al. 2023, arXiv:2211.17192: greedy lenience, of which two rows have 0.75; a free bigram drafter."""
+    assert speedup(acceptance, window, ratio) == pytest.approx(published, abs=0.05)
 
 
 @given(RATES.filter(lambda rate: rate < 0.999), st.integers(0, 30))
@@ -40,9 +36,8 @@ def test_at_acceptance_one_all_is_kept_and_at_zero_only_the_verifiers_own_token(
 
 @given(RATES, WINDOWS, st.floats(0.0, 2.0))
 def test_two_levels_are_the_same_in_all_forms(rate, window, ratio):
-    wanted = 1.0 / speedup(rate, window, ratio)
-    assert chain_speed((rate,), (window,), (ratio, 1.0)).seconds_per_token == pytest.approx(wanted)
-    assert nested_seconds((rate,), (window,), (ratio, 1.0)) == pytest.approx(wanted)
+    speed = chain_speed((rate,), (window,), (ratio, 1.0))
+    assert speed.seconds_per_token == pytest.approx(1.0 / speedup(rate, window, ratio))
 
 
 @given(RATES, RATES, WINDOWS, SECONDS, SECONDS, SECONDS)
@@ -78,30 +73,11 @@ def test_three_levels_equal_the_enumeration_of_all_rounds(low, high, window, mid
     assert speed.seconds == pytest.approx(rounds * (window * 0.05 + 0.2) + 1.0)
 
 
-def test_an_idealised_chain_of_three_levels_by_hand():
-    inner = (2 * 0.1 + 0.3) / (1 + 0.5 + 0.25)
-    assert nested_seconds((0.5, 0.8), (2, 1), (0.1, 0.3, 1.0)) == pytest.approx((inner + 1.0) / 1.8)
-
-
-@given(RATES, st.floats(0.0, 2.0), st.integers(0, 12))
-def test_no_window_beats_the_best(rate, ratio, most):
-    best = best_window(rate, ratio, most=most)
-    assert all(speedup(rate, window, ratio) <= speedup(rate, best, ratio) for window in range(most + 1))
-
-
-def test_the_best_window_is_none_where_drafting_does_not_pay_and_all_where_it_is_free():
-    assert best_window(0.3, 0.4, most=16) == 0
-    assert best_window(0.5, 0.0, most=16) == 16
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: round_tokens(1.1, 3), r"acceptance must be in \[0, 1\], got 1.1"),
-        (lambda: round_tokens(float("nan"), 3), r"acceptance must be in \[0, 1\], got nan"),
-        (lambda: round_tokens(0.5, -1), "window must be >= 0, got -1"),
-    ],
-)
-def test_what_is_out_of_range_is_refused_in_one_line(call, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        call()
+def test_what_is_out_of_range_is_refused_in_one_line():
+    for acceptance, window, told in (
+        (1.1, 3, r"acceptance must be in \[0, 1\], got 1.1"),
+        (float("nan"), 3, r"acceptance must be in \[0, 1\], got nan"),
+        (0.5, -1, "window must be >= 0, got -1"),
+    ):
+        with pytest.raises(ValueError, match=f"^{told}$"):
+            round_tokens(acceptance, window)

@@ -63,9 +63,6 @@ def rounds_of_a_walk(rng, rho, hazards, length):
     return one_after_another(accepted, len(hazards))
 
 
-# -- the estimate
-
-
 def test_rates_are_those_counted_where_nothing_is_censored():
     rng = np.random.default_rng(0)
     accepted = np.minimum(rng.geometric(0.3, 20_000) - 1, 6)
@@ -75,7 +72,6 @@ def test_rates_are_those_counted_where_nothing_is_censored():
 
 
 def test_a_censored_round_tells_of_agreements_only():
-    """Three windows by hand: 600 rounds of one token, 600 of two, 600 of three, each with its refusals."""
     rows = [(0, 1)] * 150 + [(1, 1)] * 450 + [(0, 2)] * 100 + [(1, 2)] * 200 + [(2, 2)] * 300 + [(3, 3)] * 600
     accepted, drafted = np.array(rows).T
     hazards = Hazard(one_drafter(("a", LONG, one_after_another(accepted, drafted)))).fit(0).depths.hazards(0.0)
@@ -110,7 +106,6 @@ def test_the_spread_between_requests_is_found():
 
 
 def test_few_rounds_do_not_blow_up_the_spread():
-    """Most requests never refuse: only a fit that integrates over requests tells this from certainty."""
     rng = np.random.default_rng(2)
     rounds = [(rng.random((6, 3)) < 0.97).cumprod(axis=1).sum(axis=1) for _ in range(80)]
     requests = [("a", LONG, one_after_another(accepted, 3)) for accepted in rounds]
@@ -120,7 +115,6 @@ def test_few_rounds_do_not_blow_up_the_spread():
 
 
 def test_requests_with_nothing_in_common_are_told_apart():
-    """One always agrees and one never does: the most likely spread would be infinite."""
     never, always = ([(start, kept, 1) for start in range(0, 200, 2)] for kept in (0, 1))
     hazard = Hazard(one_drafter(("a", 201, never), ("a", 201, always)))
     assert hazard.fit(0).depths.sigma < 10
@@ -143,7 +137,6 @@ def test_persistence_along_the_text_is_found_and_lengths_kept(rho):
 
 
 def test_the_end_of_a_text_is_no_refusal():
-    """From every position, with drafts that the end cuts: the rate stays 0.9, where counting all gives 0.88."""
     rng = np.random.default_rng(5)
     requests = []
     for _ in range(200):
@@ -156,12 +149,8 @@ def test_the_end_of_a_text_is_no_refusal():
 
 
 def test_texts_shorter_than_a_draft_are_used_all_the_same():
-    """Each text of four tokens: one kept and one refused, then one kept that the end of the text cut."""
     trace = one_drafter(*[("a", 4, [(0, 1, 8), (2, 1, 8)])] * 600)
     assert Hazard(trace).fit(0).depths.hazards(0.0) == [1.0, 0.0]
-
-
-# -- who stands for whom
 
 
 def test_a_request_without_rounds_is_like_others_of_its_tag():
@@ -176,9 +165,6 @@ def test_a_request_without_rounds_is_like_others_of_its_tag():
     assert poor == pytest.approx(0.43, abs=0.1)
     assert good == pytest.approx(3.69, abs=0.3)
     assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
-
-
-# -- draws
 
 
 def questions(rng, count, known=0):
@@ -214,7 +200,6 @@ def test_another_seed_is_other_luck_from_the_same_estimate(by_start):
 
 
 def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypatch):
-    """Replay asks at every token that is drawn, and filtering takes most of its time."""
     filtered, asked = [], []
 
     class Counted:
@@ -240,7 +225,6 @@ def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypat
 
 
 def test_a_longer_window_agrees_as_far_as_a_shorter_one():
-    """Of a drafter fed by start, a round has one fate: what is drawn after a refusal is refused too."""
     hazard = Hazard(bernoulli_trace(by_start=True))
     for start in range(300):
         agreed = [hazard.agrees("q3", 0, start=start, depth=depth, known=0) for depth in range(12)]
@@ -248,7 +232,6 @@ def test_a_longer_window_agrees_as_far_as_a_shorter_one():
 
 
 def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():
-    """At one position the draw is the same; only the rate depends on how deep the round is there."""
     trace = bernoulli_trace(by_start=False)
     hazard = Hazard(trace)
     rates = hazard.fit(0).depths.hazards(0.0)
@@ -270,9 +253,6 @@ def test_a_request_dropped_from_the_cache_draws_the_same_again(monkeypatch):
     assert len(crowded._luck) <= 2
 
 
-# -- edges
-
-
 @pytest.mark.parametrize(
     "rows", [[], [(0, 0, 0)], [(0, 0, 0), (1, 0, 0)]], ids=["no round", "an empty draft", "empty drafts"]
 )
@@ -291,7 +271,6 @@ def test_one_round_is_enough(by_start, window):
 
 
 def test_a_window_nobody_told_is_no_limit():
-    """Without a window no round is censored: the longest are refused too, as far as the log says."""
     rows = one_after_another(np.repeat([0, 1, 2, 3], 500), -1)
     told, untold = (
         Hazard(one_drafter(("a", LONG, rows), window=window)).fit(0).depths.hazards(0.0) for window in (3, None)
@@ -358,7 +337,6 @@ def test_a_round_started_later_agrees_at_least_as_often(rates, rho, here, there,
 
 @given(rates=RATES, rho=st.floats(0, 0.95))
 def test_rates_come_out_as_they_went_in(rates, rho):
-    """Were the thresholds not made to fall, rounds that got to a depth would agree there at its rate."""
     found = filter_positions(rates, np.full(len(rates), 1e12), len(rates), rho)
     if (np.diff(found.thresholds) < 0).all():
         for depth, rate in enumerate(rates):

@@ -64,10 +64,6 @@ class InTurn:
         self._rounds += bool(outcome.num_emitted)
 
 
-def pool_of(trace):
-    return recorded_pool(trace)
-
-
 def seconds_of(log):
     return float(log.ops["duration_s"].sum())
 
@@ -82,25 +78,14 @@ def planned_s(trace, policy, cost, start=Start.prefill):
 
 
 def short_trace(seed, *, tokens, models=("draft", "target"), acceptance=(0.6,)):
-    return make_trace(
-        SyntheticSpec(
-            requests=1,
-            tokens=tokens,
-            prompt_tokens=3,
-            models=models,
-            acceptance=acceptance,
-            vocab_size=64,
-            reach=8,
-            run=8,
-            seed=seed,
-        )
-    )
+    spec = {"requests": 1, "prompt_tokens": 3, "vocab_size": 64, "reach": 8, "run": 8}
+    return make_trace(SyntheticSpec(**spec, tokens=tokens, models=models, acceptance=acceptance, seed=seed))
 
 
 def brute_force_s(trace, specs, cost, start):
     """The least seconds of any sequence of rounds of these chains, each sequence run."""
     rounds = trace.requests[0].max_new_tokens
-    pool = pool_of(trace)
+    pool = recorded_pool(trace)
     return min(run_s(trace, InTurn(pool, chosen), cost, start=start) for chosen in product(specs, repeat=rounds))
 
 
@@ -112,31 +97,31 @@ def pico():
     return TrieRecording(meta=whole.meta, requests=tuple(tags.values()))
 
 
-# -- the optimum
-
-
 @STARTS
 @pytest.mark.parametrize(
     ("seed", "cost"), [(0, None), (1, 0), *(pytest.param(2, n, marks=pytest.mark.slow) for n in range(3))]
 )
 def test_every_sequence_of_windows_was_tried(seed, cost, start):
-    trace = short_trace(seed, tokens=5)
+    trace = short_trace(seed, tokens=4 if seed < 2 else 5)
     price = easy_cost(trace) if cost is None else AnyCost(cost)
     least = brute_force_s(trace, ["target", "draft:1/target", "draft:2/target", "draft:3/target"], price, start)
-    assert run_s(trace, OracleWindow(pool_of(trace), most=3), price, start=start) == pytest.approx(least, abs=CLOSE)
+    assert run_s(trace, OracleWindow(recorded_pool(trace), most=3), price, start=start) == pytest.approx(
+        least, abs=CLOSE
+    )
 
 
 @STARTS
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_sequence_of_chains_was_tried(seed, start):
-    """All members' caches matter here: one that sat out has to catch up."""
     models = ("draft", "mid", "target")
     trace = short_trace(seed, tokens=3, models=models, acceptance=(0.5, 0.8))
     flat = [f"{name}:{window}/target" for name in models[:2] for window in (1, 2)]
     tall = [f"draft:{lower}/mid:{upper}/target" for lower, upper in product((1, 2), repeat=2)]
     price = easy_cost(trace)
     least = brute_force_s(trace, ["target", *flat, *tall], price, start)
-    assert run_s(trace, OracleChain(pool_of(trace), most=2), price, start=start) == pytest.approx(least, abs=CLOSE)
+    assert run_s(trace, OracleChain(recorded_pool(trace), most=2), price, start=start) == pytest.approx(
+        least, abs=CLOSE
+    )
 
 
 @FEW
@@ -149,7 +134,7 @@ def test_every_sequence_of_chains_was_tried(seed, start):
 )
 def test_a_plan_comes_true_to_the_second(trace, seed, ngram, tall, start):
     trace = with_ngram(trace) if ngram else trace
-    pool, cost = pool_of(trace), AnyCost(seed)
+    pool, cost = recorded_pool(trace), AnyCost(seed)
     policy = OracleChain(pool, most=3) if tall else OracleWindow(pool, most=4)
     log, outputs = replay(trace, policy, cost=cost, start=start)
     assert seconds_of(log) == pytest.approx(planned_s(trace, policy, cost, start), abs=CLOSE)
@@ -160,7 +145,7 @@ def test_a_plan_comes_true_to_the_second(trace, seed, ngram, tall, start):
 @FEW
 @given(trace=synthetic_traces(max_models=3), window=st.integers(1, 6), member=st.integers(0, 1))
 def test_no_window_beats_the_best_ones(trace, window, member):
-    pool, cost = pool_of(trace), easy_cost(trace)
+    pool, cost = recorded_pool(trace), easy_cost(trace)
     draft = pool.names[min(member, pool.target_level - 1)]
     chain = make_policy(f"{draft}:{window}/{pool.target}", pool)
     oracle = run_s(trace, OracleWindow(pool, draft=draft, most=6), cost)
@@ -171,8 +156,7 @@ def test_no_window_beats_the_best_ones(trace, window, member):
 @FEW
 @given(trace=traces(), batch=st.integers(1, 3))
 def test_tries_of_any_shape_are_followed_to_their_end(trace, batch):
-    """Most contexts are missing, and the trunk may end before the budget."""
-    pool = pool_of(trace)
+    pool = recorded_pool(trace)
     if not pool.target_level:
         return
     _, outputs = replay(trace, OracleChain(pool, most=2), cost=UnitCost(), batch=batch)
@@ -181,11 +165,8 @@ def test_tries_of_any_shape_are_followed_to_their_end(trace, batch):
     }
 
 
-# -- the shipped recording
-
-
 def test_chains_on_the_shipped_recording():
-    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[::3]), pool_of(pico())
+    trace, pool = some_of_pico(3), recorded_pool(pico())
     cost = make_cost("cpu", trace)
     log, outputs = replay(trace, OracleChain(pool), cost=cost)
     oracle = seconds_of(log)
@@ -193,13 +174,12 @@ def test_chains_on_the_shipped_recording():
     for draft in pool.names[:-1]:
         assert oracle <= run_s(trace, OracleWindow(pool, draft=draft), cost) + CLOSE
     pairs = [("ngram", "mid"), ("ngram", "slim"), ("draft", "mid"), ("draft", "slim"), ("mid", "slim")]
-    for (low, high), lower, upper in product(pairs, (1, 6), (2, 10)):
+    for (low, high), (lower, upper) in product(pairs, ((1, 10), (6, 2))):
         assert oracle <= run_s(trace, make_policy(f"{low}:{lower}/{high}:{upper}/target", pool), cost) + CLOSE
 
 
 def test_windows_of_drafters_that_cost_by_the_round():
-    """What a round costs is in the plan, and what the drafter's cache lacks is not."""
-    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[::6]), pool_of(pico())
+    trace, pool = some_of_pico(6), recorded_pool(pico())
     line = {name: CostLine(intercept_s=0.001) for name in pool.names if name != "target"}
     line["target"] = CostLine(intercept_s=0.01, per_new_token_s=0.001)
     for terms in (DraftTerms(0.004, 0.0), DraftTerms(0.0, 0.002), DraftTerms(0.004, None)):
@@ -213,21 +193,18 @@ def test_windows_of_drafters_that_cost_by_the_round():
 
 
 def test_chains_of_four_members_are_in_the_set_if_asked():
-    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[-1:]), pool_of(pico())
+    trace, pool = some_of_pico(1, -1), recorded_pool(pico())
     cost = make_cost("cpu", trace)
     taller = run_s(trace, OracleChain(pool, most=4, levels=4), cost)
     assert taller <= run_s(trace, OracleChain(pool, most=4), cost) + CLOSE
-    for lower, middle, upper in product((1, 2, 4), (2, 4), (3, 4)):
+    for lower, middle, upper in ((1, 2, 3), (2, 4, 4), (4, 2, 4)):
         chain = f"ngram:{lower}/draft:{middle}/mid:{upper}/target"
         assert taller <= run_s(trace, make_policy(chain, pool), cost) + CLOSE
 
 
-# -- what it may look at
-
-
 def test_a_batch_follows_the_plans_of_each_request_alone():
     trace = pico()
-    policy = OracleWindow(pool_of(trace))
+    policy = OracleWindow(recorded_pool(trace))
     cost = make_cost("cpu", trace)
     columns = ("request", "kind", "level", "asked", "judged", "emitted")
     alone, together = (replay(trace, policy, cost=cost, batch=batch)[0] for batch in (1, 6))
@@ -235,27 +212,26 @@ def test_a_batch_follows_the_plans_of_each_request_alone():
 
 
 def test_a_strict_run_needs_nothing_beyond_the_record():
-    trace = TrieRecording(meta=pico().meta, requests=pico().requests[:1])
-    replay(trace, OracleChain(pool_of(trace)), cost=make_cost("cpu", trace), strict=True)
+    trace = some_of_pico(99)
+    replay(trace, OracleChain(recorded_pool(trace)), cost=make_cost("cpu", trace), strict=True)
 
 
 def test_what_an_oracle_asks_is_not_among_the_notes_of_the_run():
     table = CostTable(new_tokens=(1, 6), seconds=(1.0, 1.5))
     trace = short_trace(0, tokens=6)
     cost = TableCost("cpu", {"draft": table, "target": table}, extrapolate=True)
-    replay(trace, make_policy("draft:1/target", pool_of(trace)), cost=cost)
+    replay(trace, make_policy("draft:1/target", recorded_pool(trace)), cost=cost)
     before = cost.notes()
-    planned_s(trace, OracleWindow(pool_of(trace), most=8), cost)
+    planned_s(trace, OracleWindow(recorded_pool(trace), most=8), cost)
     assert cost.notes() == before
     assert not any("beyond" in note for note in before)
 
 
 def test_a_catch_up_beyond_what_was_measured_is_not_planned():
-    """Prompt and answer have 3 + 6 tokens: no member that sat out to the end may come in there."""
     table = CostTable(new_tokens=(1, 6), seconds=(1.0, 1.5))
     trace = short_trace(0, tokens=6)
     cost = TableCost("cpu", {"draft": table, "target": table})
-    policy = OracleWindow(pool_of(trace), most=3)
+    policy = OracleWindow(recorded_pool(trace), most=3)
     assert run_s(trace, policy, cost) == pytest.approx(planned_s(trace, policy, cost))
 
 
@@ -266,30 +242,13 @@ def test_seconds_that_nobody_knows():
     foresight = foresight_of(tables, UnitCost(), tables.prefill_before(Start.prefill))
     foresight.forward_s = lambda level, new_tokens, held_tokens: 1.0 if new_tokens < 3 else inf
     with pytest.raises(ValueError, match="does not know the seconds of any way through the answer"):
-        OracleWindow(pool_of(trace), most=1).foresee(foresight)
+        OracleWindow(recorded_pool(trace), most=1).foresee(foresight)
     with pytest.raises(ValueError, match="was measured for 1 to 2 new tokens"):
-        replay(longer, OracleWindow(pool_of(longer), most=4), cost=TableCost("cpu", {"draft": table, "target": table}))
-
-
-# -- bad input
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda pool: OracleWindow(pool, most=0), r"most must be in \[1, 1,000\], got 0"),
-        (lambda pool: OracleWindow(pool, draft="nobody"), "unknown model 'nobody'"),
-        (lambda pool: OracleWindow(pool, draft="target"), "draft must be a member below the target, got 'target'"),
-        (lambda pool: OracleChain(pool, most=-1), r"most must be in \[1, 1,000\], got -1"),
-        (lambda pool: OracleChain(pool, levels=1), "levels must be >= 2, got 1"),
-    ],
-)
-def test_options_out_of_range(build, message):
-    with pytest.raises(ValueError, match=message):
-        build(pool_of(short_trace(0, tokens=1)))
-
-
-# -- imported recordings
+        replay(
+            longer,
+            OracleWindow(recorded_pool(longer), most=4),
+            cost=TableCost("cpu", {"draft": table, "target": table}),
+        )
 
 
 def coins(num_requests, *, tokens=30, window=4):
@@ -307,7 +266,6 @@ def coins(num_requests, *, tokens=30, window=4):
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_oracles_of_imported_recordings_are_never_slower(seed):
-    """What is unknown is drawn from the same draws, so that the oracle knows the luck of the run."""
     tables = RoundsTables(coins(3))
     seconds = {}
     for name in (
@@ -349,17 +307,17 @@ def test_an_oracle_of_stated_rates_beats_their_windows():
     assert oracle.exact_share < 0.02
 
 
-def test_an_oracle_nobody_showed_anything():
+def some_of_pico(step, start=0):
+    return TrieRecording(meta=pico().meta, requests=pico().requests[start::step])
+
+
+def test_an_oracle_that_nobody_shows_anything_and_one_that_cannot_be_shown_it():
     trace = short_trace(0, tokens=2)
-    policy = OracleWindow(pool_of(trace))
+    policy = OracleWindow(recorded_pool(trace))
     policy.__class__ = type("Blind", (OracleWindow,), {"about": None})
     with pytest.raises(PolicyError, match="an oracle sees ahead, which only a recording can grant"):
         replay(trace, policy)
-
-
-def test_an_oracle_that_cannot_be_shown_anything():
-    trace = short_trace(0, tokens=2)
-    policy = make_policy("plain", pool_of(trace))
-    deaf = type("Deaf", (type(policy),), {"about": OracleWindow.about})(pool_of(trace))
+    plain = make_policy("plain", recorded_pool(trace))
+    deaf = type("Deaf", (type(plain),), {"about": OracleWindow.about})(recorded_pool(trace))
     with pytest.raises(ValueError, match="policy policy says it is an oracle, but has no method foresee"):
         replay(trace, deaf)

@@ -120,8 +120,6 @@ def test_a_simulation_is_a_device_that_admits_at_every_finish():
     assert table(site.go(on_finished=on_finished), "ops", *OP) == table(log, "ops", *OP)
 
 
-# -- the prefill: what it costs, when the first token is there, and what is drafted after it
-
 STEP = ("kind", "level", "drafted", "judged", "own", "emitted", "prefill")
 TWO = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=("draft", "target"), acceptance=(0.8,)))
 
@@ -178,7 +176,7 @@ TARGET_S = 0.02
 
 
 @cache
-def tables(acceptance, *, requests=8, tokens=800):
+def tables(acceptance, *, requests=8, tokens=400):
     names = ("draft", "target") if len(acceptance) == 1 else ("draft", "mid", "target")
     spec = SyntheticSpec(
         requests=requests, tokens=tokens, models=names, acceptance=acceptance, reach=16, run=16, seed=3
@@ -274,15 +272,12 @@ def test_an_operation_ends_with_its_busiest_device(parts):
             assert next_s == pytest.approx(start_s + duration_s)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_a_placement_that_is_none_is_refused():
+    for text, says in (
         ("two", "must be one, each or NAME=DEVICE parted by commas, got 'two'"),
         ("nobody=1", "must name members of draft, target, got 'nobody'"),
         ("draft=1,draft=2", "must name each member once, with a device, got draft=2"),
         ("draft=", "must name each member once, with a device, got draft="),
-    ],
-)
-def test_a_placement_that_is_none_is_refused(text, says):
-    with pytest.raises(ArgumentError, match=says):
-        placement_of(text, tables((0.5,), requests=1, tokens=4).pool)
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            placement_of(text, tables((0.5,), requests=1, tokens=4).pool)

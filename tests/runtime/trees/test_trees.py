@@ -23,7 +23,7 @@ from paceline.studies.record import tree_of
 from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, Sampling
 
-from ...decoding.trees.test_shapes import shapes
+from ...decoding.test_trees import shapes
 from ...pairs import pairs
 from ...tiny_models import EOS, VOCABULARY, random_prompts, tiny_pool_of_four
 

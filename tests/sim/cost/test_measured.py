@@ -51,7 +51,6 @@ def test_forwards_are_those_of_the_profile():
 
 
 def test_every_operation_and_every_step_is_charged_for():
-    """What replay takes is the sum of its forwards, of what is beside them, and of the decisions."""
     tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=3, tokens=20)))
     cost, policy = cost_of(), make_policy("draft:4/target", tables.pool)
     assert cost.knows_operations
@@ -120,7 +119,6 @@ def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypat
 
 @pytest.mark.parametrize("spoil", [lambda whole: whole[:-100], lambda whole: whole[:4] + whole[40:], lambda _: b""])
 def test_a_spoiled_profile_is_passed_over_and_named(tmp_path, monkeypatch, capsys, spoil):
-    """Whether it is its end that is missing, which says whose it is, or what is before."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     newest = kept(tmp_path, "b.profile", measured_at="2026-05-01T00:00:00Z")
     newest.write_bytes(spoil(newest.read_bytes()))
@@ -185,8 +183,6 @@ def test_a_foreign_profile_is_refused_or_labelled(tmp_path, profile, says):
         make_cost("here", recording_of(request_of("a")))
 
 
-# -- recorded rounds
-
 NAN = float("nan")
 
 
@@ -242,7 +238,6 @@ def test_or_extrapolated_when_told():
 
 
 def test_seconds_of_answers_are_shared_by_their_rounds():
-    """Plain steps took 1 s in the first request and 3 s in the second; the mean over all 24 is 2 s."""
     rounds = {"eagle": rounds_of([2, 3, 4, 1], drafted=-1)}
     one = request_of("a", rounds, tokens=14, wall_s={"": 14.0, "eagle": 8.0})
     two = request_of("b", rounds, tokens=14, wall_s={"": 14.0 * 3, "eagle": 8.0})
@@ -271,12 +266,9 @@ def of_unknown_length(answers, *, window=8):
 
 
 @given(
-    kept=st.lists(st.integers(0, 6), min_size=2, max_size=9),
-    token_s=st.floats(0.01, 1.0),
-    refused=st.floats(1.0, 2.0),
+    kept=st.lists(st.integers(0, 6), min_size=2, max_size=9), token_s=st.floats(0.01, 1.0), refused=st.floats(1.0, 2.0)
 )
 def test_seconds_of_a_token_are_those_that_more_of_them_take(kept, token_s, refused):
-    """A drafter that stops itself: it drafts what stays and some more, and takes seconds for each."""
     cost = of_unknown_length([(tokens, token_s * (tokens + refused)) for tokens in kept])
     mean = sum(kept) / len(kept)
     wanted = token_s if len(set(kept)) > 1 else token_s * (mean + refused) / 8  # with nothing to compare, the least

@@ -54,7 +54,6 @@ def test_tensor_parallel_by_hand():
      (None, ", dequantised and multiplied in float32")],
 )  # fmt: skip
 def test_quantised_weights_by_hand(arithmetic, more):
-    """Of a million parameters 600,000 in half a byte: fp8 units are four times as fast, fp4 ones there are none."""
     ours = Quantised(format="ours", parameters=600_000, bytes_per_parameter=0.5, arithmetic=arithmetic)
     cost = roofline(FAST, quantised=ours)
     assert seconds(cost, 1, held=10) == pytest.approx((4 * 400_000 + 300_000 + 400 * 11) / 1e11 + LAUNCH)
@@ -64,7 +63,6 @@ def test_quantised_weights_by_hand(arithmetic, more):
 
 
 def test_quantised_experts_by_hand():
-    """Four experts of 50,000 in two layers, one a token: 400,000 in a byte each; a token reads a quarter of them."""
     experts = Experts(number=4, per_token=1, layers=2, parameters=50_000)
     ours = Quantised(format="fp8", parameters=400_000, bytes_per_parameter=1.0, arithmetic="fp8", experts=True)
     assert MODEL.model_copy(update={"experts": experts, "quantised": ours}).weights_bytes == 4 * 600_000 + 400_000
@@ -75,7 +73,6 @@ def test_quantised_experts_by_hand():
 
 
 def test_a_mixture_by_hand():
-    """A million weights, 3 x 8 x 25,000 of them experts: a token goes through 400,000 and a quarter of the rest."""
     cost = roofline(experts=EXPERTS)
     # Five tokens touch 8 (1 - 0.75^5) = 6.1 experts of each layer; memory waits: 4 bytes a weight.
     read = 400_000 + 3 * 25_000 * 8 * (1 - 0.75**5)
@@ -110,7 +107,6 @@ def test_more_tokens_touch_more_experts_each_fewer_of_its_own(number, data, toke
 
 
 def test_verification_of_a_mixture_is_not_flat():
-    """What docs/costs.md says: times the experts, and times the seconds, of five tokens over one, at batch 1."""
     for name, experts, more in (("mixtral-8x7b", 3.05, 2.69), ("qwen-3-30b-a3b", 4.41, 2.36), ("llama-3.1-8b", 1, 1)):
         shape = presets()[name].info("m")
         cost = RooflineCost(device_sheet()["h200"], (shape,))
@@ -120,7 +116,6 @@ def test_verification_of_a_mixture_is_not_flat():
 
 
 def test_llama_70b_in_fp8_on_four_h100():
-    """68.5 GB of matrices and 4.2 GB of tables over 13.4 TB/s, then launches and all-reduces: 127 tokens a second."""
     for way, per_s in (("llama-3.1-70b", 77.2), ("llama-3.1-70b@fp8", 127.6)):
         cost = RooflineCost(device_sheet()["h100"], given_shapes([f"t={way}"], "t"), tensor_parallel=4)
         assert 1 / seconds(cost, 1, model="t") == pytest.approx(per_s, rel=0.005)

@@ -20,8 +20,6 @@ from paceline.traces.shapes import shape_called
 from .shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds
 from .timed_recordings import recording_of, request_of, rounds_of, shapes
 
-# -- lines: seconds of forwards lie on those that a cost says, and a line is the same wherever it is asked for
-
 GRID = CostGrid(new_tokens=(1, 64), context_tokens=(10, 500, 9000), seconds=((1e-4, 3e-4, 2e-4), (4e-4, 5e-4, 9e-4)))
 TABLE = CostTable(new_tokens=(1, 64), seconds=(1e-4, 4e-4))
 LINE = CostLine(intercept_s=1e-3, per_new_token_s=1.234e-6, per_kv_token_s=1e-9 / 3)
@@ -104,9 +102,6 @@ def test_who_has_no_lines_says_so_by_name():
     assert not any(lined.unlined() for lined in costs())
 
 
-# -- scaled, and priced as another
-
-
 @given(factor=st.floats(1e-3, 1e3), new=st.integers(1, 8))
 def test_one_member_is_scaled_and_no_other(factor, new):
     plain, cost = (make_cost("cpu", RECORDING, scale=scale) for scale in (None, {"draft": factor}))
@@ -149,8 +144,6 @@ def test_it_says_what_is_priced_as_what_and_what_the_costs_say_once():
     with pytest.raises(ValueError, match=r"^cost none: prices must hold at least one member, got {}$"):
         PricedAsCost("none", {})
 
-
-# -- measured seconds on another device
 
 # Twice the bandwidth and four times the arithmetic of DEVICE: 4 MB of weights take 40 and 20 microseconds.
 FAST = replace(DEVICE, name="fast", bytes_per_s=2e11, flops_per_s={"float32": 4e12, "float16": 4e12})

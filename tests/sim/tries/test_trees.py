@@ -119,7 +119,6 @@ def test_a_recording_without_trees_refuses_their_policies(recording, tmp_path):
 
 
 def test_a_layer_is_a_forward_and_a_tree_is_judged_in_one(recording):
-    """The first forward reads the text; the next two are fed the nodes with children; the target all, and the root."""
     policy = Trees("draft", "3x2x1")
     log = replayed(recording, policy)
     steps, ops = log.steps, log.ops
