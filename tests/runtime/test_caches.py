@@ -322,7 +322,7 @@ def test_texts_of_very_different_lengths_are_not_moved_at_every_forward():
 def test_rows_are_read_as_a_slice_only_in_their_order():
     assert [side_by_side(rows) for rows in ([2, 3, 4], [7])] == [slice(2, 5), slice(7, 8)]
     # A new request in a free row in front, another one at the back.
-    assert [side_by_side(rows) for rows in ([1, 0, 3], [0, 2])] == [None, None]
+    assert [side_by_side(rows) for rows in ([1, 0, 3], [0, 2], [2, 4, 3])] == [None] * 3
 
 
 @of_both
