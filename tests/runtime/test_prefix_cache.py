@@ -37,7 +37,14 @@ def memory_of(size, **options):
 
 def decoded(pool, policy, size, *, sampling=GREEDY, batch=1, **options):
     outputs, log = offline.decoded(
-        pool, policy, PROMPTS, sampling=sampling, num_tokens=20, batch=batch, memory=memory_of(size, **options), debug=True
+        pool,
+        policy,
+        PROMPTS,
+        sampling=sampling,
+        num_tokens=20,
+        batch=batch,
+        memory=memory_of(size, **options),
+        debug=True,
     )
     assert not [output.error for output in outputs if output.error]
     return [list(output.tokens) for output in outputs], log
