@@ -10,19 +10,16 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.base.files import shipped
-from paceline.decoding.loop import Loop
 from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
 from paceline.decoding.world import DRAFTS, VERIFIES, Op
-from paceline.policies import ConfidenceBelow, Draft, Ratio, Verify, make_policy
+from paceline.policies import ConfidenceBelow, Draft, Ratio, Verify
 from paceline.policies.fixed import Chain
 from paceline.reports.summary import summarise_run
-from paceline.runs.log import RunLedger
-from paceline.runtime.decode import sessions_of
 from paceline.runtime.distances import Distances, Judgement, NonFiniteLogitsError, OpDistances
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -48,7 +45,6 @@ from .offline import (
     chosen,
     decoded,
     in_double,
-    trunk,
     watched,
     with_models,
 )
@@ -57,74 +53,10 @@ CHAIN = "draft:2/mid:3/target"
 TRUNCATED = Sampling(mode="rejection", temperature=0.9, seed=3, top_k=5, top_p=0.8)
 
 
-def explain_draft(session, row, choose):
-    """Each token is what its drafter chooses after those before it."""
-    context = session.tail(0)
-    for token in row.tokens:
-        assert token == choose(context)
-        context.append(token)
-
-
-def explain_verdict(session, level, row, choose):
-    """Kept is what the judge would have chosen itself, and its own token follows."""
-    context = session.tail(0)
-    first = session.num_prompt + len(session.emitted) + session.first_unjudged(level)
-    wanted = [choose(context[:end]) for end in range(first, len(context) + 1)]
-    kept = next((index for index, token in enumerate(context[first:]) if token != wanted[index]), len(wanted) - 1)
-    assert (row.num_accepted, row.own_token) == (kept, wanted[kept])
-
-
-# -- members that sat out
-
-
-LATE = tuple(Prompt(request_id=name, text=name) for name in ("a", "the", "cat", "pace"))
-
-
-@pytest.fixture(scope="module")
-def double(tiny_pool):
-    return in_double(tiny_pool)
-
-
-class SitsOut(Chain):
-    """Plain decoding for so many rounds, then a chain."""
-
-    def __init__(self, pool, rounds):
-        super().__init__(pool, CHAIN)
-        self._rounds = rounds
-
-    def decide(self, seen):
-        sits_out = seen.num_emitted < self._rounds[seen.request_id]
-        return Verify(seen.pool.target) if sits_out else super().decide(seen)
-
-
-@pytest.mark.parametrize(("cache", "batch", "sampling"), [("slots", 4, GREEDY), ("mask", 3, COUPLED)], ids=str)
-def test_steps_after_sitting_out_need_no_cache_to_be_explained(double, cache, batch, sampling):
-    """Each request comes back at another time, so that backlogs in a batch differ."""
-    pool = dataclasses.replace(double, eos_token_ids=())  # so that texts go on to the budget
-    rounds = {prompt.request_id: 50 + 4 * index for index, prompt in enumerate(LATE)}
-    explained = []
-
-    def note(world, level, items, results):
-        for (session, step), row in zip(items, results.rows, strict=True):
-            model, name, num_prompt = pool.members[level].model, session.request_id, session.num_prompt
-            if len(session.emitted) >= rounds[name]:
-                choose = lambda text: chosen(model, text, num_prompt, name, sampling)  # noqa: B023, E731
-                if isinstance(step, Draft):
-                    explain_draft(session, row, choose)
-                else:
-                    explain_verdict(session, level, row, choose)
-                explained.append((name, level, isinstance(step, Draft), getattr(row, "num_accepted", 0)))
-
-    policy, options = SitsOut(loaded_pool(pool), rounds), {"sampling": sampling, "memory": Memory(cache=cache)}
-    late = Offline(pool, policy, LATE, num_tokens=70, world=watched(note), **options).run(batch=batch)
-    assert late.failed == {}
-    for name in rounds:
-        assert {level for each, level, drafts, _ in explained if each == name and drafts} == {1}
-        assert sum(accepted for each, _, _, accepted in explained if each == name) > 0
-
-
-def test_catching_up_is_one_forward_over_all_that_was_missed(double):
-    first = []
+def test_catching_up_is_one_forward_over_all_that_was_missed(tiny_pool):
+    """A member that sat out for fifty tokens."""
+    pool, first = dataclasses.replace(in_double(tiny_pool), eos_token_ids=()), []
+    chain = Chain(loaded_pool(pool), CHAIN)
 
     def note(world, level, items, results):
         if level == 1 and not first:
@@ -132,92 +64,11 @@ def test_catching_up_is_one_forward_over_all_that_was_missed(double):
             assert session.cached[level] == 0
             first.append(len(session.tail(0)) + len(results.rows[0].tokens) - 1)
 
-    pool = dataclasses.replace(double, eos_token_ids=())
-    late = Offline(pool, SitsOut(loaded_pool(pool), {"a": 50}), LATE[:1], num_tokens=60, world=watched(note)).run()
-    fed = late.log.ops["new_tokens"][late.log.ops["level"] == 1]
-    assert fed[0] == first[0]
+    late = Decides(lambda seen: Verify("target") if seen.num_emitted < 50 else chain.decide(seen))
+    done = Offline(pool, late, offline.PROMPTS[:1], num_tokens=60, world=watched(note)).run()
+    fed = done.log.ops["new_tokens"][done.log.ops["level"] == 1]
+    assert fed[0] == first[0] > 50
     assert (fed[1:] < 12).all()
-
-
-# -- prompts in chunks
-
-
-@pytest.fixture(scope="module")
-def trunks(double):
-    return [trunk(double, prompt, num_tokens=10) for prompt in offline.PROMPTS]
-
-
-class Served:
-    """Requests whose prompts the target reads in chunks of any size, each before or beside an operation of its own."""
-
-    def __init__(self, pool, policy, prompts, **options):
-        self.world = TorchWorld(pool=pool, sampling=GREEDY, debug=True, **options)
-        self.members, ledger = loaded_pool(pool), RunLedger()
-        self.target = self.members.target_level
-        decider = make_policy(policy, self.members)
-        self.loop = Loop(pool=self.members, policy=decider, name="p", world=self.world, ledger=ledger)
-        self.sessions = sessions_of(pool, prompts, 10)
-        for one in self.sessions:
-            ledger.note_admitted(one.request_id, tag="", num_prompt=one.num_prompt, arrived_at_s=0.0, now_s=0.0)
-
-    def read(self, chunks, op=None):
-        """Chunks, beside an operation of the target if there is one; its results."""
-        results = self.world.verify(self.target, [] if op is None else op.items, chunks)
-        for session, count in chunks:
-            session.cached[self.target] += count
-        return results
-
-    def finish(self, op, results):
-        self.loop.finish(op, results, start_s=0.0, now_s=0.0)
-        assert not self.loop.failed
-
-    def begin(self, item):
-        """One request's text is read to its end."""
-        op = Op(VERIFIES, self.target, [item])
-        self.finish(op, op.run(self.world))
-
-
-@pytest.mark.parametrize("options", [{}, {"memory": Memory(cache="mask")}, {"forward": "modules"}], ids=str)
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_chunks_change_no_text(double, trunks, options, data):
-    served = Served(double, CHAIN, offline.PROMPTS, **options)
-    reading = [served.loop.admit_apart(session) for session in served.sessions]
-    while len(served.loop.finished) < len(served.sessions):
-        op, chunks = served.loop.next_op(0.0), []
-        for session, _ in reading:  # never the last token of a text
-            left = session.num_prompt + len(session.emitted) - session.cached[served.target] - 1
-            chunks += [(session, count)] if (count := data.draw(st.integers(0, left))) else []
-        if op is not None and op.level == served.target:
-            served.finish(op, served.read(chunks, op))
-            continue
-        if chunks:
-            served.read(chunks)
-        if op is not None:
-            served.finish(op, op.run(served.world))
-        elif reading:
-            served.begin(reading.pop(data.draw(st.integers(0, len(reading) - 1))))
-    assert [session.emitted for session in served.sessions] == trunks
-
-
-def test_a_request_that_is_put_back_is_read_anew(double, trunks):
-    served = Served(double, "draft:2/target", offline.PROMPTS[1:2])
-    (session,) = served.sessions
-    served.loop.admit(session)
-    number = 0
-    while (op := served.loop.next_op(0.0)) is not None:
-        served.finish(op, op.run(served.world))
-        number += 1
-        if number % 5 == 0 and not served.loop.finished:
-            served.loop.withdraw(session)
-            served.world.put_back(session)
-            assert session.cached == [0] * len(served.members.members)
-            assert served.world.manager.free_share == 1.0
-            item = served.loop.admit_apart(session)
-            served.read([(session, 3)])
-            served.begin(item)
-    assert number > 5
-    assert session.emitted == trunks[1]
 
 
 # -- copies
@@ -457,9 +308,31 @@ def test_a_drafter_that_never_agrees_thrashes_and_the_target_alone_does_not(tiny
 # -- any legal steps on any requests in any company, with preemptions between
 
 
+def explain_draft(session, row, choose):
+    """Each token is what its drafter chooses after those before it."""
+    context = session.tail(0)
+    for token in row.tokens:
+        assert token == choose(context)
+        context.append(token)
+
+
+def explain_verdict(session, level, row, choose):
+    """Kept is what the judge would have chosen itself, and its own token follows."""
+    context = session.tail(0)
+    first = session.num_prompt + len(session.emitted) + session.first_unjudged(level)
+    wanted = [choose(context[:end]) for end in range(first, len(context) + 1)]
+    kept = next((index for index, token in enumerate(context[first:]) if token != wanted[index]), len(wanted) - 1)
+    assert (row.num_accepted, row.own_token) == (kept, wanted[kept])
+
+
 MOST_RUNNING, BUDGET = 4, 14
 SAMPLINGS = {sampling.mode: sampling for sampling in (GREEDY, COUPLED, REJECTION)}
-TEXTS = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=20)
+# The longest take more than one step of slots, so that what a member has to catch up with may, too.
+TEXTS = st.builds(
+    lambda length, seed: tuple(Random(seed).choices(range(1, VOCABULARY), k=length)),
+    st.integers(1, 20) | st.integers(60, 70),
+    st.integers(0, 99),
+)
 
 
 @lru_cache
@@ -501,7 +374,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def begin(self, mode, cache, forward, share, prompts):
         self.mode, self.world = mode, world_of(mode, cache, forward)
         self.manager = self.world.manager
-        alone = 64 * sum(2 * member.kv_bytes_per_token for member in pool().members)
+        alone = 128 * sum(2 * member.kv_bytes_per_token for member in pool().members)
         self.manager._limits = {} if share is None else {torch.device("cpu"): int(share * alone)}
         for prompt in prompts:
             self.open(prompt)
@@ -511,7 +384,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def open(self, prompt):
         self.num_opened += 1
         name, eos = f"r{self.num_opened}", frozenset({EOS})
-        session = Session(pool=members(), request_id=name, tag="", prompt=tuple(prompt), budget=BUDGET, eos=eos)
+        session = Session(pool=members(), request_id=name, tag="", prompt=prompt, budget=BUDGET, eos=eos)
         self.world.open(session)
         self.running.append(session)
 
@@ -522,7 +395,8 @@ class ExecutorMachine(RuleBasedStateMachine):
         rng = Random(seed)
         for _ in range(count):
             if self.running:
-                self.execute(self.any_op(rng))
+                op = self.any_op(rng)
+                self.execute(op, self.chunks(op, rng))
 
     def any_op(self, rng):
         by_group = {}
@@ -534,9 +408,20 @@ class ExecutorMachine(RuleBasedStateMachine):
         items = [(session, rng.choice(steps)) for session, steps in by_group[level, verify].items()]
         return Op(VERIFIES if verify else DRAFTS, level, items)
 
-    def execute(self, op):
+    def chunks(self, op, rng):
+        """Of others' texts, which a judge may read beside what it judges, but never to the last token."""
+        found, busy = [], [session for session, _ in op.items]
+        for session in self.running if op.kind == VERIFIES and not self.manager._limits else ():
+            left = session.num_prompt + len(session.emitted) - session.cached[op.level] - 1
+            if left > 0 and not session.tokens and all(session is not each for each in busy) and rng.random() < 0.5:
+                found.append((session, rng.randint(1, left)))
+        return found
+
+    def execute(self, op, chunks):
         before = {session.request_id: session.tail(0) for session, _ in op.items}
-        results = op.run(self.world)
+        results = self.world.verify(op.level, op.items, chunks) if chunks else op.run(self.world)
+        for session, count in chunks:
+            session.cached[op.level] += count
         for (session, step), row in zip(op.items, results.rows, strict=True):
             assert not isinstance(row, Failed), row.error
             drawn, name, num_prompt = self.mode == "rejection", session.request_id, session.num_prompt
