@@ -43,13 +43,13 @@ def feed(forward, cache, texts, counts):
 
 
 def prefixed(kind, forward, texts, num_blocks, cache=None):
-    """A cache in which every text's first blocks lie in the store, as another request computed them."""
+    """A cache with so many first blocks of every text in the store, as another request computed them."""
     cache = cache or PrefixedSlotCache(forward.kv_shape, SIZE)
     cache.shared_attention = kind
     plain, blocks = SlotCache(forward.kv_shape), {}
-    for name, text in enumerate(texts):
+    for name, (text, count) in enumerate(zip(texts, num_blocks, strict=True)):
         feed(forward, plain, [text], [len(text)])
-        keys = [tuple(text[: (index + 1) * BLOCK]) for index in range(num_blocks)]
+        keys = [tuple(text[: (index + 1) * BLOCK]) for index in range(count)]
         for index, key in enumerate(keys):
             if key not in blocks:
                 slot = blocks[key] = len(blocks)
@@ -57,7 +57,7 @@ def prefixed(kind, forward, texts, num_blocks, cache=None):
                     :, 0, index * BLOCK : (index + 1) * BLOCK
                 ]
         plain.free("0")
-        hit = Hit(num_tokens=num_blocks * BLOCK, blocks=tuple(blocks[key] for key in keys), branch=None)
+        hit = Hit(num_tokens=count * BLOCK, blocks=tuple(blocks[key] for key in keys), branch=None)
         cache.attach([(str(name), hit)])
     return cache
 
@@ -69,23 +69,25 @@ def prefixed(kind, forward, texts, num_blocks, cache=None):
     num_common=st.integers(1, 4),
     num_apart=st.integers(0, 2),
     own=st.lists(st.integers(1, 9), min_size=2, max_size=5),
+    fewer=st.integers(0, 1),
     seed=st.integers(0, 50),
 )
-def test_logits_are_those_without_a_prefix(shape, window, masked, num_common, num_apart, own, seed):
+def test_logits_are_those_without_a_prefix(shape, window, masked, num_common, num_apart, own, fewer, seed):
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count):
         return torch.randint(VOCABULARY, (count,), generator=generator).tolist()
 
-    common, blocks = tokens(num_common * BLOCK), num_common + num_apart
+    common, blocks = tokens(num_common * BLOCK), [num_common + num_apart] * len(own)
     texts = [[*common, *tokens(num_apart * BLOCK), *tokens(length)] for length in own]
+    blocks[-1] -= fewer  # of the last one less was found
+    counts = [len(text) - count * BLOCK for text, count in zip(texts, blocks, strict=True)]
     forward = fused(*shape, window)
-    plain = SlotCache(forward.kv_shape)
-    feed(forward, plain, [text[: blocks * BLOCK] for text in texts], [blocks * BLOCK] * len(texts))
-    expected = feed(forward, plain, texts, own)
+    whole = feed(forward, SlotCache(forward.kv_shape), texts, [*map(len, texts)]).split([*map(len, texts)])
+    expected = torch.cat([logits[-count:] for logits, count in zip(whole, counts, strict=True)])
     for kind in ("on", "off"):
         cache = PrefixedMaskCache(forward.kv_shape, SIZE, dead_share=0.5) if masked else None
-        found = feed(forward, prefixed(kind, forward, texts, blocks, cache), texts, own)
+        found = feed(forward, prefixed(kind, forward, texts, blocks, cache), texts, counts)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -116,7 +118,7 @@ ALIKE = [[*range(8), row] for row in range(3)]
 )
 def test_only_what_is_common_and_asked_for_is_shared(calls, kind, texts, shared):
     forward = fused(4, 2, None)
-    feed(forward, prefixed(kind, forward, texts, 2), texts, [1] * len(texts))
+    feed(forward, prefixed(kind, forward, texts, [2] * len(texts)), texts, [1] * len(texts))
     assert bool(calls) is shared
 
 
@@ -131,7 +133,7 @@ def test_the_quicker_way_is_taken_and_remembered(monkeypatch, calls, quicker):
     monkeypatch.setattr(prefix_caches, "_seconds", seconds)
     forward = fused.__wrapped__(4, 2, None)
     for _ in range(2):
-        feed(forward, prefixed("auto", forward, ALIKE, 2), ALIKE, [1, 1, 1])
+        feed(forward, prefixed("auto", forward, ALIKE, [2] * 3), ALIKE, [1, 1, 1])
     assert sorted(timed) == ["alone", "shared"]  # once, at the first layer of the first forward
     assert len(calls) == (4 if quicker == "shared" else 0)
 

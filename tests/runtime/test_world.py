@@ -71,16 +71,11 @@ def run(pool, policy, setting, **options):
 
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=lambda sampling: sampling.mode)
 @pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
-def test_the_text_does_not_depend_on_the_policy(tiny_pool, texts, index, sampling):
+def test_policy_batch_cache_and_forward_change_no_text(tiny_pool, texts, index, sampling):
+    """Windows of several levels bring ragged feeds, members that wait for others, and requests at different levels."""
     setting = SETTINGS[(5 if sampling is GREEDY else -1) * index % len(SETTINGS)]
-    assert run(tiny_pool, POLICIES[index], setting, sampling=sampling).texts == texts[sampling.mode]
-
-
-@pytest.mark.parametrize("setting", SETTINGS[4:], ids=str)
-def test_batch_cache_and_forward_change_no_text(tiny_pool, texts, setting):
-    """Windows of two levels bring ragged feeds, members that wait for others, and requests at different levels."""
-    done = run(tiny_pool, TWO_LEVELS, setting)
-    assert done.texts == texts["greedy"]
+    done = run(tiny_pool, POLICIES[index], setting, sampling=sampling)
+    assert done.texts == texts[sampling.mode]
     assert done.log.ops["num_rows"].max() == setting[0]
 
 
