@@ -6,20 +6,14 @@ from collections import defaultdict
 import pytest
 from paceline.policies import Commit, Draft, make_policy
 from paceline.policies.fixed import Chain
-from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.rules import refuse_oracle
 from paceline.runtime.threads import Memory
-from paceline.traces.meta import Sampling
 
 from .conftest import ALPHABET
-from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, trunk
+from .offline import COUPLED, GREEDY, PROMPTS, REJECTION, Decides, decoded, trunk
 
 POLICY = "draft:2/mid:4/target"
-
-
-def decoded(pool, policy=POLICY, *, prompts=PROMPTS, sampling=GREEDY, num_tokens=NUM_TOKENS, **options):
-    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    return decode(pool, built, prompts, sampling=sampling, max_new_tokens=num_tokens, name="p", **options)
 
 
 @pytest.fixture(scope="module")
@@ -32,55 +26,33 @@ def text_of(tokens):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_outputs_stand_in_the_order_of_prompts(tiny_pool, trunks, batch):
-    outputs, log = decoded(tiny_pool, batch=batch)
-    assert {output.request_id: output.tokens for output in outputs} == trunks
-    assert [output.request_id for output in outputs] == [prompt.request_id for prompt in PROMPTS]
-    assert [output.finish_reason for output in outputs] == [
-        "eos" if tokens[-1] == tiny_pool.eos_token_ids[0] else "length" for tokens in trunks.values()
-    ]
-    assert all(output.error == "" and output.text == tiny_pool.decode(list(output.tokens)) for output in outputs)
-    assert log.meta["interrupted"] is False
-    assert log.requests["failed"].tolist() == [""] * len(PROMPTS)
-
-
-def test_the_log_says_where_it_is_from(tiny_pool):
-    _, log = decoded(tiny_pool, "draft:3/target", sampling=COUPLED, num_tokens=8, memory=Memory(cache="mask"), batch=2)
-    assert log.meta["world"] == "runtime"
-    assert log.meta["sampling"] == COUPLED.model_dump()
-    assert (log.meta["cache"], log.meta["batch"]) == ("mask", 2)
-    assert set(log.meta["forward"]) == {"draft", "mid", "slim", "target"}
-    assert 0 < log.meta["policy_s"] < log.ops["duration_s"].sum()
-    assert 0 < log.meta["phases"]["forward_s"] < log.ops["duration_s"].sum()
-    assert log.meta["plain_step_s"] > 0
-    assert (log.ops["duration_s"] > 0).all()
-    assert (log.steps["end_s"][1:] >= log.steps["end_s"][:-1]).all()
-
-
-@pytest.mark.parametrize("policy", ["plain", POLICY, "ngram", "commits"])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_every_committed_token_is_told_once_in_order(tiny_pool, trunks, policy, batch):
+@pytest.mark.parametrize("policy", ["plain", POLICY, "ngram"])
+def test_outputs_stand_in_order_and_every_token_was_told_once(tiny_pool, trunks, policy, batch):
     told, texts = defaultdict(list), defaultdict(str)
 
     def on_token(request_id, token, text):
         told[request_id].append(token)
         texts[request_id] += text
 
-    chosen = Committing(loaded_pool(tiny_pool), POLICY) if policy == "commits" else policy
-    outputs, _ = decoded(tiny_pool, chosen, batch=batch, on_token=on_token)
-    assert {output.request_id: output.tokens for output in outputs} == {
-        name: tuple(tokens) for name, tokens in told.items()
-    }
-    assert {output.request_id: output.text for output in outputs} == dict(texts)
-    if policy != "commits":
-        assert dict(told) == {name: list(tokens) for name, tokens in trunks.items()}
+    outputs, log = decoded(tiny_pool, policy, batch=batch, on_token=on_token)
+    assert [output.request_id for output in outputs] == [prompt.request_id for prompt in PROMPTS]
+    assert {name: tuple(tokens) for name, tokens in told.items()} == trunks
+    for output in outputs:
+        tokens = trunks[output.request_id]
+        assert (output.tokens, output.text, output.error) == (tokens, text_of(tokens), "")
+        assert output.text == texts[output.request_id]
+        assert output.finish_reason == ("eos" if tokens[-1] == tiny_pool.eos_token_ids[0] else "length")
+    assert log.meta["interrupted"] is False
+    assert log.requests["failed"].tolist() == [""] * len(PROMPTS)
 
 
-class Committing(Chain):
-    """Takes drafts as they are: requests end without an operation."""
-
-    def decide(self, seen):
-        return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 3)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_is_committed_as_it_was_drafted_is_told_too(tiny_pool, batch):
+    """Requests end without an operation."""
+    told = defaultdict(list)
+    commits = Decides(lambda seen: Commit(seen.num_pending) if seen.num_pending else Draft("draft", 3))
+    outputs, _ = decoded(tiny_pool, commits, batch=batch, on_token=lambda name, token, _: told[name].append(token))
+    assert {output.request_id: list(output.tokens) for output in outputs} == told
 
 
 def test_tokens_are_told_while_others_still_run(tiny_pool):
@@ -90,28 +62,34 @@ def test_tokens_are_told_while_others_still_run(tiny_pool):
     assert order[:6] == ["one", "two", "three", "one", "two", "three"]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("policy", ["plain", POLICY, "ngram"])
+def test_the_log_says_where_it_is_from(tiny_pool):
+    _, log = decoded(tiny_pool, "draft:3/target", sampling=COUPLED, num_tokens=8, memory=Memory(cache="mask"), batch=2)
+    said = (log.meta["world"], log.meta["sampling"], log.meta["cache"], log.meta["batch"])
+    assert said == ("runtime", COUPLED.model_dump(), "mask", 2)
+    assert set(log.meta["forward"]) == {"draft", "mid", "slim", "target"}
+    assert 0 < log.meta["policy_s"] < log.ops["duration_s"].sum()
+    assert 0 < log.meta["phases"]["forward_s"] < log.ops["duration_s"].sum()
+    assert log.meta["plain_step_s"] > 0
+    assert (log.ops["duration_s"] > 0).all()
+    assert (log.steps["end_s"][1:] >= log.steps["end_s"][:-1]).all()
+
+
+@pytest.mark.parametrize(("policy", "batch"), [("plain", 1), (POLICY, 1), (POLICY, 3), ("ngram", 3)])
 def test_a_stop_string_ends_an_answer_wherever_rounds_end(tiny_pool, trunks, policy, batch):
-    whole = text_of(trunks["two"])
-    stop = whole[7:10]
+    stop = text_of(trunks["two"])[7:10]
     outputs, _ = decoded(tiny_pool, policy, batch=batch, stop=(stop, "\0"))
     for output in outputs:
-        text = text_of(trunks[output.request_id])
-        if stop in text:
-            end = text.index(stop) + len(stop)
-            assert output.tokens == trunks[output.request_id][:end]
-            assert output.text == text[: text.index(stop)]
-            assert output.finish_reason == "stop"
-        else:
-            assert output.tokens == trunks[output.request_id]
-            assert output.finish_reason != "stop"
+        tokens = trunks[output.request_id]
+        before, found, _ = text_of(tokens).partition(stop)
+        assert output.text == before
+        assert output.tokens == tokens[: len(before + found)]
+        assert (output.finish_reason == "stop") == bool(found)
     assert outputs[1].finish_reason == "stop"
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED, Sampling(mode="rejection", temperature=1.0, seed=1)], ids=str)
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED, REJECTION], ids=str)
 def test_a_stop_string_that_is_everywhere_ends_at_once(tiny_pool, sampling):
-    outputs, _ = decoded(tiny_pool, batch=3, stop=tuple(ALPHABET), sampling=sampling)
+    outputs, _ = decoded(tiny_pool, POLICY, batch=3, stop=tuple(ALPHABET), sampling=sampling)
     assert {(len(output.tokens), output.text, output.finish_reason) for output in outputs} == {(1, "", "stop")}
 
 
@@ -119,19 +97,17 @@ def test_a_stop_string_that_is_everywhere_ends_at_once(tiny_pool, sampling):
 def test_another_end_of_sequence_token_of_the_target_ends_an_answer(tiny_pool, trunks, policy):
     extra = trunks["two"][9]
     pool = dataclasses.replace(tiny_pool, eos_token_ids=(*tiny_pool.eos_token_ids, extra))
-    outputs, _ = decoded(pool, policy, batch=3)
-    for output in outputs:
+    for output in decoded(pool, policy, batch=3)[0]:
         tokens = trunks[output.request_id]
-        ends = [index for index, token in enumerate(tokens) if token == extra]
-        assert output.tokens == (tokens[: ends[0] + 1] if ends else tokens)
-        assert (output.finish_reason == "eos") == bool(ends or tokens[-1] in tiny_pool.eos_token_ids)
+        assert output.tokens == (tokens[: tokens.index(extra) + 1] if extra in tokens else tokens)
+        assert (output.finish_reason == "eos") == (output.tokens[-1] in pool.eos_token_ids)
 
 
 class Impatient(Chain):
     """The user presses Ctrl-C at the n-th step."""
 
-    def __init__(self, pool, spec, at):
-        super().__init__(pool, spec)
+    def __init__(self, pool, at):
+        super().__init__(pool, POLICY)
         self.left = at
 
     def decide(self, seen):
@@ -141,64 +117,60 @@ class Impatient(Chain):
         return super().decide(seen)
 
 
-@pytest.mark.parametrize("at", [1, 2, 20, 45, 10_000])
-@pytest.mark.parametrize("batch", [1, 2])
-def test_an_interrupt_keeps_what_is_finished(tiny_pool, trunks, at, batch):
-    policy = Impatient(loaded_pool(tiny_pool), POLICY, at)
-    outputs, log = decoded(tiny_pool, policy, batch=batch)
-    assert log.meta["interrupted"] is (policy.left <= 0)
-    assert_finished_are_kept(outputs, log, trunks)
-    if at == 1:
-        assert outputs == ()
-    if at == 10_000:
-        assert len(outputs) == len(PROMPTS)
-
-
-@pytest.mark.parametrize("at", [1, 10, 24, 25, 60])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_an_interrupt_while_tokens_are_told_keeps_what_is_finished(tiny_pool, trunks, at, batch):
-    """The last token of an answer may be the one: the answer is finished all the same."""
-    told = []
+@pytest.mark.parametrize(
+    ("where", "at", "batch", "num_ended"),
+    [
+        ("steps", 1, 1, 0),
+        ("steps", 2, 2, 0),
+        ("steps", 20, 1, None),
+        ("steps", 45, 2, None),
+        ("steps", 10_000, 1, 5),
+        ("tokens", 1, 3, 0),
+        ("tokens", 10, 1, 0),
+        ("tokens", 24, 1, 1),  # the last token of an answer: it is finished all the same
+        ("tokens", 25, 1, None),
+        ("tokens", 60, 3, None),
+    ],
+)
+def test_an_interrupt_keeps_what_is_finished(tiny_pool, trunks, where, at, batch, num_ended):
+    policy, told = Impatient(loaded_pool(tiny_pool), at if where == "steps" else 10_000), []
 
     def on_token(*token):
         told.append(token)
-        if len(told) == at:
+        if len(told) == at and where == "tokens":
             raise KeyboardInterrupt
 
-    outputs, log = decoded(tiny_pool, batch=batch, on_token=on_token)
-    assert log.meta["interrupted"] is True
-    assert_finished_are_kept(outputs, log, trunks)
-    if (at, batch) == (24, 1):
-        assert [output.request_id for output in outputs] == ["one"]
-
-
-def assert_finished_are_kept(outputs, log, trunks):
-    """Every output is whole, and the log says "interrupted" of all other requests that began."""
-    for output in outputs:
-        assert output.tokens == trunks[output.request_id]
-        assert output.error == ""
+    outputs, log = decoded(tiny_pool, policy, batch=batch, on_token=on_token)
+    assert log.meta["interrupted"] is (at < 10_000)
+    assert all((output.tokens, output.error) == (trunks[output.request_id], "") for output in outputs)
     finished = {output.request_id for output in outputs}
+    assert num_ended in {None, len(finished)}
     for request_id, reason in zip(log.requests["request_id"], log.requests["failed"], strict=True):
         assert reason == ("" if request_id in finished else "interrupted")
 
 
-def test_input_that_cannot_be_decoded_is_refused(tiny_pool):
-    with pytest.raises(ValueError, match="`prompts` must have unique ids, got 'one' twice"):
-        decoded(tiny_pool, prompts=[PROMPTS[0], PROMPTS[0]])
-    with pytest.raises(ValueError, match="request one: prompt of 1 token and `max_new_tokens` 96 must fit"):
-        decoded(tiny_pool, num_tokens=96)
-    with pytest.raises(ValueError, match="`batch` must be >= 1, got 0"):
-        decoded(tiny_pool, batch=0)
-    with pytest.raises(ValueError, match="stop"):
-        decoded(tiny_pool, stop=("",))
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "`prompts` must have unique ids, got 'one' twice"),
+        ({"num_tokens": 96}, "request one: prompt of 1 token and `max_new_tokens` 96 must fit"),
+        ({"batch": 0}, "`batch` must be >= 1, got 0"),
+        ({"stop": ("",)}, "stop"),
+        ({"policy": "oracle-window"}, "^policy p sees ahead, which only a recording can grant$"),
+        ({"policy": "oracle-chain"}, "^policy p sees ahead, which only a recording can grant$"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused(tiny_pool, options, told):
+    with pytest.raises(ValueError, match=told):
+        decoded(tiny_pool, **{"policy": POLICY, **options})
+    refuse_oracle(make_policy("two-level", loaded_pool(tiny_pool)), "two-level")
 
 
 def test_nothing_to_decode_is_answered_with_nothing(tiny_pool):
-    outputs, log = decoded(tiny_pool, prompts=())
-    assert outputs == ()
-    assert len(log.requests["request_id"]) == 0
+    outputs, log = decoded(tiny_pool, POLICY, prompts=())
+    assert (outputs, len(log.requests["request_id"])) == ((), 0)
 
 
 def test_a_context_filled_to_the_last_position(tiny_pool):
-    outputs, _ = decoded(tiny_pool, prompts=PROMPTS[:1], num_tokens=tiny_pool.context_tokens - 1)
+    outputs, _ = decoded(tiny_pool, POLICY, prompts=PROMPTS[:1], num_tokens=tiny_pool.context_tokens - 1)
     assert list(outputs[0].tokens) == trunk(tiny_pool, PROMPTS[0], num_tokens=tiny_pool.context_tokens - 1)

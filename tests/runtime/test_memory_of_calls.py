@@ -8,7 +8,6 @@ import subprocess
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
 
 import paceline
 import pytest
@@ -20,7 +19,6 @@ from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError, Verify
 from paceline.policies import make_policy
 from paceline.runtime.caches import MemberKV
-from paceline.runtime.decode import decode
 from paceline.runtime.distances import NonFiniteLogitsError
 from paceline.runtime.forced import forced_recording, forced_run
 from paceline.runtime.pools.members import loaded_pool
@@ -37,16 +35,15 @@ from paceline.sim.contexts import TrieTables
 from paceline.studies.agree import agree, made_up_cost
 from paceline.studies.setting import named_policy
 from paceline.traces.contexts.store import read_trace
-from paceline.traces.meta import Closure, Sampling
+from paceline.traces.meta import Closure
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
+from . import offline
 from .features.feature_pools import written
 from .forced.forced_pools import tiny_forced_pool
 from .generation.chained_models import PAD, Models, batch
+from .offline import COUPLED, GREEDY, REJECTION, Decides
 
-GREEDY = Sampling(mode="greedy")
-REJECTION = Sampling(mode="rejection", temperature=0.9, seed=3)
-COUPLED = Sampling(mode="coupled", temperature=0.8, seed=7)
 PROMPTS = random_prompts(4, seed=4)
 SHARED = Memory(prefixes=PrefixCacheSize(num_blocks=20, block_tokens=4))
 FORKED = Rollouts(branches=branches_of("`rollouts`", "1@0/2@4"))
@@ -54,38 +51,48 @@ STATES = [Prompt(request_id="r", text="w1 w2 w3")]
 BORN = (MemberKV, TorchWorld, TreeForward)
 
 
-class Forced:
-    """A forced pool, and a recording for it."""
+def recorded(out):
+    closure = Closure(kind="monotone", reach=3, run=2)
+    record(tiny_pool_of_four(), PROMPTS[:2], sampling=GREEDY, closure=closure, max_new_tokens=8, out=out)
+    return read_trace(out)
+
+
+class At:
+    """What the calls of the table are made on."""
 
     def __init__(self, folder):
-        self.pool = tiny_forced_pool(folder / "pool")
-        path = folder / "trace"
-        closure = Closure(kind="monotone", reach=4, run=2)
-        record(tiny_pool_of_four(), PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=12, out=path)
-        self.recording = forced_recording(read_trace(path), self.pool)
-
-    def run(self, policy):
-        tables, cost = TrieTables(self.recording), made_up_cost(self.recording.meta.model_names)
-        decisions = tables.world(cost, seed=0, strict=False)
-        sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
-        built = named_policy(policy).build(loaded_pool(self.pool))
-        forced_run(self.pool, built, sessions, decisions, sampling=GREEDY, trace="t", name=policy, batch=2)
+        self.folder = folder
+        self.models = Models(31)
+        self.prepared = paceline.prepare(self.models.target, self.models.assistants)
+        self.features = ModelPool.load(written(folder / "features", members=("mid", "target")))
+        self.forced = tiny_forced_pool(folder / "pool")
+        self.recording = forced_recording(recorded(folder / "trace"), self.forced)
 
 
-class Refusing:
+@pytest.fixture(scope="module")
+def at(tmp_path_factory):
+    yield At(tmp_path_factory.mktemp("at"))
+    gc.unfreeze()
+
+
+def forced(at, policy):
+    tables, cost = TrieTables(at.recording), made_up_cost(at.recording.meta.model_names)
+    decisions = tables.world(cost, seed=0, strict=False)
+    sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
+    built = named_policy(policy).build(loaded_pool(at.forced))
+    forced_run(at.forced, built, sessions, decisions, sampling=GREEDY, trace="t", name=policy, batch=2)
+
+
+def refusing(pool):
     """A policy that goes wrong in the middle of a run."""
+    steps = iter(range(3))
 
-    def __init__(self, pool):
-        self.pool, self.steps = pool, 0
-
-    def decide(self, seen):
-        self.steps += 1
-        if self.steps > 3:
+    def decide(seen):
+        if next(steps, None) is None:
             raise RuntimeError("boom")
-        return Verify(self.pool.target)
+        return Verify(pool.target)
 
-    def learn(self, outcome):
-        pass
+    return Decides(decide)
 
 
 def generated(models, **options):
@@ -93,10 +100,8 @@ def generated(models, **options):
     return models.target.generate(**batch(), **given)
 
 
-def decoded(policy, *, sampling=GREEDY, pool=None, prompts=PROMPTS, **options):
-    pool = pool or tiny_pool_of_four()
-    built = make_policy(policy, loaded_pool(pool))
-    decode(pool, built, prompts, sampling=sampling, max_new_tokens=12, name="p", batch=2, **options)
+def decoded(policy, *, pool=None, prompts=PROMPTS, **options):
+    offline.decoded(pool or tiny_pool_of_four(), policy, prompts, num_tokens=12, batch=2, **options)
 
 
 def broken(models):
@@ -123,41 +128,19 @@ def profiled():
     probe(world, make_policy("draft:3/target", loaded_pool(pool)), PROMPTS, name="p", batch=2, max_new_tokens=8)
 
 
-def recorded(folder, sampling):
-    closure = Closure(kind="monotone", reach=3, run=2)
-    out = folder / f"{sampling.mode}.trace"
-    record(tiny_pool_of_four(), PROMPTS[:2], sampling=sampling, closure=closure, max_new_tokens=8, out=out)
-
-
 def raising(error, call):
     with pytest.raises(error):
         call()
 
 
-class At:
-    """What the calls of the table are made on."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.models = Models(31)
-        self.prepared = paceline.prepare(self.models.target, self.models.assistants)
-        self.features = ModelPool.load(written(folder / "features", members=("mid", "target")))
-        self.forced = Forced(folder)
-
-
-@pytest.fixture(scope="module")
-def at(tmp_path_factory):
-    return At(tmp_path_factory.mktemp("at"))
-
-
-CALLS: dict[str, Callable[..., object]] = {
+CALLS = {
     "generate": lambda at: generated(at.models, assistant_models=at.models.assistants),
     "generate, sampled": lambda at: generated(at.models, skip_layers=[1], do_sample=True),
     "generate, coupled": lambda at: generated(at.models, skip_layers=[1], do_sample=True, sampling="coupled"),
     "generate, mask": lambda at: generated(at.models, kv_cache="mask", prompt_lookup_num_tokens=3),
     "prepared": lambda at: generated(at.models, custom_generate=at.prepared),
     "no room": lambda at: raising(KVMemoryError, lambda: generated(at.models, kv_limit_bytes=3000)),
-    "a policy raises": lambda at: raising(PolicyError, lambda: generated(at.models, policy=Refusing)),
+    "a policy raises": lambda at: raising(PolicyError, lambda: generated(at.models, policy=refusing)),
     "broken logits": lambda at: raising(NonFiniteLogitsError, lambda: broken(at.models)),
     "plain": lambda at: decoded("plain"),
     "three levels": lambda at: decoded("draft:2/mid:4/target", sampling=COUPLED),
@@ -169,16 +152,16 @@ CALLS: dict[str, Callable[..., object]] = {
     "states": lambda at: decoded("feature:4/target", pool=at.features, prompts=STATES),
     "caches that are checked": lambda at: decoded("draft:4/target", debug=True),
     "an interrupt": lambda at: interrupted(),
-    "forced": lambda at: at.forced.run("draft:4/target"),
+    "forced": lambda at: forced(at, "draft:4/target"),
     "profiled": lambda at: profiled(),
     "a plain step": lambda at: plain_step_s(tiny_pool_of_four(), GREEDY, 3, 20),
-    "recorded": lambda at: recorded(at.folder, GREEDY),
+    "recorded": lambda at: recorded(at.folder / "a.trace"),
     "agree": lambda at: agree(tiny_pool_of_four(), PROMPTS[:2], ["draft:4/target"], max_new_tokens=8),
 }
 
 
 @pytest.fixture
-def born(monkeypatch):
+def born(at, monkeypatch):
     """References to all that is born of the kinds watched; Python's search for cycles is off meanwhile."""
     found = []
     for kind in BORN:
@@ -190,6 +173,7 @@ def born(monkeypatch):
 
         monkeypatch.setattr(kind, "__init__", init)
     gc.collect()
+    gc.freeze()  # so that later searches need not look through what was there before
     gc.disable()
     yield found
     gc.enable()
@@ -235,8 +219,7 @@ for number in range(50):
 @pytest.mark.parametrize("how", ["prepared", "generate"])
 def test_fifty_calls_take_the_memory_of_a_few(how):
     """The caches of one call are 29 MB, so that a few that stay are seen."""
-    ran = subprocess.run(
-        [sys.executable, "-c", CALL_FIFTY_TIMES, how], capture_output=True, text=True, check=True, timeout=500
-    )
+    called = [sys.executable, "-c", CALL_FIFTY_TIMES, how]
+    ran = subprocess.run(called, capture_output=True, text=True, check=True, timeout=500)
     after_ten, after_fifty = map(int, ran.stdout.split())
     assert after_fifty <= 1.05 * after_ten

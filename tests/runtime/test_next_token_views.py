@@ -7,25 +7,17 @@ from paceline.traces.meta import Sampling
 from scipy.special import log_softmax
 from scipy.stats import entropy
 
-GREEDY = Sampling(mode="greedy")
+from .offline import GREEDY
+
 COUPLED = Sampling(mode="coupled", temperature=0.7, seed=5)
+LOGITS = [torch.randn(40, 17, generator=torch.Generator().manual_seed(seed)) * 3 for seed in (4, 5, 6)]
+NOISE = RequestNoise(seed=5, request_id="a", vocab_size=17).rows(range(40))
 
 
-def random_logits(num_models=3, num_contexts=40, vocab_size=17):
-    generator = torch.Generator().manual_seed(4)
-    return [torch.randn(num_contexts, vocab_size, generator=generator) * 3 for _ in range(num_models)]
-
-
-def noise_rows(num_contexts=40, vocab_size=17):
-    return RequestNoise(seed=5, request_id="a", vocab_size=vocab_size).rows(range(num_contexts))
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED])
-def test_equals_float64_formulas(sampling):
-    logits = random_logits()
-    noise = None if sampling is GREEDY else noise_rows()
-    seen = view(logits, sampling=sampling, noise=noise)
-    plain = np.stack([model.numpy().astype(np.float64) for model in logits]) / (sampling.temperature or 1.0)
+@pytest.mark.parametrize(("sampling", "noise"), [(GREEDY, None), (COUPLED, NOISE)])
+def test_equals_float64_formulas(sampling, noise):
+    seen = view(LOGITS, sampling=sampling, noise=noise)
+    plain = np.stack([model.numpy().astype(np.float64) for model in LOGITS]) / (sampling.temperature or 1.0)
     chosen = (plain if noise is None else plain + noise).argmax(axis=-1)
     log_probs = log_softmax(plain, axis=-1)
     probs = np.exp(log_probs)
@@ -49,36 +41,25 @@ def test_ties_go_to_the_first_token_and_are_counted():
     assert seen.next_token.tolist() == [[1, 2, 2]]
     assert seen.near_tie.tolist() == [[True, True, False]]
     assert seen.tvd.shape == (0, 3)
+    # Beside noise, that decides what a near tie is.
+    for noise, tie in (([[0.0, 0.0, 1.0]], False), ([[0.0, 0.0, 0.0]], True)):
+        assert view([logits[:1]], sampling=COUPLED, noise=np.array(noise, np.float32)).near_tie.all() == tie
 
 
-def test_the_noise_decides_what_a_near_tie_is():
-    logits, noise = torch.tensor([[0.0, 2.0, 2.0]]), np.array([[0.0, 0.0, 1.0]], dtype=np.float32)
-    assert not view([logits], sampling=COUPLED, noise=noise).near_tie.any()
-    assert view([logits], sampling=COUPLED, noise=np.zeros_like(noise)).near_tie.all()
-
-
-def test_sure_and_opposite_models_stay_in_range():
+def test_sure_opposite_and_half_precision_models_stay_in_range():
     sure = torch.tensor([[300.0, 0.0, -300.0]])
     seen = view([sure, sure.flip(-1)], sampling=GREEDY, noise=None)
-    assert seen.tvd.tolist() == [[1.0]]
-    assert seen.gap.tolist() == [[1.0], [1.0]]
-    assert seen.entropy.tolist() == [[0.0], [0.0]]
-    assert seen.next_log_prob.tolist() == [[0.0], [0.0]]
-
-
-def test_half_precision_logits_are_judged_in_float32():
-    seen = view([model.to(torch.bfloat16) for model in random_logits()], sampling=GREEDY, noise=None)
-    assert seen.log_probs.dtype == torch.float32
-
-
-def test_distance_of_a_distribution_to_itself_is_none():
-    probs = torch.softmax(random_logits()[0], dim=-1)
+    assert (seen.tvd.tolist(), seen.gap.tolist()) == ([[1.0]], [[1.0], [1.0]])
+    assert seen.entropy.tolist() == seen.next_log_prob.tolist() == [[0.0], [0.0]]
+    half = view([model.to(torch.bfloat16) for model in LOGITS], sampling=GREEDY, noise=None)
+    assert half.log_probs.dtype == torch.float32
+    probs = torch.softmax(LOGITS[0], dim=-1)
     assert total_variation(probs, probs).max() == 0
 
 
-@pytest.mark.parametrize(("sampling", "noise"), [(GREEDY, noise_rows()), (COUPLED, None)])
+@pytest.mark.parametrize(("sampling", "noise"), [(GREEDY, NOISE), (COUPLED, None)])
 def test_noise_belongs_to_coupled_sampling(sampling, noise):
     with pytest.raises(ValueError, match=r"sampling takes (a|no) noise"):
-        view(random_logits(), sampling=sampling, noise=noise)
+        view(LOGITS, sampling=sampling, noise=noise)
     with pytest.raises(ValueError, match=r"sampling takes (a|no) noise"):
-        scores(random_logits()[0], sampling, noise)
+        scores(LOGITS[0], sampling, noise)

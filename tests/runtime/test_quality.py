@@ -1,6 +1,7 @@
 """The quality of texts on real models: against forwards without any cache, and against what a recording says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,25 +9,20 @@ from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.reports import summarise_run
 from paceline.reports.summary import quality_of
 from paceline.runs.log import QUALITY_FIELDS, with_quality
-from paceline.runtime.decode import Alone, decode, text_qualities
+from paceline.runtime.decode import Alone, text_qualities
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.rules import is_right
-from paceline.runtime.sampling import RequestNoise
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.columns import LOG_PROBS
-from paceline.traces.meta import Closure, Sampling
+from paceline.traces.meta import Closure
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from ..unit_cost import UnitCost
-from .offline import logits_after
+from .offline import COUPLED, GREEDY, REJECTION, chosen, decoded, logits_after
 
-GREEDY = Sampling(mode="greedy")
-COUPLED = Sampling(mode="coupled", temperature=0.8, seed=7)
-REJECTION = Sampling(mode="rejection", temperature=0.8, seed=7)
 NUM_TOKENS = 6
 
 
@@ -50,48 +46,34 @@ class Hasty:
         pass
 
 
-def ran(sampling, prompts, policy=Hasty, *, batch=2):
+def ran(sampling, prompts):
     pool = tiny_pool_of_four()
-    shape = {"sampling": sampling, "max_new_tokens": NUM_TOKENS, "batch": batch}
-    outputs, log = decode(pool, policy(loaded_pool(pool)), prompts, name="p", **shape)
-    found = text_qualities(pool, prompts, outputs, Alone(**shape))
+    outputs, log = decoded(pool, Hasty(loaded_pool(pool)), prompts, sampling=sampling, num_tokens=NUM_TOKENS, batch=2)
+    found = text_qualities(pool, prompts, outputs, Alone(sampling=sampling, max_new_tokens=NUM_TOKENS, batch=2))
     return pool, outputs, log, found
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-def test_the_target_is_asked_place_by_place(sampling):
-    prompts = random_prompts(4, seed=2)
-    pool, outputs, _, found = ran(sampling, prompts)
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=str)
+def test_the_target_is_asked_place_by_place_and_a_recording_says_the_same(tmp_path, sampling):
+    """Every context within the answer's length is recorded, so that nothing is modelled."""
+    prompts = random_prompts(5, seed=3)
+    pool, outputs, log, found = ran(sampling, prompts)
     for prompt, output in zip(prompts, outputs, strict=True):
         context, divergences, log_prob = pool.encode(prompt.text), 0, 0.0
-        noise = RequestNoise(seed=7, request_id=prompt.request_id, vocab_size=pool.target.model.config.vocab_size)
-        for position, token in enumerate(output.tokens):
-            scores = logits_after(pool.target.model, context) / (sampling.temperature or 1.0)
+        num_prompt, model = len(context), pool.target.model
+        for token in output.tokens:
+            scores = logits_after(model, context) / (sampling.temperature or 1.0)
             log_prob += float(torch.log_softmax(scores, dim=-1)[token])
-            if sampling.mode == "coupled":
-                scores = scores + torch.from_numpy(noise.at(position))
-            divergences += int(scores.argmax()) != token
+            divergences += chosen(model, context, num_prompt, prompt.request_id, sampling) != token
             context.append(token)
         quality = found[prompt.request_id]
         assert quality.divergences == divergences
         assert quality.log_prob == pytest.approx(log_prob, abs=LOG_PROBS.step * len(output.tokens))
         assert quality.seen_tokens == quality.scored_tokens == len(output.tokens)
         assert (quality.right, quality.trunk_right) == (-1, -1)
-    assert any(quality.divergences for quality in found.values())
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-def test_a_recording_says_the_same(tmp_path, sampling):
-    """Every context within the answer's length is recorded, so that nothing is modelled."""
-    prompts = random_prompts(5, seed=3)
-    pool, outputs, log, found = ran(sampling, prompts)
+    closure = Closure(kind="full", reach=NUM_TOKENS, run=NUM_TOKENS)
     trace = record(
-        pool,
-        prompts,
-        sampling=sampling,
-        closure=Closure(kind="full", reach=NUM_TOKENS, run=NUM_TOKENS),
-        max_new_tokens=NUM_TOKENS,
-        out=tmp_path / "full.trace",
+        pool, prompts, sampling=sampling, closure=closure, max_new_tokens=NUM_TOKENS, out=tmp_path / "full.trace"
     )
     tokens = {}
     scenario = Scenario(tables=TrieTables(trace), cost=UnitCost(), batch=2)
@@ -113,39 +95,24 @@ def test_texts_drawn_by_rejection_sampling_have_no_places_in_common():
     assert quality.log_prob_per_token < 0 > quality.own_log_prob_per_token
 
 
-def test_answers_are_scored_for_both_texts():
-    _, outputs, _, _ = ran(GREEDY, random_prompts(2, seed=2))
-    first, second = random_prompts(2, seed=2)
-    asked = (
-        Prompt(request_id=first.request_id, tag="edit", text=first.text, answer=outputs[0].text.strip() or "x"),
-        second,
-    )
+def test_answers_are_scored_for_both_texts_and_failed_ones_are_left_out():
+    first, *others = random_prompts(3, seed=2)
+    pool, outputs, _, _ = ran(GREEDY, [first, *others])
+    asked = [replace(first, tag="edit", answer=outputs[0].text.strip() or "x"), *others]
     _, outputs, log, found = ran(GREEDY, asked)
     right = int(is_right("edit", asked[0].answer, outputs[0].text))
     assert found[first.request_id].right == right
     assert found[first.request_id].trunk_right in {0, 1}
-    quality = quality_of(with_quality(log, found))
+    measured = with_quality(log, found)
+    quality = quality_of(measured)
     assert (quality.answers_right, quality.answers_total) == (right, 1)
     assert quality_of(log) is None
-
-
-def test_what_is_known_reaches_summary_and_json():
-    _, _, log, found = ran(GREEDY, random_prompts(3, seed=2))
     assert log.meta["lossy_steps"] is True
-    summary = summarise_run(with_quality(log, found))
-    assert summary.quality.requests == 3
-    assert summary.divergent_tokens == with_quality(log, found).requests["divergent_tokens"].sum() > 0
     json.dumps(log.meta, allow_nan=False)
-
-
-def test_an_answer_that_failed_is_left_out():
-    prompts = random_prompts(3, seed=2)
-    pool, outputs, _, _ = ran(GREEDY, prompts)
+    summary = summarise_run(measured)
+    assert summary.quality.requests == 3
+    assert summary.divergent_tokens == measured.requests["divergent_tokens"].sum() > 0
+    failed = [outputs[0], *(replace(output, error="broken") for output in outputs[1:])]
     alone = Alone(sampling=GREEDY, max_new_tokens=NUM_TOKENS)
-    broken = [outputs[0], *(output.__class__(**{**as_dict(output), "error": "broken"}) for output in outputs[1:])]
-    assert set(text_qualities(pool, prompts, broken, alone)) == {prompts[0].request_id}
-    assert text_qualities(pool, prompts, broken[1:], alone) == {}
-
-
-def as_dict(output):
-    return {name: getattr(output, name) for name in output.__slots__}
+    assert set(text_qualities(pool, asked, failed, alone)) == {first.request_id}
+    assert text_qualities(pool, asked, failed[1:], alone) == {}

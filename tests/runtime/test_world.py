@@ -23,7 +23,7 @@ from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
-from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, Offline, trunk
+from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, REJECTION, Decides, Offline, trunk
 
 POLICIES = (
     "plain",
@@ -40,6 +40,7 @@ POLICIES = (
     "confident",
     "confident,below=0.9,draft=mid",
 )
+TWO_LEVELS = "draft:2/mid:4/target"
 REFUSAL = RefusalAbove(chance=0.6, bias=-0.5, prob=3.0, root_entropy=-0.3, gap=1.0, place=0.5)
 STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3), REFUSAL)
 # Batch, cache, forward.
@@ -48,26 +49,19 @@ TRUNCATED = Sampling(mode="coupled", temperature=1.2, seed=5, top_k=9, top_p=0.9
 
 
 @pytest.fixture(scope="module")
-def generated(tiny_pool):
-    """What transformers itself writes, token for token."""
-    target = tiny_pool.target.model
-    answers = []
+def texts(tiny_pool):
+    """By mode; greedy ones are what transformers itself writes, token for token."""
+    written, target, eos = [], tiny_pool.target.model, tiny_pool.eos_token_ids[0]
     for prompt in PROMPTS:
         ids = torch.tensor([tiny_pool.encode(prompt.text)])
-        answer = target.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            pad_token_id=tiny_pool.eos_token_ids[0],
-        )
-        answers.append(answer[0, ids.shape[1] :].tolist())
-    return answers
-
-
-@pytest.fixture(scope="module")
-def sampled(tiny_pool):
-    return [trunk(tiny_pool, prompt, sampling=COUPLED) for prompt in PROMPTS]
+        options = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "pad_token_id": eos}
+        answer = target.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        written.append(answer[0, ids.shape[1] :].tolist())
+    found = {"greedy": written, "coupled": [trunk(tiny_pool, prompt, sampling=COUPLED) for prompt in PROMPTS]}
+    for answers in found.values():  # else the tests below would not see either end
+        assert max(map(len, answers)) == NUM_TOKENS
+        assert min(map(len, answers)) < NUM_TOKENS
+    return found
 
 
 def run(pool, policy, setting, **options):
@@ -75,85 +69,46 @@ def run(pool, policy, setting, **options):
     return Offline(pool, policy, memory=Memory(cache=cache), forward=forward, **options).run(batch=batch)
 
 
-def test_prompts_end_early_and_at_the_budget(generated, sampled):
-    """Else the tests below would not see either end."""
-    for answers in (generated, sampled):
-        assert max(map(len, answers)) == NUM_TOKENS
-        assert min(map(len, answers)) < NUM_TOKENS
-
-
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=lambda sampling: sampling.mode)
 @pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
-def test_greedy_text_is_what_generate_writes(tiny_pool, generated, index):
-    assert run(tiny_pool, POLICIES[index], SETTINGS[5 * index % len(SETTINGS)]).texts == generated
-
-
-@pytest.mark.parametrize("setting", SETTINGS[4:], ids=str)
-def test_batch_cache_and_forward_change_no_text(tiny_pool, generated, setting):
-    """Windows of two levels bring ragged feeds, members that wait for others, and requests at different levels."""
-    done = run(tiny_pool, "draft:2/mid:4/target", setting)
-    assert done.texts == generated
+def test_policy_batch_cache_and_forward_change_no_text(tiny_pool, texts, index, sampling):
+    """Windows of several levels bring ragged feeds, members that wait for others, and requests at different levels."""
+    setting = SETTINGS[(5 if sampling is GREEDY else -1) * index % len(SETTINGS)]
+    done = run(tiny_pool, POLICIES[index], setting, sampling=sampling)
+    assert done.texts == texts[sampling.mode]
     assert done.log.ops["num_rows"].max() == setting[0]
 
 
-@pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
-def test_coupled_text_does_not_depend_on_the_policy(tiny_pool, sampled, index):
-    assert run(tiny_pool, POLICIES[index], SETTINGS[-index % len(SETTINGS)], sampling=COUPLED).texts == sampled
-
-
-@pytest.mark.parametrize("setting", [(1, "slots", "fused"), (5, "mask", "modules")], ids=str)
-def test_truncated_coupled_text_does_not_depend_on_policy_batch_or_cache(tiny_pool, setting):
+def test_sampled_text_is_the_same_in_any_company(tiny_pool):
     plain = Offline(tiny_pool, "plain", sampling=TRUNCATED).run().texts
-    assert run(tiny_pool, "draft:2/mid:4/target", setting, sampling=TRUNCATED).texts == plain
+    alone = Offline(tiny_pool, TWO_LEVELS, sampling=REJECTION).run().texts
+    for setting in ((1, "slots", "fused"), (5, "mask", "modules")):
+        assert run(tiny_pool, TWO_LEVELS, setting, sampling=TRUNCATED).texts == plain
+        assert run(tiny_pool, TWO_LEVELS, setting, sampling=REJECTION).texts == alone
+    other = REJECTION.model_copy(update={"seed": 4})
+    assert Offline(tiny_pool, TWO_LEVELS, sampling=other).run().texts != alone
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_rejection_sampling_gives_a_request_the_same_text_in_any_company(tiny_pool, batch):
-    sampling = Sampling(mode="rejection", temperature=0.9, seed=3)
-    alone = Offline(tiny_pool, "draft:2/mid:4/target", sampling=sampling).run().texts
-    other = Sampling(mode="rejection", temperature=0.9, seed=4)
-    assert run(tiny_pool, "draft:2/mid:4/target", (batch, "mask", "modules"), sampling=sampling).texts == alone
-    assert Offline(tiny_pool, "draft:2/mid:4/target", sampling=other).run().texts != alone
-
-
-@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
-def test_stops_shorten_drafts_and_change_no_text(tiny_pool, generated, stop, batch):
-    pool = loaded_pool(tiny_pool)
-    stopped = Offline(tiny_pool, Chain(pool, "draft:6/target", stop=stop)).run(batch=batch)
-    unstopped = Offline(tiny_pool, "draft:6/target").run(batch=batch)
-    assert stopped.texts == generated
-    assert 0 < stopped.log.steps["drafted"].sum() < unstopped.log.steps["drafted"].sum()
+def test_stops_shorten_drafts_and_change_no_text(tiny_pool, texts, stop):
+    unstopped = Offline(tiny_pool, "draft:6/target").run(batch=4)
+    for batch in (1, 4):
+        stopped = Offline(tiny_pool, Chain(loaded_pool(tiny_pool), "draft:6/target", stop=stop)).run(batch=batch)
+        assert stopped.texts == texts["greedy"]
+        assert 0 < stopped.log.steps["drafted"].sum() < unstopped.log.steps["drafted"].sum()
 
 
-def test_requests_that_take_turns_share_forwards(tiny_pool, generated):
-    running, waiting = [], []
+def test_policies_see_how_many_run_and_wait(tiny_pool):
+    loads, chain = [], Chain(loaded_pool(tiny_pool), TWO_LEVELS)
 
-    class Watching(Chain):
-        def decide(self, seen):
-            running.append(seen.load.num_running)
-            waiting.append(seen.load.num_waiting)
-            return super().decide(seen)
+    def decide(seen):
+        loads.append((seen.load.num_running, seen.load.num_waiting))
+        return chain.decide(seen)
 
-    done = Offline(tiny_pool, Watching(loaded_pool(tiny_pool), "draft:2/mid:4/target")).run(batch=3)
-    assert done.texts == generated
-    assert max(running) == running[0] == 3
-    assert (waiting[0], waiting[-1]) == (2, 0)
-
-
-@pytest.mark.parametrize("forward", ["fused", "modules"])
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("policy", ["draft:2/mid:5/target", "ngram:2/draft:2/mid:3/target"])
-def test_the_log_counts_the_forwards_and_tokens_models_see(tiny_pool, policy, batch, forward):
-    offline = Offline(tiny_pool, policy, forward=forward)
-    fed = {level: [] for level in range(len(tiny_pool.members))}
-    forwards = offline.world._forwards
-    for level, model_forward in list(forwards.items()):
-        forwards[level] = Counted(model_forward, fed[level])
-    log = offline.run(batch=batch).log
-    for level, counts in fed.items():
-        of_level = log.ops["level"] == level
-        assert log.ops["num_forwards"][of_level].sum() == len(counts)
-        assert log.ops["new_tokens"][of_level].sum() == sum(counts)
+    Offline(tiny_pool, Decides(decide)).run(batch=3)
+    assert loads[0] == (3, 2)
+    assert max(loads)[0] == 3
+    assert loads[-1][1] == 0
 
 
 class Counted:
@@ -168,48 +123,43 @@ class Counted:
         return self._forward(ids, placement, cache, keep)
 
 
-def test_modules_see_each_token_once_per_forward(tiny_pool):
-    """The same count where nothing of ours stands between: hooks of torch on the target."""
-    offline = Offline(tiny_pool, "draft:3/target", forward="modules")
-    seen = []
+@pytest.mark.parametrize(("forward", "batch"), [("fused", 3), ("modules", 1), ("modules", 3)])
+@pytest.mark.parametrize("policy", ["draft:2/mid:5/target", "ngram:2/draft:2/mid:3/target"])
+def test_the_log_counts_the_forwards_and_tokens_models_see(tiny_pool, policy, batch, forward):
+    """Of the target's modules also by a hook of torch, where nothing of ours stands between; it sees padding, too."""
+    offline, hooked = Offline(tiny_pool, policy, forward=forward), []
+    fed = {level: [] for level in range(len(tiny_pool.members))}
+    forwards = offline.world._forwards
+    for level, model_forward in list(forwards.items()):
+        forwards[level] = Counted(model_forward, fed[level])
     hook = tiny_pool.target.model.register_forward_pre_hook(
-        lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
+        lambda _, __, given: hooked.append(given["input_ids"].numel()), with_kwargs=True
     )
-    log = offline.run().log
+    log = offline.run(batch=batch).log
     hook.remove()
-    by_target = log.ops["level"] == loaded_pool(tiny_pool).target_level
-    assert (len(seen), sum(seen)) == (by_target.sum(), log.ops["new_tokens"][by_target].sum())
+    for level, counts in fed.items():
+        of_level = log.ops["level"] == level
+        assert log.ops["num_forwards"][of_level].sum() == len(counts)
+        assert log.ops["new_tokens"][of_level].sum() == sum(counts)
+    if (forward, batch) == ("modules", 1):
+        assert hooked == fed[offline.members.target_level]
 
 
-class Lossy:
+def lossy(rules, by="target"):
     """Draft, let a lossy verifier judge, now and then commit as is; the rule may differ from request to request."""
 
-    def __init__(self, rules, *, by):
-        self.rules, self.by = rules, by
-
-    def decide(self, seen):
-        rule = self.rules.get(seen.request_id) or self.rules["all"]
+    def decide(seen):
+        rule = rules.get(seen.request_id) or rules["all"]
         if not seen.num_pending:
             return Draft("draft", 4)
         if seen.last.num_drafted:
-            return Verify(self.by, rule)
+            return Verify(by, rule)
         return Commit(seen.num_pending) if seen.num_pending % 2 else Verify("target", rule)
 
-    def learn(self, outcome):
-        pass
+    return Decides(decide)
 
 
 RULES = (Ratio(0.3), Typical(0.3, 0.3), Ratio(0.6), Divergence(0.4))
-
-
-@pytest.mark.parametrize("by", ["mid", "target"])
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_lossy_rules_accept_more_and_fill_the_budget(tiny_pool, rule, by):
-    done = Offline(tiny_pool, Lossy({"all": rule}, by=by)).run(batch=5)
-    for answer in done.texts:
-        assert len(answer) == NUM_TOKENS or answer[-1] == tiny_pool.eos_token_ids[0]
-    exact = Offline(tiny_pool, "draft:4/target" if by == "target" else "draft:4/mid:1/target").run(batch=5)
-    assert accepted_share(done.log) > accepted_share(exact.log)
 
 
 def accepted_share(log):
@@ -217,35 +167,26 @@ def accepted_share(log):
     return log.steps["accepted"][judged].sum() / log.steps["judged"][judged].sum()
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED, Sampling(mode="rejection", temperature=0.8, seed=2)], ids=str)
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-def test_every_row_of_a_batch_is_judged_by_its_own_rule(tiny_pool, sampling, cache):
-    rules = dict(zip((prompt.request_id for prompt in PROMPTS), (*RULES, Exact()), strict=True))
-    together = run(tiny_pool, Lossy(rules, by="target"), (5, cache, "auto"), sampling=sampling)
-    mixed = together.log.ops["num_rows"][together.log.ops["kind"] == 1]
-    assert mixed.max() == 5
-    for prompt, text in zip(PROMPTS, together.texts, strict=True):
-        alone = Offline(tiny_pool, Lossy(rules, by="target"), (prompt,), sampling=sampling).run()
-        assert alone.texts == [text]
-
-
-def test_the_strictest_lossy_rule_is_exact(tiny_pool, generated):
-    class Strict(Lossy):
-        def decide(self, seen):
-            return Verify("target", Ratio(1.0)) if seen.num_pending else Draft("mid", 5)
-
-    assert Offline(tiny_pool, Strict({}, by="target")).run(batch=2).texts == generated
+@pytest.mark.parametrize(("by", "chain"), [("mid", "draft:4/mid:1/target"), ("target", "draft:4/target")])
+def test_lossy_rules_accept_more_and_fill_the_budget(tiny_pool, by, chain):
+    exact = accepted_share(Offline(tiny_pool, chain).run(batch=5).log)
+    for rule in RULES:
+        done = Offline(tiny_pool, lossy({"all": rule}, by)).run(batch=5)
+        assert all(len(text) == NUM_TOKENS or text[-1] == tiny_pool.eos_token_ids[0] for text in done.texts)
+        assert accepted_share(done.log) > exact
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"cache": "pages"}, "`cache` must be one of slots, mask, got 'pages'"),
-        ({"limit_bytes": 0}, "`limit_bytes` must be >= 1, got 0"),
-        ({"dead_share": 0.0}, r"`dead_share` must be in \(0, 1\], got 0.0"),
-        ({"dead_share": 1.5}, r"`dead_share` must be in \(0, 1\], got 1.5"),
-    ],
+    ("sampling", "cache"), [(GREEDY, "slots"), (COUPLED, "mask"), (REJECTION, "slots"), (REJECTION, "mask")], ids=str
 )
-def test_memory_of_no_known_kind_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Memory(**wrong)
+def test_every_row_of_a_batch_is_judged_by_its_own_rule(tiny_pool, sampling, cache):
+    rules = dict(zip((prompt.request_id for prompt in PROMPTS), (*RULES, Exact()), strict=True))
+    together = run(tiny_pool, lossy(rules), (5, cache, "auto"), sampling=sampling)
+    assert together.log.ops["num_rows"][together.log.ops["kind"] == 1].max() == 5
+    for prompt, text in zip(PROMPTS, together.texts, strict=True):
+        assert Offline(tiny_pool, lossy(rules), (prompt,), sampling=sampling).run().texts == [text]
+
+
+def test_the_strictest_lossy_rule_is_exact(tiny_pool, texts):
+    strict = Decides(lambda seen: Verify("target", Ratio(1.0)) if seen.num_pending else Draft("mid", 5))
+    assert Offline(tiny_pool, strict).run(batch=2).texts == texts["greedy"]

@@ -26,30 +26,20 @@ CHAINS = (
 )
 COUPLED = Sampling(mode="coupled", temperature=0.8, seed=5)
 MEMBERS = {
-    "ngram": '[[members]]\nname = "ngram"\nngram = { max_match = 2 }\n',
-    "mid": '[[members]]\nname = "mid"\npath = "mid"\n',
-    "slim": '[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = [1]\n',
-    "target": '[[members]]\nname = "target"\npath = "target"\n',
+    "ngram": "ngram = { max_match = 2 }",
+    "mid": 'path = "mid"',
+    "slim": 'submodel_of = "target"\nskip_layers = [1]',
+    "target": 'path = "target"',
 }
 
 
 def model(seed, *, num_layers, spread=0.3, quiet=0.02, **changes):
     """A model whose layers add little to the token it reads, so that smaller ones often write the same."""
     torch.manual_seed(seed)
-    options = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "initializer_range": spread,
-        "tie_word_embeddings": False,
-        "eos_token_id": 0,
-        "bos_token_id": None,
-    }
-    made = LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    options = {"vocab_size": VOCABULARY, "num_hidden_layers": num_layers, "max_position_embeddings": 128} | sizes
+    options |= {"initializer_range": spread, "tie_word_embeddings": False, "eos_token_id": 0, "bos_token_id": None}
+    made = LlamaForCausalLM(LlamaConfig(**options | changes)).eval()
     with torch.no_grad():
         for layer in made.model.layers:
             for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
@@ -94,9 +84,7 @@ def written(
     drafter = model(2, num_layers=num_layers, hidden_size=width, vocab_size=rows)
     drafter.save_pretrained(folder / "feature")
     weights = folder / "feature" / "model.safetensors"
-    held = {
-        name: weight for name, weight in load_file(weights).items() if "embed" not in name and "lm_head" not in name
-    }
+    held = {name: part for name, part in load_file(weights).items() if "embed" not in name and "lm_head" not in name}
     if fc is not None:
         generator = torch.Generator().manual_seed(4)
         held["fc.weight"] = torch.randn(fc, generator=generator) * 0.005
@@ -104,10 +92,8 @@ def written(
             held["fc.weight"] += torch.cat([torch.eye(WIDTH), 0.05 * torch.eye(WIDTH)], dim=1)
     save_file(held, weights, metadata={"format": "pt"})
     (folder / "said.json").write_text(json.dumps(SAID), encoding="utf-8")
-    names = [*members]
-    at = 1 if names[0] == "ngram" else 0
-    listed = [MEMBERS[name] for name in names]
-    listed.insert(at, f'[[members]]\nname = "feature"\npath = "feature"\n{keys}')
+    listed = [f'[[members]]\nname = "{name}"\n{MEMBERS[name]}\n' for name in members]
+    listed.insert(members[0] == "ngram", f'[[members]]\nname = "feature"\npath = "feature"\n{keys}')
     head = 'name = "p"\ntokenizer = "tokenizer.json"\ncontext_tokens = 96\n'
     (folder / "pool.toml").write_text(head + "".join(listed), encoding="utf-8")
     return folder

@@ -12,27 +12,20 @@ MEMBERS = ("ngram", "draft", "mid", "slim", "target")
 def write_tiny_forced_pool(folder, *, context_tokens=256, extra="", lookup="{ max_match = 3 }"):
     """`ngram`, `draft`, `mid`, `slim` and `target`, as `tiny_pool_of_four` has them but for the vocabulary."""
     folder.mkdir(exist_ok=True)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "max_position_embeddings": 256}
     for layers in (1, 2, 4):
-        config = {
-            "model_type": "llama",
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": layers,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 256,
-        }
+        config = {"model_type": "llama", "vocab_size": VOCABULARY, "num_hidden_layers": layers, **sizes}
         (folder / f"{layers}.json").write_text(json.dumps(config), encoding="utf-8")
-    models = "".join(
-        f'\n[[members]]\nname = "{name}"\nconfig = "{layers}.json"\n'
-        for name, layers in (("draft", 1), ("mid", 2), ("target", 4))
-    )
-    slim = '\n[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = [2]\n'
+    members = {
+        "ngram": f"ngram = {lookup}",
+        "draft": 'config = "1.json"',
+        "mid": 'config = "2.json"',
+        "slim": 'submodel_of = "target"\nskip_layers = [2]',
+        "target": 'config = "4.json"',
+    }
     head = f'name = "tiny forced"\ncontext_tokens = {context_tokens}\n{extra}'
-    ngram = f'\n[[members]]\nname = "ngram"\nngram = {lookup}\n'
-    before, target = models.split('\n[[members]]\nname = "target"')
-    text = f'{head}{ngram}{before}{slim}\n[[members]]\nname = "target"{target}'
-    (folder / "pool.toml").write_text(text, encoding="utf-8")
+    text = "".join(f'\n[[members]]\nname = "{name}"\n{keys}\n' for name, keys in members.items())
+    (folder / "pool.toml").write_text(head + text, encoding="utf-8")
     return folder
 
 
