@@ -482,7 +482,7 @@ def test_models_are_left_as_they_are(models, way):
     if way == "prepared":
         target.generate(**inputs, **options, custom_generate=paceline.prepare(target, assistants))
     else:
-        given = WAYS[way] if way in WAYS else {"assistant_models": assistants}
+        given = WAYS.get(way, {"assistant_models": assistants})
         Models(target=target).chained(inputs, **options, **given)
     assert places() == before
     for model, held, said in zip(every, values, logits, strict=True):

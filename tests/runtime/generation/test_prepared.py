@@ -173,7 +173,7 @@ def test_streams_stop_strings_and_masks(models):
     ours = answer(models, fast, inputs, stop_strings=stop, streamer=seen, kv_cache="mask")
     assert torch.equal(stock, ours)
     assert torch.tensor(seen.heard[0]).flatten().tolist() == inputs["input_ids"][0].tolist()
-    assert sum(seen.heard[1:-1], []) == ours[0, 5:].tolist()
+    assert [token for each in seen.heard[1:-1] for token in each] == ours[0, 5:].tolist()
     assert seen.heard[-1] == "end"
 
 

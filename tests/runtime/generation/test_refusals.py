@@ -65,7 +65,7 @@ WHOLE = "kv_limit_bytes must be a whole number >= 1, got"
 ONLY_WARPERS = "logits_processor must be none but temperature, top_k and top_p"
 
 GREEDY_OPTIONS = """
-num_beams dola_layers assistant_early_exit cache_implementation output_scores output_logits output_attentions
+num_beams dola_layers assistant_early_exit output_scores output_logits output_attentions
 output_hidden_states max_time repetition_penalty encoder_repetition_penalty no_repeat_ngram_size
 encoder_no_repeat_ngram_size bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id remove_invalid_values
 exponential_decay_length_penalty suppress_tokens begin_suppress_tokens guidance_scale renormalize_logits
@@ -76,6 +76,7 @@ REFUSED = [
     ("min_length or min_new_tokens", {"min_length": 20, "max_length": 30, "max_new_tokens": None}),
     ("min_length or min_new_tokens must", {"min_new_tokens": 2}),
     ("prefix_allowed_tokens_fn", {"prefix_allowed_tokens_fn": lambda row, ids: [1, 2]}),
+    ("cache_implementation", {"cache_implementation": "static"}),
     ("penalty_alpha", {"penalty_alpha": 0.6, "top_k": 4}),
     *((option, {option: VALUES[option]}) for option in GREEDY_OPTIONS.split()),
     *(
