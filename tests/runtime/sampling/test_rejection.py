@@ -10,8 +10,7 @@ from paceline.runtime.sampling import SeededChance, acceptance, judge, probabili
 from paceline.traces.meta import Sampling
 
 from ...pairs import pairs
-from .enumerating_chance import outcomes, total_variation
-from .nested_decoder import VOCABULARY, Lookup, NestedDecoder, TableModel
+from .enumerating import VOCABULARY, Lookup, NestedDecoder, TableModel, outcomes, total_variation
 
 NUM_TOKENS = 3
 PLAIN = Sampling(mode="rejection", temperature=0.8, seed=0)
@@ -208,13 +207,10 @@ def test_an_empty_residual_is_the_target():
     assert residual(probs, probs, 0).tolist() == probs.tolist()
     sure = torch.tensor([0.0, 1.0], dtype=torch.float64)
     assert residual(sure, None, 1).tolist() == sure.tolist()
-
-
-def test_a_residual_leaves_its_arguments_alone():
     target_probs, draft_probs = torch.tensor([0.25, 0.75]).double(), torch.tensor([0.5, 0.5]).double()
     assert residual(target_probs, draft_probs, 0).tolist() == [0.0, 1.0]
     assert residual(target_probs, None, 0).tolist() == [0.0, 1.0]
-    assert target_probs.tolist() == [0.25, 0.75]
+    assert target_probs.tolist() == [0.25, 0.75], "left alone"
 
 
 def test_nothing_drafted_is_plain_sampling():
@@ -230,18 +226,13 @@ def test_equal_distributions_refuse_nothing():
         assert judge(tokens, list(probs[:-1]), probs, chance)[0] == 5
 
 
-@pytest.mark.parametrize("draft_prob", [0.0, float("nan")])
-def test_a_token_that_cannot_have_been_drawn_is_refused(draft_prob):
-    with pytest.raises(ValueError, match="draft_prob must be > 0 for a token that was drafted"):
-        acceptance(0.5, draft_prob)
-
-
-def test_lengths_must_fit():
-    probs = torch.full((2, 4), 0.25, dtype=torch.float64)
-    with pytest.raises(
-        ValueError, match=r"K tokens must come with K draft_probs and K \+ 1 target_probs, got 2, 1 and 2"
-    ):
-        judge([0, 1], [None], probs, SeededChance(seed=0, request_id="a"))
+def test_what_cannot_be_judged_is_refused():
+    for draft_prob in (0.0, float("nan")):
+        with pytest.raises(ValueError, match="draft_prob must be > 0 for a token that was drafted"):
+            acceptance(0.5, draft_prob)
+    told = r"K tokens must come with K draft_probs and K \+ 1 target_probs, got 2, 1 and 2"
+    with pytest.raises(ValueError, match=told):
+        judge([0, 1], [None], torch.full((2, 4), 0.25, dtype=torch.float64), SeededChance(seed=0, request_id="a"))
 
 
 def test_probabilities_are_float64_and_truncated():

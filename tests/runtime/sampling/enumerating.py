@@ -1,20 +1,97 @@
-"""Chains by the book: nested speculative decoding over tables, as exact distributions over its states.
+"""Every way chance can go, and chains by the book as exact distributions over their states.
 
-Every level but the first verifies the tokens of the level below until its own window is full, then hands them up; the
-last level, the target, commits. What happens next depends on the state alone (committed text and pending tokens), so
-equal states are merged: every draft and every verdict is enumerated, and their probabilities are multiplied and added.
+    outcomes(lambda chance: chance.draw(torch.tensor([0.25, 0.75])))  # {0: 0.25, 1: 0.75}
+
+A program that asks a `Chance` is run once per branch. It must be deterministic but for the chance it is given: run
+again with the same answers, it asks the same questions. Branches of probability 0 are not run.
+
+Nested speculative decoding goes over tables: every level but the first verifies the tokens of the level below until
+its own window is full, then hands them up; the last level, the target, commits. What happens next depends on the state
+alone (committed text and pending tokens), so equal states are merged.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import fsum
+from typing import TypeVar
 
 import torch
 from paceline.runtime.sampling import Chance, judge, probabilities, truncated
 from paceline.traces.meta import Sampling
 from torch import Tensor
 
-from .enumerating_chance import outcomes
+T = TypeVar("T", bound=Hashable)
+
+
+class EnumeratingChance:
+    """Answers with a recorded prefix of choices, then always the first option; remembers the options passed by.
+
+    Attributes:
+        weight: probability of all answers given so far.
+        untried: prefixes of the branches that were not taken.
+    """
+
+    def __init__(self, prefix: tuple[int, ...] = ()) -> None:
+        self.weight = 1.0
+        self.untried: list[tuple[int, ...]] = []
+        self._prefix = prefix
+        self._choices: list[int] = []
+
+    @property
+    def finished_prefix(self) -> bool:
+        """Whether the program asked at least as many questions as the prefix answers."""
+        return len(self._choices) >= len(self._prefix)
+
+    def accepts(self, prob: float) -> bool:
+        return bool(self._choose({1: prob, 0: 1.0 - prob}))
+
+    def draw(self, probs: Tensor) -> int:
+        return self._choose(dict(enumerate(probs.tolist())))
+
+    def _choose(self, options: Mapping[int, float]) -> int:
+        assert all(prob >= 0 for prob in options.values()), options
+        assert abs(fsum(options.values()) - 1.0) < 1e-12, options
+        possible = [choice for choice, prob in options.items() if prob > 0]
+        asked = len(self._choices)
+        if asked < len(self._prefix):
+            chosen = self._prefix[asked]
+            assert chosen in possible, "the program asked another question when it was run again"
+        else:
+            chosen, *others = possible
+            self.untried += [(*self._choices, other) for other in others]
+        self._choices.append(chosen)
+        self.weight *= options[chosen]
+        return chosen
+
+
+def outcomes(run: Callable[[EnumeratingChance], T], *, most_branches: int = 200_000) -> dict[T, float]:
+    """The exact probability of everything `run` can return; they add up to 1.
+
+    Raises:
+        ValueError: more than `most_branches` branches.
+    """
+    weights: dict[T, list[float]] = {}
+    untried: list[tuple[int, ...]] = [()]
+    num_branches = 0
+    while untried:
+        num_branches += 1
+        if num_branches > most_branches:
+            raise ValueError(f"run must have at most {most_branches} branches")
+        chance = EnumeratingChance(untried.pop())
+        outcome = run(chance)
+        assert chance.finished_prefix, "the program asked fewer questions when it was run again"
+        untried += chance.untried
+        weights.setdefault(outcome, []).append(chance.weight)
+    found = {outcome: fsum(parts) for outcome, parts in weights.items()}
+    assert abs(fsum(found.values()) - 1.0) < 1e-9, fsum(found.values())
+    return found
+
+
+def total_variation(probs: Mapping[T, float], other_probs: Mapping[T, float]) -> float:
+    """Half the L1 distance of two distributions over outcomes."""
+    return fsum(abs(probs.get(key, 0.0) - other_probs.get(key, 0.0)) for key in {*probs, *other_probs}) / 2
+
 
 VOCABULARY = 4
 Text = tuple[int, ...]
