@@ -21,7 +21,9 @@ from paceline.runtime import draft as draft_processor
 from paceline.runtime import forward_choice
 from paceline.runtime.forward import TOLERANCES
 from paceline.runtime.fused import FusedForward
+from paceline.runtime.generate import read_sampling
 from paceline.runtime.prompts import read_prompts
+from paceline.traces.meta import Sampling
 from transformers import (
     AutoModelForCausalLM,
     GemmaConfig,
@@ -31,7 +33,6 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
-    LogitsProcessorList,
     OlmoConfig,
     OlmoForCausalLM,
     PreTrainedTokenizerFast,
@@ -413,25 +414,18 @@ def test_top_k_of_one_is_greedy(models):
     assert torch.equal(drawn(models, 0, top_k=1), greedy)
 
 
-@pytest.mark.parametrize(
-    ("options", "warpers"),
-    [
-        ({"temperature": 0.6, "top_k": 8}, [TemperatureLogitsWarper(0.6), TopKLogitsWarper(8)]),
-        ({"temperature": 1.7, "top_p": 0.8, "top_k": 0}, [TemperatureLogitsWarper(1.7), TopPLogitsWarper(0.8)]),
-    ],
-)
-def test_the_distribution_is_that_of_generate(models, options, warpers):
-    num_rows, letter = 1500, torch.arange(len(ALPHABET))[:, None]
-    prompt = batch((5,), seed=3)["input_ids"]
-    inputs = {"input_ids": prompt.expand(num_rows, -1)}
-    ids = drawn(models, 4, inputs, **options, max_new_tokens=2, eos_token_id=None)
-    longer = torch.cat([prompt.expand(len(ALPHABET), -1), letter], dim=1)
-    scores = torch.cat([models.target(prompt).logits[:, -1], models.target(longer).logits[:, -1]])
-    probs = LogitsProcessorList(warpers)(None, scores).softmax(dim=-1)
-    for place, exact in enumerate((probs[0], probs[0] @ probs[1:])):
-        share = torch.bincount(ids[:, 5 + place], minlength=len(ALPHABET)) / num_rows
-        assert (share - exact).abs().sum() / 2 < 0.08
-        assert not share[exact == 0].any()
+def test_sampling_is_read_from_warpers_and_seeded_by_torch():
+    temperature, top_k, top_p = TemperatureLogitsWarper(0.6), TopKLogitsWarper(8), TopPLogitsWarper(0.8)
+    for warpers, mode, asked in [
+        ([temperature, top_k], None, {"mode": "rejection", "temperature": 0.6, "top_k": 8}),
+        ([temperature, top_k, top_p], "coupled", {"mode": "coupled", "temperature": 0.6, "top_k": 8, "top_p": 0.8}),
+        ([top_p], None, {"mode": "rejection", "temperature": 1.0, "top_p": 0.8}),
+    ]:
+        torch.manual_seed(4)
+        found = read_sampling(warpers, do_sample=True, mode=mode)
+        torch.manual_seed(4)
+        assert found == Sampling(**asked, seed=int(torch.randint(2**62, ()).item()))
+    assert read_sampling([], do_sample=False, mode=None) == Sampling(mode="greedy")
 
 
 @pytest.mark.parametrize(("num_answers", "return_dict"), [(1, True), (2, False), (5, True)])

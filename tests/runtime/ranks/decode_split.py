@@ -67,4 +67,5 @@ def fork(rank, port, arguments):
 if __name__ == "__main__":
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     children = [fork(rank, store.port, sys.argv[1:]) for rank in (0, 1)]
-    sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(statuses))

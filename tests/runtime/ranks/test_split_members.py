@@ -1,4 +1,4 @@
-"""A pool whose larger models are split over two processes: it writes what one process writes, in every process alike."""
+"""A pool whose larger models are split over two processes writes what one process writes, in every process alike."""
 
 import json
 import os

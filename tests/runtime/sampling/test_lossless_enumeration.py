@@ -3,7 +3,6 @@
 Real models of four tokens in float64, through loop, caches and processors. Letters: V vocabulary.
 """
 
-import random
 from functools import cache, partial
 from itertools import pairwise
 
@@ -254,11 +253,3 @@ def test_the_measure_would_see_a_defect(monkeypatch):
     """A verifier whose replacement comes from its own distribution: a known defect of a public implementation."""
     monkeypatch.setattr(rejection, "residual", lambda target_probs, draft_probs, token: target_probs)
     assert distance(TOP_K, "one:1/two:1/target", 2) > 1e-3
-
-
-def test_chance_answers_by_its_seed():
-    enumerated = Enumerated(PLAIN, lambda pool: make_policy("one:2/target", pool), num_tokens=3)
-    seeds = random.Random(0).sample(range(1000), 12)
-    texts = [enumerated.text(SeededChance(seed=seed, request_id="main")) for seed in seeds]
-    assert texts == [enumerated.text(SeededChance(seed=seed, request_id="main")) for seed in seeds]
-    assert len(set(texts)) > 2
