@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 from functools import partial, wraps
-from importlib.resources import files
 from itertools import cycle
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from paceline.runtime import forward_choice
 from paceline.runtime.forward import TOLERANCES
 from paceline.runtime.fused import FusedForward
 from paceline.runtime.generate import read_sampling
-from paceline.runtime.prompts import read_prompts
 from paceline.traces.meta import Sampling
 from transformers import (
     AutoModelForCausalLM,
@@ -53,7 +51,6 @@ from ..tokenizers.trained_tokenizers import byte_level
 from .chained_models import LENGTHS, PAD, POLICIES, Listener, Models, batch, letters
 
 ROOT = Path(__file__).parents[3]
-PICO = Path(str(files("paceline"))) / "pools" / "pico"
 LOOKUP, SLIM = {"prompt_lookup_num_tokens": 5}, {"skip_layers": [2]}
 WAYS = {  # without an assistant
     "plain": {},
@@ -130,24 +127,6 @@ def test_criteria_objects_instead_of_options(models):
     eos = int(models.target.generate(**inputs, max_new_tokens=5, pad_token_id=PAD)[1, -1])
     criteria = StoppingCriteriaList([MaxLengthCriteria(17 + 9), EosTokenCriteria(eos)])
     models.same(inputs, stopping_criteria=criteria, max_new_tokens=30)
-
-
-@pytest.mark.skipif(not (PICO / "pool.toml").is_file(), reason="the pool pico is not there")
-def test_trained_models():
-    draft, mid, target = (
-        AutoModelForCausalLM.from_pretrained(PICO / name, dtype=torch.float32).eval()
-        for name in ("draft", "mid", "target")
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(PICO / "tokenizer.json"), pad_token="<|end|>", padding_side="left",
-        model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
-    texts = [prompt.text for prompt in read_prompts(PICO / "prompts.jsonl")[:4]]
-    logs = []
-    trained = Models(target=target, assistants=[mid, draft])
-    trained.same(tokenizer(texts, return_tensors="pt", padding=True), pad_token_id=0, ours={"on_log": logs.append})
-    assert logs[0].meta["policy"] == "assistant0:4/assistant1:4/target"
-    assert summarise_run(logs[0]).acceptance_length > 2
 
 
 COMMON = {
@@ -324,7 +303,7 @@ def test_members_and_default_chains(alone, models):
         (alone, SLIM, "slim target", "slim:4/target"),
         (alone, LOOKUP | {"skip_layers": slims}, "ngram half most target", "ngram:5/half:4/most:4/target"),
         (alone, SLIM | {"assistant_models": [small]}, "assistant0 slim target", None),  # by size
-        (models, {}, "assistant0 assistant1 target", None),
+        (models, {}, "assistant0 assistant1 target", "assistant0:4/assistant1:4/target"),
         (models, {"assistant_names": ["mid", "draft"], "policy": "draft:2/mid:3/target"}, "draft mid target", None),
     ]
     for given, options, members, chain in rows:

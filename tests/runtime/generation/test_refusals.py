@@ -181,10 +181,6 @@ def with_module(model):
     model.model.layers[1].mlp.up_proj = torch.nn.Sequential(model.model.layers[1].mlp.up_proj)
 
 
-def eager(model):
-    model.set_attn_implementation("eager")
-
-
 def quantised(model):
     model.config.quantization_config = {"quant_method": "gptq"}
 
@@ -203,24 +199,16 @@ def test_targets_that_will_not_do(models, change, told):
         Models(target=target).chained(batch(), **GIVEN, skip_layers=[2])
 
 
-@pytest.mark.parametrize(
-    ("assistant", "told"),
-    [
-        (
-            lambda: random_llama(1, vocab_size=40),
-            r"assistant0 must have the target's vocabulary size \(32\), or target_tokenizer must",
-        ),
-        (lambda: random_llama(1, num_layers=4), "assistant0 must not have more parameters than the target"),
-        (lambda: random_llama(1).train(), r"assistant0 must be in evaluation mode \(call its eval\(\)\)"),
-        (
-            lambda: tiny_decoder("llama", torch.float32, vocab_size=32, attn_implementation="eager"),
-            "assistant0 must be loaded with attn_implementation='sdpa', got 'eager'",
-        ),
-    ],
-)
-def test_assistants_that_will_not_do(models, assistant, told):
-    with pytest.raises(ValueError, match=told):
-        models.chained(batch(), **GIVEN, assistant_models=[assistant()])
+def test_assistants_that_will_not_do(models):
+    eager = tiny_decoder("llama", torch.float32, vocab_size=32, attn_implementation="eager")
+    for assistant, told in [
+        (random_llama(1, vocab_size=40), r"the target's vocabulary size \(32\), or target_tokenizer must"),
+        (random_llama(1, num_layers=4), "assistant0 must not have more parameters than the target"),
+        (random_llama(1).train(), r"assistant0 must be in evaluation mode \(call its eval\(\)\)"),
+        (eager, "assistant0 must be loaded with attn_implementation='sdpa', got 'eager'"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            models.chained(batch(), **GIVEN, assistant_models=[assistant])
 
 
 def test_foreign_assistants_that_will_not_do():
@@ -258,31 +246,28 @@ def test_an_assistant_that_transformers_keeps_back(models):
         Models(target=models.target).chained(batch((6,)), **GIVEN, assistant_model=models.assistants[1])
 
 
-POSITIONS = torch.arange(4).expand(2, -1)
+SHAPE = r"^input_ids must be of shape \[B, T\], .*, got "
 
 
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
         ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds must be left out, .* got a tensor of shape"),
-        (batch((4, 4)) | {"position_ids": POSITIONS + 1}, "position_ids must be left out"),
-        *(
-            (batch((4, 4)) | {"attention_mask": torch.tensor([[1, 1, 1, 1], row])}, told)
-            for row, told in [
-                ([1, 1, 1, 0], "attention_mask must be 0s for padding on the left, then 1s, got row 1"),
-                ([1, 0, 1, 1], "attention_mask must be 0s for padding on the left, then 1s, got row 1"),
-                ([0, 0, 0, 0], "row 1 of input_ids must hold at least one token"),
-            ]
-        ),
-        *(
-            ({"input_ids": torch.ones(shape, dtype=torch.long)}, rf"^input_ids must be of shape \[B, T\], .*{told}$")
-            for shape, told in [((0, 4), r"got \(0, 4\)"), ((1, 0), r"got \(1, 0\)"), ((2, 3, 1), r"got \(2, 3, 1\)")]
-        ),
+        ({"position_ids": torch.arange(4).expand(2, -1) + 1}, "position_ids must be left out"),
+        ({"attention_mask": [1, 1, 1, 0]}, "attention_mask must be 0s for padding on the left, then 1s, got row 1"),
+        ({"attention_mask": [1, 0, 1, 1]}, "attention_mask must be 0s for padding on the left, then 1s, got row 1"),
+        ({"attention_mask": [0, 0, 0, 0]}, "row 1 of input_ids must hold at least one token"),
+        ({"input_ids": torch.ones(0, 4).long()}, rf"{SHAPE}\(0, 4\)$"),
+        ({"input_ids": torch.ones(1, 0).long()}, rf"{SHAPE}\(1, 0\)$"),
+        ({"input_ids": torch.ones(2, 3, 1).long()}, rf"{SHAPE}\(2, 3, 1\)$"),
     ],
 )
 def test_inputs_that_are_no_prompts(models, inputs, told):
+    if "attention_mask" in inputs:
+        inputs = {"attention_mask": torch.tensor([[1, 1, 1, 1], inputs["attention_mask"]])}
+    whole = batch((4, 4)) | inputs if inputs.keys() & {"attention_mask", "position_ids"} else inputs
     with pytest.raises(ValueError, match=told):
-        models.chained(inputs, max_new_tokens=4, pad_token_id=PAD if "input_ids" not in inputs else None)
+        models.chained(whole, max_new_tokens=4, pad_token_id=None if "attention_mask" in inputs else PAD)
 
 
 def called(models, input_ids=None, **inputs):
@@ -353,47 +338,25 @@ def test_autocast(models, prepared):
         models.target.generate(**batch(), **GIVEN, custom_generate=fast)
 
 
-PREPARE = [
-    ("model must be one of transformers, got int", lambda target, draft: paceline.prepare(3)),
-    (
-        "assistant_models must be a list of models, got LlamaForCausalLM",
-        lambda target, draft: paceline.prepare(target, draft),
-    ),
-    (
-        "assistant_models must be models of transformers, got str",
-        lambda target, draft: paceline.prepare(target, ["draft"]),
-    ),
-    (
-        "assistant_names must be left out where assistants have names",
-        lambda target, draft: paceline.prepare(target, {"draft": draft}, assistant_names=["a"]),
-    ),
-    (
-        "pool member names must be unique, got a, a, target",
-        lambda target, draft: paceline.prepare(target, [draft, draft], assistant_names=["a", "a"]),
-    ),
-    (
-        "copy_weights must be True or False, got 'no'",
-        lambda target, draft: paceline.prepare(target, copy_weights="no"),
-    ),
-    ("assistant_names must be letters, digits", lambda target, draft: paceline.prepare(target, {"a b": draft})),
-    (
-        "repetition_penalty must be left out",
-        lambda target, draft: target.generate(
-            **batch(), repetition_penalty=2.0, custom_generate=paceline.prepare(target)
-        ),
-    ),
-    (
-        "custom_generate must be prepared for the model that generates, got LlamaForCausalLM",
-        lambda target, draft: target.generate(**batch(), custom_generate=paceline.prepare(draft)),
-    ),
-]
-
-
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
-@pytest.mark.parametrize(("told", "call"), PREPARE)
-def test_of_prepare(models, told, call):
-    with pytest.raises(ValueError, match=told):
-        call(models.target, models.assistants[0])
+def test_of_prepare(models):
+    target, (draft, _) = models.target, models.assistants
+    for given, named, told in [
+        ([3], {}, "model must be one of transformers, got int"),
+        ([target, draft], {}, "assistant_models must be a list of models, got LlamaForCausalLM"),
+        ([target, ["draft"]], {}, "assistant_models must be models of transformers, got str"),
+        ([target, {"a": draft}], {"assistant_names": ["a"]}, "_names must be left out where assistants have names"),
+        ([target, [draft] * 2], {"assistant_names": ["a"] * 2}, "pool member names must be unique, got a, a, target"),
+        ([target, {"a b": draft}], {}, "assistant_names must be letters, digits"),
+        ([target], {"copy_weights": "no"}, "copy_weights must be True or False, got 'no'"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            paceline.prepare(*given, **named)
+    fast = paceline.prepare(target)
+    with pytest.raises(ValueError, match="repetition_penalty must be left out"):
+        target.generate(**batch(), repetition_penalty=2.0, custom_generate=fast)
+    with pytest.raises(ValueError, match="must be prepared for the model that generates, got LlamaForCausalLM"):
+        draft.generate(**batch(), custom_generate=fast)
 
 
 def test_a_model_that_was_set_to_training_after_it_was_prepared():

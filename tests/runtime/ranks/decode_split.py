@@ -56,12 +56,14 @@ def fork(rank, port, arguments):
     said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in said.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCHELASTIC_USE_AGENT_STORE="True")
+    status = 1
     try:
         see(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+        status = 0
+    finally:  # a fork must not go on as its parent does
+        if status:
+            traceback.print_exc()
+        os._exit(status)
 
 
 if __name__ == "__main__":
