@@ -243,6 +243,9 @@ def test_options_of_an_instruct_model(folder, tmp_path):
     say(folder, options)
     with pytest.raises(PoolFileError, match=r"repetition_penalty must be left at 1, .*got 1\.1$"):
         ModelPool.load(folder)
+    say(folder, options | {"min_length": 4}, ignored=("repetition_penalty",))
+    with pytest.raises(PoolFileError, match="min_length must be left at 0"):
+        ModelPool.load(folder)
     say(folder, options, ignored=("repetition_penalty",))
     pool = ModelPool.load(folder)
     assert chain(pool) == stock(pool, folder, PROMPT, num_tokens=16, repetition_penalty=1.0)
