@@ -6,6 +6,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers import models as kinds
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+from transformers.generation.streamers import BaseStreamer
 
 from ..conftest import ALPHABET, noisy, random_llama
 
@@ -23,15 +24,24 @@ POLICIES = (
 
 
 class Models:
-    """A target and two assistants that often agree with it."""
+    """A target and assistants; of a seed alone, two assistants that often agree with their target."""
 
-    def __init__(self, seed: int) -> None:
-        self.target = random_llama(seed)
-        self.assistants = [noisy(self.target, 0.02, seed=seed + 1), noisy(random_llama(seed, num_layers=2), 0.02, 2)]
+    def __init__(self, seed: int = 11, *, target=None, assistants=None) -> None:
+        self.target, self.assistants = target, assistants
+        if target is None:
+            self.target = random_llama(seed)
+            small = random_llama(seed, num_layers=2)
+            self.assistants = [noisy(self.target, 0.02, seed=seed + 1), noisy(small, 0.02, seed=2)]
 
     def both(self, inputs: dict[str, Tensor], *, ours=None, **options) -> tuple[Tensor, Tensor]:
         """What `generate()` makes of a call, and what we make of it."""
         return self.target.generate(**inputs, **options), self.chained(inputs, **options, **(ours or {}))
+
+    def same(self, inputs: dict[str, Tensor], *, ours=None, **options) -> Tensor:
+        """What both make of a call, which has to be the same."""
+        stock, found = self.both(inputs, ours=ours, **{"pad_token_id": PAD, "max_new_tokens": 20, **options})
+        assert torch.equal(stock, found)
+        return stock
 
     def chained(self, inputs: dict[str, Tensor], **options):
         given = {"assistant_models": self.assistants} | options
@@ -54,3 +64,14 @@ def letters() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(kinds.BPE({letter: index for index, letter in enumerate(ALPHABET)}, []))
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+class Listener(BaseStreamer):
+    def __init__(self) -> None:
+        self.heard: list = []
+
+    def put(self, value) -> None:
+        self.heard.append(value.tolist())
+
+    def end(self) -> None:
+        self.heard.append("end")

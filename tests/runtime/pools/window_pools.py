@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..conftest import ALPHABET
 from ..tiny_decoders import tiny_decoder
@@ -55,17 +54,3 @@ def write_window_pool(folder: Path, family: str, tokenizer, *, dtype: str = "flo
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "pool.toml").write_text(POOL.format(dtype=dtype), encoding="utf-8")
     return folder
-
-
-def stock(folder: Path) -> PreTrainedModel:
-    """The target as transformers loads it."""
-    return AutoModelForCausalLM.from_pretrained(str(folder / "target"), dtype=torch.float32)
-
-
-def generated(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
-    """What `generate()` answers."""
-    ids = torch.tensor([prompt])
-    mask = torch.ones_like(ids)
-    return model.generate(ids, attention_mask=mask, max_new_tokens=num_tokens, do_sample=False)[
-        0, len(prompt) :
-    ].tolist()

@@ -53,22 +53,17 @@ def test_a_pool_with_nothing_to_share(second):
         check_split(None)
 
 
-def test_other_processes_are_silent(second, capsys):
-    assert not is_first()
-    assert not is_heard(interrupted=True)
-    with one_voice():
-        print("x")  # noqa: T201
-    assert capsys.readouterr().out == ""
-
-
-def test_one_process_says_everything(capsys):
-    assert is_first()
-    assert is_heard(interrupted=True)
-    with one_voice():
-        print("x")  # noqa: T201
-    assert capsys.readouterr().out == "x\n"
-    check_command("compare")
-    check_split(None)
+def test_the_first_process_alone_is_heard(monkeypatch, capsys):
+    for alone in (True, False):
+        for name, value in () if alone else TORCHRUN.items():
+            monkeypatch.setenv(name, value)
+        assert is_first() == is_heard(interrupted=True) == alone
+        with one_voice():
+            print("x")  # noqa: T201
+        assert capsys.readouterr().out == ("x\n" if alone else "")
+        if alone:
+            check_command("compare")
+            check_split(None)
 
 
 class Told(Ranks):

@@ -1,7 +1,4 @@
-"""A pool whose larger models are split over two processes: it writes what one process writes, in every process alike.
-
-torchrun starts processes that import torch and transformers anew, so one start serves several tests.
-"""
+"""A pool whose larger models are split over two processes writes what one process writes, in every process alike."""
 
 import json
 import os
@@ -10,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.configs import read_member_config
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.prompts import Prompt
 from paceline.runtime.ranks import check_split
 
+from ..pools.making import NGRAM, at, slim, stock, write
 from .decode_split import NUM_TOKENS, TEXTS, decoded
 
 pytest.importorskip("accelerate")  # the extra `parallel`
@@ -32,8 +30,6 @@ RUNS = (
     ("draft:3/slim:3/target", REJECTION, 2, "slots"),
     ("specrouter", COUPLED, 3, "slots"),
 )
-MEMBERS = {"draft": False, "mid": True, "target": True}  # and whether they are split
-SUBMODEL = '[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = [2]\n'
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +37,21 @@ def pools(tiny_pool, tmp_path_factory):
     """Folders of one pool: `split` and `whole`."""
     home = tmp_path_factory.mktemp("pools")
     for kind in ("split", "whole"):
-        folder = home / kind
-        folder.mkdir()
-        tiny_pool.tokenizer.save(str(folder / "tokenizer.json"))
-        text = f'name = "{kind}"\ntokenizer = "tokenizer.json"\ncontext_tokens = 96\n'
-        text += '[[members]]\nname = "ngram"\nngram = { max_match = 3 }\n'
-        for name, is_split in MEMBERS.items():
+        plan = 'tp_plan = "auto"\n' if kind == "split" else ""
+        members = NGRAM + at("draft") + at("mid") + plan + slim("slim", 2) + at("target") + plan
+        write(home / kind, tiny_pool.tokenizer, members, name=kind)
+        for name in ("draft", "mid", "target"):
             model = tiny_pool.member(name).model
             # Other tests may have laid its weights out as views.
             whole = {key: weight.contiguous() for key, weight in model.state_dict().items()}
-            model.save_pretrained(folder / name, state_dict=whole)
-            text += SUBMODEL if name == "target" else ""
-            text += f'[[members]]\nname = "{name}"\npath = "{name}"\n'
-            text += 'tp_plan = "auto"\n' if is_split and kind == "split" else ""
-        (folder / "pool.toml").write_text(text, encoding="utf-8")
+            model.save_pretrained(home / kind / name, state_dict=whole)
     return home
 
 
-def torchrun(*words, **options):
-    """Run by two processes, each with one thread; `words` as after `python`."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+def python(*words, **options):
+    """Run with one thread; `words` as after `python`."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    command = [sys.executable, *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, **options)
 
 
@@ -69,7 +59,7 @@ def torchrun(*words, **options):
 def seen(pools, tmp_path_factory):
     """What both processes saw."""
     out = tmp_path_factory.mktemp("seen")
-    done = torchrun(str(Path(__file__).with_name("decode_split.py")), str(pools / "split"), str(out), json.dumps(RUNS))
+    done = python(str(Path(__file__).with_name("decode_split.py")), str(pools / "split"), str(out), json.dumps(RUNS))
     assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
 
@@ -79,20 +69,12 @@ def whole(pools):
     return ModelPool.load(pools / "whole")
 
 
-@pytest.mark.parametrize("index", range(len(RUNS)), ids=[str(run[0]) for run in RUNS])
-def test_two_processes_write_what_one_writes(seen, whole, index):
-    expected, _ = decoded(whole, *RUNS[index])
-    assert [rank["runs"][index]["tokens"] for rank in seen] == [expected, expected]
-
-
-def test_a_split_target_alone_writes_what_generate_writes(seen, whole):
-    written = []
-    for text in TEXTS:
-        ids = torch.tensor([whole.encode(text)])
-        asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NUM_TOKENS, "pad_token_id": 0}
-        told = whole.target.model.generate(ids, do_sample=False, **asked)
-        written.append(told[0, ids.shape[1] :].tolist())
-    assert seen[0]["runs"][0]["tokens"] == written
+def test_two_processes_write_what_one_and_generate_write(pools, seen, whole):
+    for index, run in enumerate(RUNS):
+        expected, _ = decoded(whole, *run)
+        assert [rank["runs"][index]["tokens"] for rank in seen] == [expected, expected], run
+    prompts = [Prompt(request_id=text, text=text) for text in TEXTS]
+    assert seen[0]["runs"][0]["tokens"] == stock(whole, pools / "whole", prompts, num_tokens=NUM_TOKENS)
 
 
 def test_both_processes_see_the_same_operations_and_seconds(seen):
@@ -122,8 +104,19 @@ def ran(pools, *words, policy="draft:2/target"):
     (pools / "prompts.jsonl").write_text(
         "".join(json.dumps({"id": str(index), "prompt": text}) + "\n" for index, text in enumerate(TEXTS))
     )
-    run = ("run", "--prompts", "prompts.jsonl", "--pool", "split", "--policy", policy, "--max-new-tokens", "20")
-    return torchrun("-m", "paceline", *run, *words, cwd=pools)
+    run = (
+        "run",
+        "--prompts",
+        "prompts.jsonl",
+        "--pool",
+        "split",
+        "--policy",
+        policy,
+        "--max-new-tokens",
+        str(NUM_TOKENS),
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    return python(*torchrun, "-m", "paceline", *run, *words, cwd=pools)
 
 
 def errors(done):
@@ -215,15 +208,11 @@ def test_what_is_said_of_a_split_that_cannot_be(pools, monkeypatch, line, told):
     [
         ({}, 3, "tp_plan needs a model whose num_attention_heads can be divided by 3 processes, got 4"),
         ({}, 4, "tp_plan needs a model whose num_key_value_heads can be divided by 4 processes, got 2"),
-        (
-            {"base_model_tp_plan": None},
-            2,
-            "tp_plan must be left out for a model whose own plan does not split",
-        ),
+        ({"base_model_tp_plan": None}, 2, "tp_plan must be left out for a model whose own plan does not split"),
     ],
 )
 def test_models_that_cannot_be_split_so(pools, whole, changes, num_ranks, told):
-    found = read_member_config(pools / "whole" / "pool.toml", "members[4].path", "target", context_tokens=96)
+    found = read_member_config(pools / "whole" / "pool.toml", "members[4].path", "target", context_tokens=64)
     for name, value in changes.items():
         setattr(found.config, name, value)
     with pytest.raises(PoolFileError, match=told):

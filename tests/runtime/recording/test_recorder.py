@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
 from paceline.runtime.recording.finished import Parts, TrieOptions
 from paceline.runtime.recording.recorder import SecondsKept, record
 from paceline.runtime.recording.request_trie import RequestRecorder
@@ -14,6 +15,7 @@ from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, CostTable, Sampling
 
 from ...traces.making import assert_equal, content
+from ..tiny_decoders import without_cache
 from .closure_definition import Definition
 
 GREEDY = Sampling(mode="greedy")
@@ -146,11 +148,10 @@ class Killed(BaseException):
 
 def killed_recording(pool, out, *, forwards):
     """A recording stopped in the middle of the target's n-th forward; returns the folder of what it finished."""
-    left = [forwards]
+    left = iter(range(forwards))
 
     def count(*_):
-        left[0] -= 1
-        if left[0] < 0:
+        if next(left, None) is None:
             raise Killed
 
     handle = pool.target.model.register_forward_pre_hook(count)
@@ -192,26 +193,22 @@ def test_finished_requests_are_not_recorded_again(tiny_pool, tmp_path):
         {"closure": MONOTONE.model_copy(update={"run": 3})},
         {"prompts": PROMPTS[::-1]},
         {"prompts": (*PROMPTS[:2], Prompt(request_id="letters", tag="long", text="abcabc"))},
+        {"weights": 2.0},
     ],
 )
 def test_a_part_of_another_recording_is_refused(tiny_pool, tmp_path, changed):
     part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=25)
     before = content(part)
-    with pytest.raises(ValueError, match=r"a\.trace\.part: fingerprint must be that of this pool") as caught:
-        recording(tiny_pool, tmp_path / "a.trace", **changed)
+    weight = tiny_pool.member("mid").model.model.norm.weight
+    scale = changed.get("weights", 1.0)
+    weight.mul_(scale)
+    try:
+        with pytest.raises(ValueError, match=r"a\.trace\.part: fingerprint must be that of this pool") as caught:
+            recording(tiny_pool, tmp_path / "a.trace", **{key: changed[key] for key in changed.keys() - {"weights"}})
+    finally:
+        weight.div_(scale)
     assert "\n" not in str(caught.value)
     assert content(part) == before
-
-
-def test_other_weights_are_another_recording(tiny_pool, tmp_path):
-    killed_recording(tiny_pool, tmp_path / "a.trace", forwards=25)
-    weight = tiny_pool.member("mid").model.model.norm.weight
-    weight.mul_(2.0)
-    try:
-        with pytest.raises(ValueError, match="fingerprint"):
-            recording(tiny_pool, tmp_path / "a.trace")
-    finally:
-        weight.div_(2.0)
 
 
 def test_a_damaged_part_is_named(tmp_path):
@@ -251,3 +248,71 @@ def test_a_prompt_may_fill_the_context_and_nothing_is_replaced(tiny_pool, tmp_pa
     assert recording(tiny_pool, tmp_path / "a.trace", prompts=(full,)).requests[0].trie.num_nodes > 1
     with pytest.raises(FileExistsError, match=r"a\.trace: must not exist yet"):
         recording(tiny_pool, tmp_path / "a.trace")
+
+
+def same(found, expected):
+    return (found - expected).abs().max() < 1e-4 and found.argmax() == expected.argmax()
+
+
+@pytest.fixture(params=["draft", "mid", "slim", "target"])
+def model(request, tiny_pool):
+    return tiny_pool.member(request.param).model
+
+
+def test_a_random_tree_equals_forwards_without_cache(model):
+    """Trunk of 9, prompt of 5; three levels of children at random anchors, evaluated 7 at a time."""
+    rng = np.random.default_rng(0)
+    text = rng.integers(0, 31, size=14)
+    forward = TreeForward(model, capacity=4)
+    logits = forward.append(text, range(14), causal_mask(0, 14), num_logits=10)
+    for place, found in enumerate(logits):
+        assert same(found, without_cache(model, text[: 5 + place].tolist())[-1])
+    last_slot = rng.integers(4, 14, size=12).astype(np.int32)
+    contexts = [text[: slot + 1].tolist() for slot in last_slot]
+    path = np.zeros((12, 0), dtype=np.int32)
+    for _ in range(3):
+        tokens = rng.integers(0, 31, size=len(contexts))
+        contexts = [[*context, int(token)] for context, token in zip(contexts, tokens, strict=True)]
+        positions, own = [len(context) - 1 for context in contexts], []
+        for start in range(0, len(contexts), 7):
+            part = slice(start, start + 7)
+            own.extend(range(forward.num_slots, forward.num_slots + len(contexts[part])))
+            mask = tree_mask(last_slot[part], path[part], forward.num_slots)
+            found = forward.append(tokens[part], positions[part], mask)
+            assert all(
+                same(row, without_cache(model, context)[-1]) for row, context in zip(found, contexts[part], strict=True)
+            )
+        parents = rng.integers(0, len(contexts), size=15)
+        path = np.column_stack([path, own]).astype(np.int32)[parents]
+        last_slot, contexts = last_slot[parents], [contexts[parent] for parent in parents]
+
+
+def test_cut_slots_leave_no_trace(model):
+    text = np.random.default_rng(1).integers(0, 31, size=12)
+    forward = TreeForward(model, capacity=2)
+    forward.append(text[:8], range(8), causal_mask(0, 8))
+    forward.append(np.array([1, 2, 3]), [8, 9, 10], causal_mask(8, 3))
+    forward.cut(8)
+    assert forward.num_slots == 8
+    found = forward.append(text[8:], range(8, 12), causal_mask(8, 4))
+    assert same(found[-1], without_cache(model, text.tolist())[-1])
+    with pytest.raises(ValueError, match="num_tokens must be <= 12"):
+        forward.cut(13)
+    assert forward.num_slots == 12
+
+
+def test_masks():
+    assert causal_mask(2, 2).tolist() == [[True, True, True, False], [True, True, True, True]]
+    mask = tree_mask(np.array([0, 1], dtype=np.int32), np.array([[2], [3]], dtype=np.int32), 4)
+    assert mask.tolist() == [[True, False, True, False, True, False], [True, True, False, True, False, True]]
+
+
+def test_attention_that_would_be_silently_wrong_is_refused(tiny_pool, monkeypatch):
+    model = tiny_pool.member("mid").model
+    monkeypatch.setattr(model.config, "_attn_implementation_internal", "eager")
+    with pytest.raises(ValueError, match="attention must be 'sdpa', got 'eager'"):
+        TreeForward(model)
+    monkeypatch.undo()
+    monkeypatch.setattr(model.config, "layer_types", ["full_attention", "sliding_attention"], raising=False)
+    with pytest.raises(ValueError, match="full_attention or sliding_attention with a sliding_window, got"):
+        TreeForward(model)

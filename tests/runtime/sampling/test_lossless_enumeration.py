@@ -3,7 +3,6 @@
 Real models of four tokens in float64, through loop, caches and processors. Letters: V vocabulary.
 """
 
-import random
 from functools import cache, partial
 from itertools import pairwise
 
@@ -28,7 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ..conftest import lookup_member
 from ..offline import logits_after
-from .enumerating_chance import outcomes, total_variation
+from .enumerating import outcomes, total_variation
 
 VOCABULARY = 4
 EOS = 3
@@ -73,13 +72,8 @@ class Enumerated:
         self.members = loaded_pool(self.pool)
         self.make, self.num_tokens, self.beside = make, num_tokens, beside
         self.chances = {}
-        self.world = TorchWorld(
-            pool=self.pool,
-            sampling=sampling,
-            memory=memory,
-            debug=True,
-            make_chance=lambda request_id: self.chances[request_id],
-        )
+        given = {"sampling": sampling, "memory": memory, "debug": True}
+        self.world = TorchWorld(pool=self.pool, **given, make_chance=lambda request_id: self.chances[request_id])
 
     def text(self, chance):
         """What one way of chance commits."""
@@ -96,15 +90,9 @@ class Enumerated:
 
     def admit(self, loop, ledger, request_id, prompt):
         ledger.note_admitted(request_id, tag="", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
-        session = Session(
-            pool=self.members,
-            request_id=request_id,
-            tag="",
-            prompt=prompt,
-            budget=self.num_tokens,
-            eos=frozenset({EOS}),
-            prefill_before=(False,) * len(self.members.names),  # so that every token of a short text is drafted
-        )
+        first = {"prefill_before": (False,) * len(self.members.names)}  # so that every token of a text is drafted
+        given = {"tag": "", "prompt": prompt, "budget": self.num_tokens, "eos": frozenset({EOS}), **first}
+        session = Session(pool=self.members, request_id=request_id, **given)
         loop.admit(session)
         return session
 
@@ -265,11 +253,3 @@ def test_the_measure_would_see_a_defect(monkeypatch):
     """A verifier whose replacement comes from its own distribution: a known defect of a public implementation."""
     monkeypatch.setattr(rejection, "residual", lambda target_probs, draft_probs, token: target_probs)
     assert distance(TOP_K, "one:1/two:1/target", 2) > 1e-3
-
-
-def test_chance_answers_by_its_seed():
-    enumerated = Enumerated(PLAIN, lambda pool: make_policy("one:2/target", pool), num_tokens=3)
-    seeds = random.Random(0).sample(range(1000), 12)
-    texts = [enumerated.text(SeededChance(seed=seed, request_id="main")) for seed in seeds]
-    assert texts == [enumerated.text(SeededChance(seed=seed, request_id="main")) for seed in seeds]
-    assert len(set(texts)) > 2

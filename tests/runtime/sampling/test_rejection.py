@@ -1,4 +1,4 @@
-"""Rejection sampling by exact enumeration: chains over four tokens write what the target alone would write."""
+"""Rejection sampling by exact enumeration: who may judge a token so that texts stay the target's, and the pieces."""
 
 from functools import cache
 
@@ -9,18 +9,14 @@ from hypothesis import strategies as st
 from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual, truncated
 from paceline.traces.meta import Sampling
 
-from ...pairs import pairs
-from .enumerating_chance import outcomes, total_variation
-from .nested_decoder import VOCABULARY, Lookup, NestedDecoder, TableModel
+from .enumerating import VOCABULARY, TableModel, outcomes, total_variation
 
 NUM_TOKENS = 3
 PLAIN = Sampling(mode="rejection", temperature=0.8, seed=0)
 TRUNCATED = Sampling(mode="rejection", temperature=1.3, seed=0, top_k=3, top_p=0.9)
 
 
-def chain(num_levels, sampling, *, lookup=False):
-    drafter = (Lookup(),) if lookup else (TableModel(1, sampling),)
-    return (*drafter, *(TableModel(level + 1, sampling) for level in range(1, num_levels)))
+DRAFT, MID, TARGET = (TableModel(level + 1, PLAIN) for level in range(3))
 
 
 @cache
@@ -37,66 +33,12 @@ def alone(target, num_tokens=NUM_TOKENS):
     return texts
 
 
-def distance(models, windows, **named):
-    """Total variation of the chain's texts from the target's own."""
-    return total_variation(NestedDecoder(models, windows, **named).texts(NUM_TOKENS), alone(models[-1]))
-
-
-WINDOWS = (
-    (1,), (2,), (3,), (1, 1), (1, 2), (2, 2), (3, 2), (1, 3), (3, 3), (1, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 3),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("windows", "lookup", "sampling"), pairs(WINDOWS, (False, True), (PLAIN, TRUNCATED)), ids=str)
-def test_a_chain_writes_what_its_target_would(sampling, lookup, windows):
-    verdicts = set()
-    judges = {level: noted(verdicts, level) for level in range(1, len(windows) + 1)}
-    assert distance(chain(len(windows) + 1, sampling, lookup=lookup), windows, judges=judges) < 1e-9
-    assert verdicts == {(level, refused) for level in judges for refused in (False, True)}
-
-
-def noted(verdicts, level):
-    """`judge`, with a note of whether the level refused something or kept all of something."""
-
-    def judged(tokens, draft_probs, target_probs, chance):
-        kept, own = judge(tokens, draft_probs, target_probs, chance)
-        if tokens:
-            verdicts.add((level, kept < len(tokens)))
-        return kept, own
-
-    return judged
-
-
-def own_instead_of_residual(tokens, draft_probs, target_probs, chance):
-    """The known defect: a refused token is replaced by a draw from the verifier's own distribution."""
-    for index, (token, probs) in enumerate(zip(tokens, draft_probs, strict=True)):
-        draft_prob = 1.0 if probs is None else float(probs[token])
-        if not chance.accepts(acceptance(float(target_probs[index, token]), draft_prob)):
-            return index, chance.draw(target_probs[index])
-    return len(tokens), chance.draw(target_probs[-1])
-
-
-@pytest.mark.parametrize("lookup", [False, True], ids=["drafter", "lookup"])
-@pytest.mark.parametrize(("windows", "level"), [((1, 2), 1), ((2, 2), 1), ((1, 1, 2), 1), ((1, 2, 2), 2)])
-def test_a_middle_level_that_corrects_from_its_own_distribution_is_found(windows, level, lookup):
-    models = chain(len(windows) + 1, PLAIN, lookup=lookup)
-    assert distance(models, windows, judges={level: own_instead_of_residual}) > 1e-3
-
-
-def test_a_target_that_takes_judged_tokens_for_the_drafters_is_found():
-    assert distance(chain(3, PLAIN), (1, 2), forgetful=True) > 1e-3
-
-
-# -- who judges a token
-
-
-def routed(through_middle, *, num_drafted=1, stop_below=0.0):
+def routed(through_middle, *, num_drafted=1, stop_below=0.0, lookup=False):
     """Total variation of two tokens of a chain draft / mid / target from the target's own.
 
     `through_middle(tokens, draft_probs)` says, in every round, whether mid judges the draft before the target does.
-    A draft ends early after a token less probable than `stop_below`.
+    A draft ends early after a token less probable than `stop_below`; of a `lookup` it is a function of the text.
     """
-    draft, mid, target = chain(3, PLAIN)
 
     def judged_by(model, text, tokens, probs, chance):
         theirs = [model.probs((*text, *tokens[:place])) for place in range(len(tokens) + 1)]
@@ -106,13 +48,14 @@ def routed(through_middle, *, num_drafted=1, stop_below=0.0):
     def round_from(text, chance):
         tokens, probs = [], []
         for _ in range(num_drafted):
-            probs.append(draft.probs((*text, *tokens)))
-            tokens.append(chance.draw(probs[-1]))
-            if float(probs[-1][tokens[-1]]) < stop_below:
+            context = (*text, *tokens)
+            probs.append(None if lookup else DRAFT.probs(context))
+            tokens.append((sum(context) + len(context) + 1) % VOCABULARY if lookup else chance.draw(probs[-1]))
+            if not lookup and float(probs[-1][tokens[-1]]) < stop_below:
                 break
         if through_middle(tokens, probs):
-            tokens, probs = judged_by(mid, text, tokens, probs, chance)
-        tokens, _ = judged_by(target, text, tokens, probs, chance)
+            tokens, probs = judged_by(MID, text, tokens, probs, chance)
+        tokens, _ = judged_by(TARGET, text, tokens, probs, chance)
         return (*text, *tokens)[:2]
 
     found = {}
@@ -120,33 +63,36 @@ def routed(through_middle, *, num_drafted=1, stop_below=0.0):
         rest = outcomes(lambda chance, text=text: round_from(text, chance)) if len(text) < 2 else {text: 1.0}
         for longer, theirs in rest.items():
             found[longer] = found.get(longer, 0.0) + prob * theirs
-    return total_variation(found, alone(target, 2))
+    return total_variation(found, alone(TARGET, 2))
 
 
-@pytest.mark.parametrize(
-    "route",
-    [
-        lambda tokens, probs: True,
-        lambda tokens, probs: False,
-        lambda tokens, probs: float(probs[0].max()) > 0.6,
-        lambda tokens, probs: float(torch.special.entr(probs[0]).sum()) > 0.8,
-    ],
-    ids=["always", "never", "by the top probability", "by the entropy"],
-)
+def by_top_probability(tokens, probs):
+    return float(probs[0].max()) > 0.6
+
+
+def by_entropy(tokens, probs):
+    return float(torch.special.entr(probs[0]).sum()) > 0.8
+
+
+def always(tokens, probs):
+    return True
+
+
+def never(tokens, probs):
+    return False
+
+
+@pytest.mark.parametrize("route", [always, never, by_top_probability, by_entropy])
 def test_a_route_chosen_by_what_stands_before_a_token_is_lossless(route):
     assert routed(route) < 1e-9
+    rows = [DRAFT.probs(text) for text in ((), (0,), (1,), (2,), (3,))]
+    assert route in (always, never) or len({route([], [probs]) for probs in rows}) == 2, "it depends on the text"
 
 
-@pytest.mark.parametrize("through_middle", [False, True])
-def test_a_draft_that_stops_after_an_improbable_token_is_lossless(through_middle):
-    assert routed(lambda tokens, probs: through_middle, num_drafted=2, stop_below=0.3) < 1e-9
-
-
-def test_those_routes_do_depend_on_the_text():
-    draft = chain(3, PLAIN)[0]
-    rows = [draft.probs(text) for text in ((), (0,), (1,), (2,), (3,))]
-    assert len({float(probs.max()) > 0.6 for probs in rows}) == 2
-    assert len({float(torch.special.entr(probs).sum()) > 0.8 for probs in rows}) == 2
+@pytest.mark.parametrize("route", [always, never])
+def test_a_draft_of_several_tokens_that_may_stop_early_is_lossless(route):
+    assert routed(route, num_drafted=2, stop_below=0.3) < 1e-9
+    assert routed(route, num_drafted=2, lookup=True) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -160,9 +106,6 @@ def test_those_routes_do_depend_on_the_text():
 )
 def test_a_route_chosen_by_looking_at_the_token_is_biased(route, num_drafted):
     assert routed(route, num_drafted=num_drafted) > 1e-3
-
-
-# -- the pieces
 
 
 @st.composite
@@ -208,13 +151,10 @@ def test_an_empty_residual_is_the_target():
     assert residual(probs, probs, 0).tolist() == probs.tolist()
     sure = torch.tensor([0.0, 1.0], dtype=torch.float64)
     assert residual(sure, None, 1).tolist() == sure.tolist()
-
-
-def test_a_residual_leaves_its_arguments_alone():
     target_probs, draft_probs = torch.tensor([0.25, 0.75]).double(), torch.tensor([0.5, 0.5]).double()
     assert residual(target_probs, draft_probs, 0).tolist() == [0.0, 1.0]
     assert residual(target_probs, None, 0).tolist() == [0.0, 1.0]
-    assert target_probs.tolist() == [0.25, 0.75]
+    assert target_probs.tolist() == [0.25, 0.75], "left alone"
 
 
 def test_nothing_drafted_is_plain_sampling():
@@ -230,18 +170,13 @@ def test_equal_distributions_refuse_nothing():
         assert judge(tokens, list(probs[:-1]), probs, chance)[0] == 5
 
 
-@pytest.mark.parametrize("draft_prob", [0.0, float("nan")])
-def test_a_token_that_cannot_have_been_drawn_is_refused(draft_prob):
-    with pytest.raises(ValueError, match="draft_prob must be > 0 for a token that was drafted"):
-        acceptance(0.5, draft_prob)
-
-
-def test_lengths_must_fit():
-    probs = torch.full((2, 4), 0.25, dtype=torch.float64)
-    with pytest.raises(
-        ValueError, match=r"K tokens must come with K draft_probs and K \+ 1 target_probs, got 2, 1 and 2"
-    ):
-        judge([0, 1], [None], probs, SeededChance(seed=0, request_id="a"))
+def test_what_cannot_be_judged_is_refused():
+    for draft_prob in (0.0, float("nan")):
+        with pytest.raises(ValueError, match="draft_prob must be > 0 for a token that was drafted"):
+            acceptance(0.5, draft_prob)
+    told = r"K tokens must come with K draft_probs and K \+ 1 target_probs, got 2, 1 and 2"
+    with pytest.raises(ValueError, match=told):
+        judge([0, 1], [None], torch.full((2, 4), 0.25, dtype=torch.float64), SeededChance(seed=0, request_id="a"))
 
 
 def test_probabilities_are_float64_and_truncated():

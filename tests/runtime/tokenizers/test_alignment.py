@@ -123,9 +123,11 @@ def test_special_tokens_come_in_front_only():
     assert alignment.to_other([EOS]) == [start]
 
 
-def test_a_context_of_special_tokens_takes_a_draft():
+def test_contexts_of_special_tokens_and_drafts_of_nothing():
     target, other, alignment = aligned("small to large")
     assert alignment.drafted([EOS], plain(other, "the fox")) == plain(target, "the fox")
+    assert alignment.drafted(plain(target, "a line"), []) == []
+    assert alignment.drafted([], []) == []
     assert target.decode(alignment.drafted([*plain(target, "a line"), EOS], plain(other, "the fox"))) == "the fox"
 
 
@@ -186,42 +188,24 @@ def test_another_special_token_ends_the_draft_but_not_the_text():
     target, other, alignment = aligned("unigram drafts")
     draft = [*plain(other, "the"), other.token_to_id("<s>"), *plain(other, "fox")]
     assert target.decode(alignment.drafted(plain(target, "a"), draft)) == " the"
+    # Spelled out as text it is no special token.
+    assert EOS not in alignment.drafted(plain(target, "a"), plain(other, "the <|end|> fox"))
 
 
-def test_a_special_token_spelled_out_as_text_is_no_special_token():
-    target, other, alignment = aligned("unigram drafts")
-    draft = plain(other, "the <|end|> fox")
-    assert EOS not in alignment.drafted(plain(target, "a"), draft)
-
-
-def test_an_empty_draft_is_nothing():
-    target, _, alignment = aligned("small to large")
-    assert alignment.drafted(plain(target, "a line"), []) == []
-    assert alignment.drafted([], []) == []
-
-
-def test_a_tokenizer_that_changes_text_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^tokenizer of the drafting member must give .*, got 'the quick brown fox'"
-    ) as caught:
-        Alignment(byte_level(600), lower_casing(), EOS, frozenset())
-    assert "for 'The Quick BROWN Fox'" in str(caught.value)
-    with pytest.raises(ValueError, match="drafting member must give text back unchanged"):
-        Alignment(byte_level(600), word_piece(), EOS, frozenset())
-
-
-def test_accents_must_not_be_folded():
-    other = Tokenizer.from_str(byte_level(600).to_str())
-    other.normalizer = normalizers.NFC()
-    with pytest.raises(ValueError, match="drafting member must give text back unchanged, got 'café'"):
-        Alignment(byte_level(600), other, EOS, frozenset())
-
-
-def test_a_target_without_plain_words_is_refused():
+def test_tokenizers_that_change_text_are_refused():
+    folding = Tokenizer.from_str(byte_level(600).to_str())
+    folding.normalizer = normalizers.NFC()
     words = Tokenizer(models.WordLevel({"<unk>": 0, "t1": 1}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(ValueError, match=r"^tokenizer of the target must give text back unchanged, got '<unk>"):
-        Alignment(words, byte_level(600), EOS, frozenset())
+    drafting = "^tokenizer of the drafting member must give text back unchanged"
+    for target, other, told in [
+        (byte_level(600), lower_casing(), f"{drafting}, got 'the quick brown fox'.* for 'The Quick BROWN Fox'"),
+        (byte_level(600), word_piece(), drafting),
+        (byte_level(600), folding, f"{drafting}, got 'café'"),
+        (words, byte_level(600), "^tokenizer of the target must give text back unchanged, got '<unk>"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            Alignment(target, other, EOS, frozenset())
 
 
 def lower_case_letters() -> Tokenizer:
@@ -234,15 +218,10 @@ def lower_case_letters() -> Tokenizer:
 
 
 def test_what_the_target_cannot_say_the_other_need_not():
-    target = lower_case_letters()
+    target, other = lower_case_letters(), byte_level(1000)
     alignment = Alignment(target, lower_casing(), EOS, frozenset())
     assert target.decode(alignment.drafted(plain(target, "a line"), plain(lower_casing(), " of 7 foxes"))) == " of "
-
-
-def test_a_span_the_target_cannot_spell_to_its_end_does_not_count():
-    target = lower_case_letters()
-    other = byte_level(1000)
-    draft = plain(other, " fox naïve")
+    draft = plain(other, " fox naïve")  # the last of which the target cannot spell to its end
     assert [other.decode([token]) for token in draft] == [" fox", " naïve"]
     tokens = Alignment(target, other, EOS, frozenset()).drafted(plain(target, "the"), draft)
     assert target.decode(tokens) == " fox"

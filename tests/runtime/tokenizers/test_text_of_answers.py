@@ -90,25 +90,14 @@ def test_one_ending_serves_many_requests():
     assert ending(longer, len(first)) == len(longer)
 
 
-def test_nothing_to_end_with_is_none():
+def test_what_ends_nothing_and_what_cannot_be_found():
     assert make_ending(byte_level(600), []) is None
-
-
-@pytest.mark.parametrize(
-    ("stops", "rule"), [(["a", ""], r"must not be empty, got \['a', ''\]"), (["\ufffd"], "must not hold U\\+FFFD")]
-)
-def test_a_stop_string_that_cannot_be_found_is_refused(stops, rule):
-    with pytest.raises(ValueError, match=f"^stop strings {rule}"):
-        make_ending(byte_level(600), stops)
-
-
-def test_text_is_cut_before_the_first_stop_string():
+    for stops, rule in ((["a", ""], r"must not be empty, got \['a', ''\]"), (["\ufffd"], r"must not hold U\+FFFD")):
+        with pytest.raises(ValueError, match=f"^stop strings {rule}"):
+            make_ending(byte_level(600), stops)
     assert text_before_stop("one two three", ["three", "two"]) == "one "
     assert text_before_stop("one two three", ["four"]) == "one two three"
     assert text_before_stop("aab", ["ab", "aab"]) == ""
-
-
-# -- streamed
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -132,28 +121,20 @@ def test_words_come_with_their_tokens(family):
         assert part == tokenizer.decode(tokens[: index + 1])[len(tokenizer.decode(tokens[:index])) :]
 
 
-def test_a_character_comes_when_it_is_whole():
-    tokenizer = byte_level(300)
-    tokens = tokenizer.encode("a🙂b").ids
+def streamed(tokenizer, text, *, cut=None):
+    """What comes with each token, and at the end."""
     stream = TextStream(tokenizer)
-    parts = [stream.push(token) for token in tokens]
-    assert len(parts) > 3
+    parts = [stream.push(token) for token in tokenizer.encode(text, add_special_tokens=False).ids[:cut]]
+    return [*parts, stream.rest()]
+
+
+def test_characters_come_when_they_are_whole():
+    parts = streamed(byte_level(300), "a🙂b")
+    assert len(parts) > 4
     assert [part for part in parts if part] == ["a", "🙂", "b"]
-
-
-def test_bytes_come_when_their_run_is_over():
-    """One more byte would turn all of them into U+FFFD."""
-    tokenizer = unigram()
-    tokens = tokenizer.encode("a日b", add_special_tokens=False).ids
-    stream = TextStream(tokenizer)
-    assert [part for part in map(stream.push, tokens) if part] == ["a", "日b"]
-
-
-def test_half_a_character_at_the_end_is_shown():
-    tokenizer = byte_level(300)
-    stream = TextStream(tokenizer)
-    assert [stream.push(token) for token in tokenizer.encode("🙂").ids[:2]] == ["", ""]
-    assert stream.rest() == "\ufffd"
+    # Bytes come when their run is over: one more byte would turn all of them into U+FFFD.
+    assert [part for part in streamed(unigram(), "a日b") if part] == ["a", "日b"]
+    assert streamed(byte_level(300), "🙂", cut=2) == ["", "", "\ufffd"]
 
 
 def test_it_holds_few_tokens():

@@ -16,8 +16,9 @@ from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
-from ..conftest import ALPHABET
-from ..offline import COUPLED, GREEDY, PROMPTS, logits_after
+from ..pairs import pairs
+from .conftest import ALPHABET
+from .offline import COUPLED, GREEDY, PROMPTS, logits_after
 
 REJECTION = Sampling(mode="rejection", temperature=0.9, seed=5)
 BRANCHING = "2@0/2@5/2@11"
@@ -43,6 +44,10 @@ def alone(pool, request_id, prompt, budget):
     return answer
 
 
+def answered(outputs):
+    return {one.request_id: (one.parent, one.depth, list(one.tokens)) for one in outputs if not one.error}
+
+
 @pytest.fixture(scope="module")
 def paths(tiny_pool):
     """Answers by path, worked out from the definition: (parent, depth, whole answer)."""
@@ -58,36 +63,31 @@ def paths(tiny_pool):
             shared = before[: fork.depth]
             own = alone(tiny_pool, fork.request_id, [*ids, *shared], NUM_TOKENS - fork.depth)
             found[fork.request_id] = (fork.parent_id, fork.depth, [*shared, *own])
+    assert len({tuple(answer) for _, _, answer in found.values()}) == len(found) >= 10
     return found
 
 
-def test_the_paths_are_worth_comparing(paths):
-    assert len(paths) >= 10
-    assert len({tuple(answer) for _, _, answer in paths.values()}) == len(paths)
-
-
-@pytest.mark.parametrize("policy", ["plain", "draft:3/target", "draft:2/mid:4/target", "slim:4/target", "ngram"])
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize(
+    ("policy", "cache", "batch"),
+    pairs(["plain", "draft:3/target", "draft:2/mid:4/target", "slim:4/target", "ngram"], ["slots", "mask"], [1, 3, 20]),
+)
 def test_every_path_is_what_its_prompt_alone_is_answered(tiny_pool, paths, policy, cache, batch):
     outputs, log = rolled(tiny_pool, policy, memory=Memory(cache=cache), batch=batch)
-    answered = {one.request_id: (one.parent, one.depth, list(one.tokens)) for one in outputs if not one.error}
-    assert answered == paths
+    assert answered(outputs) == paths
     assert all(one.text == tiny_pool.decode(list(one.tokens)) for one in outputs)
     assert log.meta["rollouts"] == BRANCHING
     assert len(outputs) == 2 * rollouts_of(BRANCHING).num_paths
 
 
-@pytest.mark.parametrize("shared_attention", ["on", "off", "auto"])
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("num_blocks", [6, 60])
+@pytest.mark.parametrize(
+    ("shared_attention", "cache", "num_blocks"), pairs(["on", "off", "auto"], ["slots", "mask"], [6, 60])
+)
 def test_a_prefix_cache_changes_no_path(tiny_pool, paths, shared_attention, cache, num_blocks):
     """Whether paths share blocks, whether some are evicted, and whether attention over them is computed once."""
     prefixes = PrefixCacheSize(num_blocks=num_blocks, block_tokens=4)
     memory = Memory(cache=cache, prefixes=prefixes, shared_attention=shared_attention)
     outputs, log = rolled(tiny_pool, memory=memory, batch=6, forward="fused")
-    answered = {one.request_id: (one.parent, one.depth, list(one.tokens)) for one in outputs if not one.error}
-    assert answered == paths
+    assert answered(outputs) == paths
     assert log.meta["shared_attention"] == dict.fromkeys(["draft", "mid", "slim", "target"], shared_attention)
 
 
@@ -97,9 +97,6 @@ def test_outputs_say_which_members_attend_row_by_row(tiny_pool):
     assert log.meta["shared_attention"] == dict.fromkeys(["draft", "mid", "slim", "target"], "modules")
     _, log = rolled(tiny_pool, rollouts="1@0")
     assert "shared_attention" not in log.meta
-
-
-def test_shared_attention_goes_with_a_prefix_cache():
     with pytest.raises(ArgumentError, match=r"`shared_attention` goes with `prefix_cache`, got on without one"):
         Memory(shared_attention="on")
     with pytest.raises(ArgumentError, match=r"`shared_attention` must be one of auto, on, off, got 'often'"):

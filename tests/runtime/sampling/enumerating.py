@@ -1,4 +1,4 @@
-"""Every way chance can go: a program that asks a `Chance` is run once per branch, and outcomes get exact probabilities.
+"""Every way chance can go: a program that asks a `Chance` is run once per branch, which makes outcomes exact.
 
     outcomes(lambda chance: chance.draw(torch.tensor([0.25, 0.75])))  # {0: 0.25, 1: 0.75}
 
@@ -7,9 +7,14 @@ questions. Branches of probability 0 are not run.
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import fsum
 from typing import TypeVar
 
+import torch
+from paceline.runtime.sampling import probabilities, truncated
+from paceline.traces.meta import Sampling
 from torch import Tensor
 
 T = TypeVar("T", bound=Hashable)
@@ -82,3 +87,22 @@ def outcomes(run: Callable[[EnumeratingChance], T], *, most_branches: int = 200_
 def total_variation(probs: Mapping[T, float], other_probs: Mapping[T, float]) -> float:
     """Half the L1 distance of two distributions over outcomes."""
     return fsum(abs(probs.get(key, 0.0) - other_probs.get(key, 0.0)) for key in {*probs, *other_probs}) / 2
+
+
+VOCABULARY = 4
+Text = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model whose logits are drawn from (seed, context)."""
+
+    seed: int
+    sampling: Sampling
+
+    @cache  # noqa: B019
+    def probs(self, text: Text) -> Tensor:
+        """`[V]` float64."""
+        code = sum((token + 1) * (VOCABULARY + 1) ** place for place, token in enumerate(text))
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + code)
+        return probabilities(truncated(torch.randn(VOCABULARY, generator=generator) * 1.5, self.sampling))
