@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.policies.spec import make_policy, own_policies
+from paceline.policies.by_name import make_policy, own_policies
 from paceline.policies.specrouter.search import FORMS, Figures, best_chain
 from paceline.sim.simulate import Scenario, grant_foresight, simulate
 from paceline.studies.fit import fit_head

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.caches import MemberKV
 from paceline.runtime.decode import Output, Run, decode, sessions_of, whole

@@ -52,7 +52,7 @@ from .blocks import (
     judged,
     smallest_model,
 )
-from .chains import chains_in
+from .chain_text import chains_in
 from .combined import MadeOf
 from .estimates import ForwardWatch, PerformanceProfiler, RoundWork, WorkPrices
 from .fixed import Chain

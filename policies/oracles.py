@@ -34,7 +34,7 @@ from ..decoding.steps import Draft, Outcome, Step, Verify
 from ..decoding.world import World
 from .about import About
 from .blocks import drafter_of
-from .chains import ChainSpec
+from .chain_text import ChainSpec
 from .fixed import Chain
 
 # Of a session, inherited ones included.

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..base.errors import counted
-from ..runs.same_steps import Agreement, Difference, RecordExit
+from ..runs.agreement import Agreement, Difference, RecordExit
 from ..traces.contexts.check import TrieSummary
 from ..traces.contexts.meta import TrieMeta
 from ..traces.meta import NgramInfo
 from ..traces.rounds.check import MethodSummary, RoundsSummary
 from ..traces.rounds.rounds import TRUST
 from .comparison import REJECTION_REMARK, quality_line, tree_remarks
-from .grid import Column, Grid, facts, shown, table
 from .summary import LevelSummary, Summary
+from .tables import Column, Grid, facts, shown, table
 
 Decode = Callable[[list[int]], str]
 

@@ -33,14 +33,15 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind
 from .caches import total_bytes
 from .clock import PricedSeconds, Prices, TimedPolicy
+from .coupled_noise import noise_of
 from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .recording.branches import text_logits
 from .recording.views import scores
-from .rules import refuse_oracle
-from .sampling import noise_of, truncated
+from .refusals import refuse_oracle
+from .sampling import truncated
 from .tasks import Scorer
 from .threads import Memory
 from .timing import plain_step_s

@@ -53,7 +53,7 @@ from .pools.parts import quiet_loading
 from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
 from .profiling.probe import ProbedWorld
 from .prompts import Prompt
-from .recording.finished import model_info, ngram_info
+from .recording.model_info import model_info, ngram_info
 from .sampler import Judging, Sampler, Verdict, make_sampler
 from .state import RequestState
 from .threads import use_threads

@@ -36,9 +36,10 @@ from transformers.generation.streamers import BaseStreamer
 from ..base.errors import at
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.request_text import Ending, LookupRule
+from ..decoding.prompt_lookup import LookupRule
+from ..decoding.request_text import Ending
 from ..decoding.session import Session
-from ..policies.spec import make_policy
+from ..policies.by_name import make_policy
 from ..runs.log import RunLog
 from ..traces.meta import Sampling
 from .decode import OnCommit, Run, check_fit

@@ -16,7 +16,7 @@ from ..base.files import MOST_BYTES, decode_json
 from ..traces.errors import TraceFormatError
 from ..traces.importers.reading import opened, too_long
 from .prompts import Prompt
-from .rules import is_right
+from .right_answers import is_right
 from .sandbox import FAILURES, Failure, Limits, failure_of, read_tests
 
 Form = Literal["gsm8k", "mgsm", "humaneval", "questions"]

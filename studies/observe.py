@@ -16,8 +16,8 @@ from ..base.options import opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..observing.load import Load, ServerTokenizer, acceptance_between, counters
 from ..observing.server import Clock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
-from ..reports.grid import Grid, Printed, flat_rows
 from ..reports.observed import ObservedFigures, observed_figures, observed_lines, observed_tables
+from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.observed import (
     BY_TOKENIZER,
     BY_USAGE,

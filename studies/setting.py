@@ -11,20 +11,20 @@ from ..base.errors import ArgumentError, counted
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefixes import prefix_cache_size
+from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import start_of
 from ..policies.about import about_of
+from ..policies.by_name import PolicySpec, own_policies
 from ..policies.combined import OnlyLossless
-from ..policies.spec import PolicySpec, own_policies
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
-from ..sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
+from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
 from ..sim.cost.what_if import Reading
 from ..sim.recorded import placement_of
 from ..sim.replay_tables import tables_of
 from ..sim.simulate import Scenario
-from ..traces.forms import is_recording
-from ..traces.forms import open_recording as read_recording
+from ..traces.opening import is_recording
+from ..traces.opening import open_recording as read_recording
 from ..traces.recording import Recording
 from .options import LEAST_SEEDS, MOST_SEEDS, PlacementOptions, PrefixOptions, ReplayOptions, SeedsOptions
 

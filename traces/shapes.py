@@ -22,8 +22,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..base.errors import ArgumentError
-from .errors import Experts
-from .meta import WIDTHS, Arithmetic, DraftBlock, ModelInfo, Quantised
+from .meta import WIDTHS, Arithmetic, DraftBlock, Experts, ModelInfo, Quantised
 
 # Bytes of a key's or a value's number, by the formats that caches have.
 KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}

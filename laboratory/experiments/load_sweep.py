@@ -15,8 +15,8 @@ from statistics import mean
 import numpy as np
 from paceline.reports.panels import Panel, series_of
 from paceline.studies.serving import simulate
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace
 
 from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, a100_cost

@@ -18,7 +18,7 @@ from ...decoding.pool import Pool
 from ...decoding.rules import Stop, SurvivalBelow
 from ...decoding.steps import Draft, Verify
 from ..about import Floats
-from ..chains import ChainSpec
+from ..chain_text import ChainSpec
 from ..fixed import Chain
 from .estimates import Hazard, Knowledge, Survival
 from .options import FORM, RouterConstants, RouterOptions

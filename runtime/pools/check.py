@@ -15,7 +15,7 @@ from ..forward import attention_of, kv_shape_of, masks_known
 from ..fused import multiplied_weights
 from ..products import LIBRARY_BYTES, timing_bytes
 from ..ranks import check_split
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs import (
     MemberConfig,

@@ -32,7 +32,7 @@ from transformers.utils.hub import cached_file
 from ...base.files import checked_config
 from ...traces.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ..forward import EAGER, FULL, SLIDING, attention_of, find_cache_argument, layer_windows
-from ..rules import BrokenRuleError, ConfigError
+from ..refusals import BrokenRuleError, ConfigError
 from ..tokenizers import Alignment, num_token_ids
 from .parts import SubsetHead, make_submodel, quiet_loading, read_head_tokens, read_low_rank, restore, share_embeddings
 from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError

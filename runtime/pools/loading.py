@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..features import give_input, read_input_weight
 from ..forward import attention_of, check_masks
 from ..ranks import Ranks, check_split, split_options
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from .configs import MemberConfig
 from .members import a_device, usable_device
 from .parts import embedding_names, own_embeddings, quiet_loading

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ...base.errors import ArgumentError
 from ...decoding.pool import Member, Pool
-from ...decoding.request_text import LookupRule
+from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..features import FeatureForward
 from ..forward import ModelForward, ModuleForward, attention_of, check_masks, kv_shape_of

@@ -32,7 +32,7 @@ from transformers.utils.hub import cached_file
 
 from ...base.files import kind_of_json, read_json
 from ..forward import UNFIT, apart_by_more_than_rounding, masks_known
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from .pool_file import HUB_ID, PoolFile, PoolFileError
 from .published import TOKENIZER, fetched
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ...base.errors import ArgumentError, check_least, counted
 from ..prompts import Prompt
 from ..ranks import Ranks, ranks_of
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from ..threads import use_threads
 from .configs import (
     MemberConfig,

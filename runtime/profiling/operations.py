@@ -8,7 +8,7 @@ from time import perf_counter
 
 from ...base.terminal import Progress
 from ...decoding.legal_steps import Policy
-from ...decoding.request_text import LookupRule, prompt_lookup
+from ...decoding.prompt_lookup import LookupRule, prompt_lookup
 from ...decoding.results import DRAFT, VERIFY
 from ...traces.meta import Sampling
 from ...traces.profile import (

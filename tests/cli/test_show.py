@@ -4,7 +4,7 @@ import json
 
 import pytest
 from paceline.cli.output import show
-from paceline.reports.grid import Printed, table
+from paceline.reports.tables import Printed, table
 
 
 class Found(Printed):

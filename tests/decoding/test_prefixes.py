@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.base.errors import ArgumentError
 from paceline.decoding.pool import Member, Pool
-from paceline.decoding.pool_prefixes import PoolPrefixes
-from paceline.decoding.prefixes import NO_COUNTS, MemberPrefixes, PrefixCacheSize, prefix_cache_size
+from paceline.decoding.prefix_cache import NO_COUNTS, MemberPrefixes, PrefixCacheSize, prefix_cache_size
+from paceline.decoding.prefix_caches import PoolPrefixes
 from paceline.decoding.session import Session
 
 

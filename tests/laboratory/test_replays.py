@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.decoding.pool import Member, Pool
 from paceline.policies import make_policy
-from paceline.policies.chains import parse_chain
+from paceline.policies.chain_text import parse_chain
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from paceline_laboratory.replays import TimedSteps, chain, in_turns, interleaved, three_levels, two_levels

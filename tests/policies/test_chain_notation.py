@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Member, Pool
-from paceline.policies.chains import parse_chain
+from paceline.policies.chain_text import parse_chain
 from paceline.policies.check import check_pool
 
 from ..decoding.strategies import chains, pools

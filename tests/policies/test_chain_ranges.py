@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.pool import Member, Pool
-from paceline.policies.chains import chains_in, parse_chain
+from paceline.policies.chain_text import chains_in, parse_chain
 
 POOL = Pool(members=tuple(Member(name=name) for name in ("draft", "mid", "target")))
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from paceline.decoding.rules import ProductBelow
 from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
 from paceline.policies.about import About, about_of
+from paceline.policies.by_name import own_policies
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.policies.fixed import Chain, Confident
-from paceline.policies.spec import own_policies
 from paceline.policies.windows import Adaptive
 
 from ..decoding.script import Script, run

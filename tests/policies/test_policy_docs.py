@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from paceline.policies.about import about_of
-from paceline.policies.chains import policy_options
-from paceline.policies.spec import own_policies
+from paceline.policies.by_name import own_policies
+from paceline.policies.chain_text import policy_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "working-ahead", "oracles")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from paceline.base import names as named_classes
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
-from paceline.policies.chains import policy_options
+from paceline.policies.by_name import own_policies, policies_of_packages, policy_names
+from paceline.policies.chain_text import policy_options
 from paceline.policies.check import check_pool
 from paceline.policies.fixed import Chain, Confident, Ngram, Plain
-from paceline.policies.spec import own_policies, policies_of_packages, policy_names
 from paceline.policies.windows import Adaptive
 
 POOL = check_pool()

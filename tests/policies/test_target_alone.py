@@ -1,8 +1,8 @@
 """Which policies say that they run the target alone, or that pending tokens decide, and whom that binds."""
 
 from paceline.policies.about import About, decides_by_pending, runs_target_alone
+from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain, Confident, Plain
-from paceline.policies.spec import make_policy
 
 from ..sim.serving.engine.served_runs import pico
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from paceline.reports.figure import write_figure
 from paceline.reports.panels import Panel, Series, by_category, series_of, validation_panels
-from paceline.reports.seconds import Cell
+from paceline.reports.validation import Cell
 
 
 def cell_of(policy, batch, tag, error, measured_s=2.0):

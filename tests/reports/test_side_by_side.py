@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports import SideBySide, summarise_run
 from paceline.reports.comparison import comparison_table, detail_tables
-from paceline.reports.summary import mean_interval, t_quantile
+from paceline.reports.intervals import mean_interval, t_quantile
 from rich.console import Console
 from scipy.stats import t as student
 

@@ -11,7 +11,7 @@ from paceline.policies import make_policy
 from paceline.reports import SideBySide, summarise_run
 from paceline.reports.comparison import regret_table, tag_table
 from paceline.reports.regret import regret_of
-from paceline.reports.summary import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
+from paceline.reports.seconds_by_tag import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
 from paceline.runs.log import RunLedger
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace

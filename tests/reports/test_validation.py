@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.reports.seconds import Cell, repeatability, verdict
+from paceline.reports.validation import Cell, repeatability, verdict
 
 
 def cell_of(policy, simulated_s, *runs_s, batch=1, runs_equal=True):

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from paceline.decoding.seen import Start
 from paceline.policies import make_policy
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.decode import Run, sessions_of
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 

@@ -6,7 +6,8 @@ import pytest
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.rules import is_right, last_number, refuse_oracle
+from paceline.runtime.refusals import refuse_oracle
+from paceline.runtime.right_answers import is_right, last_number
 from paceline.traces.meta import Sampling
 
 from ..tiny_models import random_prompts, tiny_pool_of_four

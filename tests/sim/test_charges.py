@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.results import DRAFT, VERIFY, Drafted
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
@@ -33,17 +33,7 @@ from ..data_folder import data_files
 from ..profiles.profiles import made_profile
 from ..strategies import synthetic_traces
 from .rounds.small_rounds import one_request, recording_of, rounds_of
-from .tries.small_traces import (
-    THREE,
-    Anything,
-    Script,
-    easy_cost,
-    replay_bare,
-    request_of,
-    table,
-    trace_of,
-    with_ngram,
-)
+from .tries.small_traces import THREE, Anything, Script, easy_cost, replay_bare, request_of, table, trace_of, with_ngram
 
 OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
 STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")

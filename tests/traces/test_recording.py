@@ -9,8 +9,8 @@ from paceline.policies import make_policy
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
-from paceline.traces.forms import by_form
 from paceline.traces.meta import NgramInfo
+from paceline.traces.opening import by_form
 from paceline.traces.shapes import presets
 
 from ..strategies import traces

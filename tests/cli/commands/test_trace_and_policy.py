@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.policies.spec import own_policies
+from paceline.policies.by_name import own_policies
 
 from ..command_line import done, paceline, refused
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 
 from ...runtime.generation.chained_models import letters
 from ...runtime.pools.window_pools import write_window_pool

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from paceline.runtime.pools.pool import ModelPool
-from paceline.traces.rounds.store import write_rounds
+from paceline.traces.rounds.on_disk import write_rounds
 
 from ...sim.rounds.small_rounds import one_request, recording_of, rounds_of
 from ...tiny_models import random_prompts, tiny_pool_of_four

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
 from paceline_laboratory.arena.recordings import Entry, RecordingShelf, TrainedSource
 from paceline_laboratory.arena.store import BEST_STATIC

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import shipped
 from paceline.decoding.steps import Verify
-from paceline.policies.spec import PolicySpec, make_policy
+from paceline.policies.by_name import PolicySpec, make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline_laboratory.arena.cells import ArenaCell, loads
 from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, reordered, served
 

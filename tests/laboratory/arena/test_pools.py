@@ -8,18 +8,11 @@ import torch
 from paceline.base.errors import ArgumentError
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline_laboratory.arena import pools as training
 from paceline_laboratory.arena.pools import TargetTexts, joined
 from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
-from paceline_laboratory.arena.recordings import (
-    TRAINED,
-    Entry,
-    RecordingShelf,
-    StaleSource,
-    TrainedSource,
-    catalogue,
-)
+from paceline_laboratory.arena.recordings import TRAINED, Entry, RecordingShelf, StaleSource, TrainedSource, catalogue
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")

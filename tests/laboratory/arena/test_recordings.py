@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
-from paceline.policies.spec import make_policy
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.policies.by_name import make_policy
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace, read_rounds, read_trace, write_trace

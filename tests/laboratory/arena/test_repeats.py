@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from paceline.base.files import shipped
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
 
 PICO = read_trace(shipped("recordings", "pico.trace"))

@@ -7,10 +7,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
+from paceline.policies.by_name import PolicySpec, PolicySpecError
 from paceline.policies.learned import read_head
-from paceline.policies.spec import PolicySpec, PolicySpecError
 from paceline.sim.recorded import recorded_pool
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.cells import ArenaCell, asked_field

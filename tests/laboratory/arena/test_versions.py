@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import ladders, versions
 from paceline_laboratory.arena.versions import code_version, file_version, ladder_version, policy_version
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.files import shipped
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.workloads import open_workload
 from paceline_laboratory.experiments.sharing import (
     ATTENTION,

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.policies import make_policy
+from paceline.policies.by_name import PolicySpecError
 from paceline.policies.check import check_pool
-from paceline.policies.spec import PolicySpecError
 
 POOL = check_pool()
 COSTS = "costs=draft:1/mid:2/slim:4/target:6"

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 import pytest
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.policies import Draft, Member, Pool, Verify, make_policy
 from paceline.policies.check import ToyWorld, check_pool
 

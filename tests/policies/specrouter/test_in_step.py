@@ -9,9 +9,9 @@ from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 
 RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
 

@@ -9,7 +9,7 @@ from paceline.policies.check import check_pool
 from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 

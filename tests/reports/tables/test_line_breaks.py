@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.reports.grid import broken, longest_piece, prose, words_of
+from paceline.reports.tables import broken, longest_piece, prose, words_of
 from rich.cells import cell_len
 
 PARTS = st.sampled_from(

@@ -4,9 +4,9 @@ import pytest
 from paceline.base.files import shipped
 from paceline.policies import Draft, Verify
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 
 from ..offline import Offline
 

@@ -21,8 +21,8 @@ from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
 from paceline.decoding.world import DRAFTS, VERIFIES, Op
 from paceline.policies import Draft, Verify
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling

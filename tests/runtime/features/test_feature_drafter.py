@@ -3,7 +3,7 @@
 import pytest
 import torch
 from paceline.base.errors import ArgumentError
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.steps import PolicyError
 from paceline.runtime.feature_reader import FeatureReader
 from paceline.runtime.pools.check import check_pool

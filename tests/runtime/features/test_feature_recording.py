@@ -9,7 +9,7 @@ from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.studies.compare import compare
 from paceline.studies.load import compare_under_load
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import Closure, Sampling, TreeClosure
 

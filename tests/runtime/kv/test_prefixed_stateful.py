@@ -4,10 +4,10 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.decoding.prefixes import MemberPrefixes, PrefixCacheSize
+from paceline.decoding.prefix_cache import MemberPrefixes, PrefixCacheSize
 from paceline.runtime.forward import ModuleForward
 from paceline.runtime.fused import FusedForward
-from paceline.runtime.prefix_caches import PrefixedMaskCache, PrefixedSlotCache
+from paceline.runtime.prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
 
 from ..tiny_decoders import CONTEXT, RaggedTexts, remembered, tiny_decoder
 

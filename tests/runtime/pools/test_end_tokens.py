@@ -14,7 +14,7 @@ from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded import recorded_pool
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, Sampling
 from transformers import AutoModelForCausalLM
 

@@ -22,7 +22,7 @@ from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded import recorded_pool
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, Sampling
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 import torch
 from paceline.runtime.pools.parts import make_submodel
-from paceline.runtime.rules import BrokenRuleError
+from paceline.runtime.refusals import BrokenRuleError
 from transformers import PreTrainedModel
 
 from ...claims.model_types import MODEL_TYPES, tiny_config, whole_model

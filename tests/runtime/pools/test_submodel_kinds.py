@@ -4,7 +4,7 @@ import pytest
 import torch
 from paceline.runtime.pools import parts as submodel
 from paceline.runtime.pools.parts import make_submodel
-from paceline.runtime.rules import BrokenRuleError
+from paceline.runtime.refusals import BrokenRuleError
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

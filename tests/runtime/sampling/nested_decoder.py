@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from paceline.runtime.sampling import Chance, judge, probabilities, truncated
+from paceline.runtime.rejection_sampling import Chance, judge
+from paceline.runtime.sampling import probabilities, truncated
 from paceline.traces.meta import Sampling
 from torch import Tensor
 

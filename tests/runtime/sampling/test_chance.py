@@ -3,7 +3,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling import SeededChance, gumbel
+from paceline.runtime.coupled_noise import gumbel
+from paceline.runtime.rejection_sampling import SeededChance
 from scipy import stats
 
 PROBS = torch.tensor([0.0, 0.1, 0.25, 0.0, 0.6, 0.05, 0.0], dtype=torch.float64)

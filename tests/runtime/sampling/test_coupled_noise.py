@@ -2,7 +2,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from paceline.runtime.sampling import RequestNoise, _portable_log, gumbel, gumbel_rows
+from paceline.runtime.coupled_noise import RequestNoise, _portable_log, gumbel, gumbel_rows
 from scipy import stats
 
 GOLDEN = "0dca7f803826fd4b1437b5ec5d1154f6f56a34a007648b415d12c241564184f3"

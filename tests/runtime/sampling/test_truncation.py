@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.recording.views import scores, view
-from paceline.runtime.sampling import RequestNoise, probabilities, truncated
+from paceline.runtime.sampling import probabilities, truncated
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Sampling
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper

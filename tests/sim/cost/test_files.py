@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
-from paceline.sim.cost.make import make_cost
 from paceline.traces import CostTable, TraceFormatError
 
 from .shapes import RECORDING, seconds

@@ -1,8 +1,8 @@
 """Which cost a name is, and what it is refused with."""
 
 import pytest
+from paceline.sim.cost.by_name import OnDevice, default_cost, make_cost
 from paceline.sim.cost.files import TableCost
-from paceline.sim.cost.make import OnDevice, default_cost, make_cost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import CostTable

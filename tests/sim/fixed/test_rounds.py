@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from paceline.decoding.steps import PolicyError, Verify
 from paceline.policies import Commit, Draft, Ratio
 from paceline.policies.about import About
+from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import make_policy
 from paceline.sim import rounds_once
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import UnrecordedContextError

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed, write_observed
-from paceline.studies.calibrate import validate_observed
 from paceline.studies.serving import simulate
+from paceline.studies.validate_observed import validate_observed
 
 from ...cli.command_line import done, refused
 

@@ -9,10 +9,17 @@ import torch
 from paceline.base.errors import ArgumentError
 from paceline.reports.recordings import trace_tables
 from paceline.runtime.profiling.forwards import reference_grid, reference_times
-from paceline.studies.freshness import Freshness, MemberPace, check_profile, device_name, mismatches, remarks_on_profile
+from paceline.studies.profile_check import (
+    Freshness,
+    MemberPace,
+    check_profile,
+    device_name,
+    mismatches,
+    remarks_on_profile,
+)
 from paceline.studies.record import record
 from paceline.studies.validate import validate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 from paceline.traces.profile import AfterAway, Profile, write_profile
 

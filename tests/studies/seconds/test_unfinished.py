@@ -8,7 +8,7 @@ from paceline.base.files import FOLDER_VARIABLE
 from paceline.runtime.profiling import forwards as forward_shapes
 from paceline.runtime.profiling.forwards import Grid
 from paceline.runtime.profiling.operations import measure_operations
-from paceline.studies import freshness as unfinished
+from paceline.studies import profile_check as unfinished
 from paceline.studies.profile import profile
 
 from ...tiny_models import random_prompts, tiny_pool_of_four

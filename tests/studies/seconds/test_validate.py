@@ -9,10 +9,10 @@ from paceline.runtime.profiling.forwards import Grid
 from paceline.runtime.prompts import Prompt
 from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
-from paceline.studies.freshness import check_profile
 from paceline.studies.profile import profile
+from paceline.studies.profile_check import check_profile
 from paceline.studies.validate import validate
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.meta import CostTable, Sampling
 from paceline.traces.profile import BesideForwards, read_profile
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import SyntheticSpec, TraceFormatError, TrieRequest, make_trace, read_trace, write_trace
-from paceline.traces.contexts import store as stored_requests
-from paceline.traces.contexts.store import StoredNodes, batches
+from paceline.traces.contexts import on_disk as stored_requests
+from paceline.traces.contexts.on_disk import StoredNodes, batches
 from paceline.traces.folder import TRIE_FILES as FILES
 
 from ...strategies import traces

@@ -9,7 +9,7 @@ import pytest
 from paceline.traces import TraceFormatError, importers
 from paceline.traces.importers import ImportOptions, choose_format, format_names, import_recording, read_recording
 from paceline.traces.importers.formats import FORMATS, detect, format_named
-from paceline.traces.rounds.store import read_rounds
+from paceline.traces.rounds.on_disk import read_rounds
 
 from .foreign_files import (
     STATED,

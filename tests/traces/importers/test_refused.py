@@ -10,7 +10,7 @@ import pytest
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import ImportOptions, format_names, import_recording
 from paceline.traces.importers.reading import half_of_last_digit
-from paceline.traces.rounds.store import read_rounds
+from paceline.traces.rounds.on_disk import read_rounds
 
 from ...cli.command_line import paceline, refused
 from ..refused import SHEETS, rows_of, told

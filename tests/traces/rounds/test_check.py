@@ -9,8 +9,8 @@ from hypothesis import given
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.check import acceptance_lengths
+from paceline.traces.rounds.on_disk import read_rounds, write_rounds
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.store import read_rounds, write_rounds
 
 from ...data_folder import data_folder
 from ..making import ROUNDS_META, a_request, a_round, edit_table, ints, refusal, with_column

@@ -22,8 +22,8 @@ from ..base.terminal import in_words, tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of, check_tags
-from ..policies.chains import BASELINE
-from ..reports.grid import Grid, Printed, table
+from ..policies.chain_text import BASELINE
+from ..reports.tables import Grid, Printed, table
 from ..runtime.forced import ForcedPool
 from ..runtime.forward import ModelForward
 from ..runtime.pools.members import LoadedMembers
@@ -31,7 +31,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.profiling.forwards import Grid as ShapeGrid
 from ..runtime.profiling.forwards import measure_after_away_again, measure_again
 from ..runtime.profiling.probe import Journal
-from ..runtime.rules import refuse_oracle
+from ..runtime.refusals import refuse_oracle
 from ..sim.cost.measured import differences, newest_here
 from ..traces.profile import CPU, AfterAway, Profile, ProfileMeta, Shape, read_profile
 from .decode import load_models

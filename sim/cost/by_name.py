@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import ArgumentError, known_are
-from ...traces.forms import by_form
+from ...traces.opening import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE

@@ -27,8 +27,8 @@ from .arrival import (
     Text,
     WorkloadAbout,
 )
+from .drawn_arrivals import Given, Length, poisson
 from .format import Tally
-from .generated import Given, Length, poisson
 from .sessions import Node, SessionGraph, Turn, Waits, runs_of
 from .workload import ps_of_option
 

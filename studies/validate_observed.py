@@ -17,8 +17,8 @@ import numpy as np
 
 from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import Progress, held_interrupts
-from ..reports.grid import Grid, Printed, shown
 from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, tpot_ps, verdict
+from ..reports.tables import Grid, Printed, shown
 from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRequest, ObservedRun, read_run
 from ..runs.serving import ServingLog
 from ..sim.cost.base import CostModel

@@ -21,7 +21,7 @@ from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt,
 from ..base.names import ClassKind, names_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .chains import PlainValue, PolicyClass, read_options
+from .chain_text import PlainValue, PolicyClass, read_options
 from .fixed import Chain
 
 

@@ -9,8 +9,8 @@ from itertools import groupby
 from statistics import median
 
 from ..runs.log import RunLog
-from .grid import Grid, table
 from .summary import summarise_run
+from .tables import Grid, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

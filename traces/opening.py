@@ -1,12 +1,12 @@
-"""The two forms of a recording, and the one place that tells them apart, in memory and in a folder."""
+"""Open a recording of either form: the one place that tells the two apart, in memory and in a folder."""
 
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar, cast
 
+from .contexts.on_disk import read_trace
 from .contexts.recording import TrieRecording
-from .contexts.store import read_trace
 from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
