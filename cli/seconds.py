@@ -73,9 +73,9 @@ class _Shapes:
         """The grid; raises ArgumentError for axes that do not increase."""
         axes: Any = self.given()
         with needs_torch():
-            from ..runtime.profiling.forwards import Grid
+            from ..runtime.profiling.forwards import ShapeGrid
         try:
-            return Grid(**axes)
+            return ShapeGrid(**axes)
         except ValueError as error:
             raise ArgumentError(f"the grid's {error}") from None
 

@@ -47,7 +47,7 @@ _PLACES = {
     "adaedl": "windows:AdaEDL",
     "svip": "fixed:Svip",
     "specdec++": "learned:SpecDec",
-    "tree": "trees_and_ahead:Tree",
+    "tree": "trees_and_ahead:TreeByRanks",
     "tree-dynamic": "trees_and_ahead:TreeDynamic",
     "ngram": "fixed:Ngram",
     "ngram-model": "fixed:NgramFront",

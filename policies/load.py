@@ -37,7 +37,7 @@ import numpy as np
 from ..base.errors import check_least, check_within
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.seen import Load, Observation
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Step, Verify
 from .about import About
 from .blocks import (
@@ -159,7 +159,7 @@ class Autotune:
             self._begin_anew()
             self.resets += 1
 
-    def _pick(self, load: Load) -> int:
+    def _pick(self, load: ServerLoad) -> int:
         """The arm of a round: one to try, now and then one by chance, else that of the turn."""
         untried = next((arm for arm, begun in enumerate(self._begun) if begun < self._trial), None)
         if untried is not None:
@@ -172,7 +172,7 @@ class Autotune:
                 return self._rng.randrange(len(self._begun))
         return self._preferred
 
-    def _rate(self, value: RoundWork, load: Load) -> float:
+    def _rate(self, value: RoundWork, load: ServerLoad) -> float:
         """Tokens per second if all that run played an arm; none as long as no round of it has ended."""
         if not value.tokens:
             return 0.0
@@ -268,7 +268,7 @@ class Goodput(DraftedBlocks):
             if not self._free:
                 self._to_read.end(outcome.request_id, outcome.num_emitted)
 
-    def _choose(self, load: Load) -> int:
+    def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; the one of the request that begins it."""
         most = len(self._drafts)
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)

@@ -545,7 +545,7 @@ class Alone(TypedDict, total=False):
     stop: Sequence[str]
 
 
-class Verdict(NamedTuple):
+class AnswerVerdict(NamedTuple):
     """What the target says of an answer."""
 
     log_prob: float  # sum over its tokens, nats, <= 0, each rounded as recordings are
@@ -611,7 +611,7 @@ def _quality(
 @torch.inference_mode()
 def verdict_on(
     pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
-) -> Verdict:
+) -> AnswerVerdict:
     """What the target says of `tokens` after `prompt`: one forward over both."""
     model = pool.target.model
     assert model is not None
@@ -621,10 +621,10 @@ def verdict_on(
     written = torch.tensor(list(tokens), device=logits.device)
     of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())
     if sampling.mode == "rejection":
-        return Verdict(float(of_tokens.sum()), UNKNOWN_COUNT)
+        return AnswerVerdict(float(of_tokens.sum()), UNKNOWN_COUNT)
     noise = noise_of(sampling, request_id, logits.shape[-1])
     chosen = scores(logits, sampling, None if noise is None else noise.rows(range(count))).argmax(dim=-1).cpu().numpy()
-    return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
+    return AnswerVerdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
 
 
 def _right(scorer: Scorer, prompt: Prompt, output: Output) -> int:

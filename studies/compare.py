@@ -25,7 +25,7 @@ from ..reports.side_by_side import SideBySide
 from ..reports.summary import Summary, summarise_run
 from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
-from ..sim.cost.what_if import Reading
+from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import simulate
 from ..traces.recording import Recording
@@ -217,7 +217,7 @@ def _once(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-OUTER = (Reading.all, Reading.memory)
+OUTER = (MappedBy.all, MappedBy.memory)
 
 
 def with_oracles(policies: Sequence[NamedPolicy], pool: Pool) -> list[NamedPolicy]:

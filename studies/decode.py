@@ -32,7 +32,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.refusals import refuse_oracle
-from ..runtime.sandbox import Limits, check_can_run
+from ..runtime.sandbox import ProcessLimits, check_can_run
 from ..runtime.tasks import Score, Scorer, score_lines, scores_json
 from ..runtime.threads import Memory
 from ..traces.meta import Sampling
@@ -282,7 +282,7 @@ def _scorer(requests: Sequence[Prompt], *, run_tests: bool | Literal["unsandboxe
             tests.head()
         except ValueError as error:
             raise ArgumentError(f"`prompts`, {name}: {error}") from None
-    limits = Limits(sandbox=run_tests is True)
+    limits = ProcessLimits(sandbox=run_tests is True)
     check_can_run(limits)
     return Scorer(limits)
 

@@ -19,7 +19,7 @@ from ..policies.combined import OnlyLossless
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
 from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
-from ..sim.cost.what_if import Reading
+from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
 from ..sim.replay_tables import tables_of
 from ..sim.simulate import Scenario
@@ -247,7 +247,7 @@ class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
         """As it was asked for, or what there is."""
         return default_cost(self.recording) if self.cost is None else str(self.cost)
 
-    def priced(self, reading: Reading = Reading.device) -> CostModel:
+    def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` of a measurement that is taken to another device."""
         source = self.recording
         return make_cost(

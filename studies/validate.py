@@ -20,9 +20,9 @@ from ..decoding.seen import Start
 from ..policies.chain_text import default_policies
 from ..reports.tables import Grid, Printed
 from ..reports.validation import (
+    BestPolicy,
     Cell,
-    Choice,
-    Verdict,
+    ValidationVerdict,
     cells_table,
     choices,
     choices_table,
@@ -271,16 +271,16 @@ class Validation(Printed):
     cells: tuple[Cell, ...]  # every policy, batch and tag
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ValidationVerdict:
         """What all cells come to."""
         return verdict(self.cells)
 
     @property
-    def repeatability(self) -> Verdict | None:
+    def repeatability(self) -> ValidationVerdict | None:
         """How well the machine repeats itself: what measured runs say of each other; None if there was one."""
         return repeatability(self.cells)
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[BestPolicy]:
         """The best policy of each batch and tag in both worlds."""
         return choices(self.cells)
 

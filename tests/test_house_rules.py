@@ -26,6 +26,8 @@ RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 # Their options stand one a line; what they do is shorter than the limit.
 LONG_FUNCTIONS = {"cli/models.py:run"}
+# Of the serving engine, each twice.
+CLASSES_OF_ONE_NAME = {"Going", "Replica", "TargetStep"}
 
 
 @cache
@@ -80,6 +82,18 @@ def test_functions_are_short():
         if length(function) > MOST_FUNCTION_LINES
     }
     assert long == LONG_FUNCTIONS
+
+
+@pytest.mark.parametrize("laboratory", [False, True])
+def test_a_public_class_name_means_one_thing(laboratory):
+    names = Counter(
+        node.name
+        for path, tree in package().items()
+        if (path.parts[0] == "laboratory") is laboratory
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == (set() if laboratory else CLASSES_OF_ONE_NAME)
 
 
 def imported(path, node, modules):

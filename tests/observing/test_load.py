@@ -6,8 +6,8 @@ from time import sleep
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.observing.load import Load
-from paceline.observing.server import Clock, Exchange
+from paceline.observing.load import LoadGenerator
+from paceline.observing.server import ClientClock, Exchange
 from paceline.runs.observed import ObservedRequest
 from paceline.traces.workloads.arrival import Arrival
 
@@ -48,9 +48,9 @@ class Sender:
 
 def load(times_ms, *, after=None, took_s=0.002):
     arrivals = [Arrival(str(number), at * MS, 1, 1) for number, at in enumerate(sorted(times_ms))]
-    clock, stop, ended = Clock(), Stop(after), []
+    clock, stop, ended = ClientClock(), Stop(after), []
     sender = Sender(clock, stop, took_s)
-    return Load(arrivals, sender, clock, stop, lambda: ended.append(None)), sender, ended
+    return LoadGenerator(arrivals, sender, clock, stop, lambda: ended.append(None)), sender, ended
 
 
 @settings(max_examples=15)
@@ -87,7 +87,9 @@ def test_what_a_thread_raises_is_raised():
     def broken(*_):
         raise RuntimeError("ours")
 
-    made = Load([Arrival("a", 0, 1, 1), Arrival("b", 10**12 * 60, 1, 1)], broken, Clock(), Stop(), lambda: None)
+    made = LoadGenerator(
+        [Arrival("a", 0, 1, 1), Arrival("b", 10**12 * 60, 1, 1)], broken, ClientClock(), Stop(), lambda: None
+    )
     made.open_loop()
     with pytest.raises(RuntimeError, match="ours"):
         made.ended()

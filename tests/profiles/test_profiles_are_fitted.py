@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline.decoding.results import DRAFT
 from paceline.runtime.profiling.forwards import fit_smooth, reload_of
 from paceline.runtime.profiling.probe import ProbedOp, fit_beside
-from paceline.traces.profile import AfterAway, Shape
+from paceline.traces.profile import AfterAway, MeasuredForward
 
 SECONDS = st.floats(1e-6, 1e-2)
 
@@ -36,7 +36,7 @@ def test_an_operation_that_was_interrupted_is_left_out():
 def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
     per_row, per_new, per_context, per_pair = terms
     shapes = [
-        Shape(
+        MeasuredForward(
             "m", rows, new, held, once + rows * (per_row + per_new * new + (per_context + per_pair * new) * held), 0.0
         )
         for rows in (1, 3, 8) for new in (1, 4, 20) for held in (0, 50, 300)
@@ -50,7 +50,7 @@ def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
 
 @pytest.mark.parametrize(("num_shapes", "known"), [(1, False), (3, False), (4, True)])
 def test_of_too_few_shapes_to_leave_any_out_no_error_is_known(num_shapes, known):
-    shapes = [Shape("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
+    shapes = [MeasuredForward("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
     assert (fit_smooth(shapes).held_out_error is not None) == known
 
 

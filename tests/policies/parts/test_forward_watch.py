@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from paceline.decoding.seen import Load
+from paceline.decoding.seen import ServerLoad
 from paceline.policies.check import check_pool
 from paceline.policies.estimates import ForwardWatch, PerformanceProfiler
 
@@ -16,7 +16,7 @@ def after(load, level, *, num_forwards, new_tokens, duration_s, context_tokens=0
 
 
 def test_each_operation_is_taken_in_once_and_by_the_forward():
-    profiler, load = PerformanceProfiler(check_pool()), Load(5)
+    profiler, load = PerformanceProfiler(check_pool()), ServerLoad(5)
     watch = ForwardWatch(profiler, (1, TARGET))
     watch.look(load)
     assert not profiler.known(1), "nothing has run"

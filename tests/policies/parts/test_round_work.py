@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.seen import Load
+from paceline.decoding.seen import ServerLoad
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.estimates import RoundWork, WorkPrices
@@ -41,7 +41,7 @@ class Seen:
 
 def prices_after(*ops):
     """Prices that saw operations: level, new tokens and seconds of one forward each."""
-    prices, load = WorkPrices(POOL, ("draft",)), Load(len(POOL.members))
+    prices, load = WorkPrices(POOL, ("draft",)), ServerLoad(len(POOL.members))
     for level, new_tokens, seconds in ops:
         load.num_forwards[level], load.new_tokens[level], load.duration_s[level] = 1, new_tokens, seconds
         prices.see(Seen(load))

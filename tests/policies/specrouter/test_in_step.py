@@ -7,7 +7,7 @@ import pytest
 from paceline.policies import make_policy
 from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
-from paceline.policies.specrouter.search import Figures, best_chain, best_windows
+from paceline.policies.specrouter.search import SearchFigures, best_chain, best_windows
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
@@ -57,7 +57,7 @@ def played_s(levels, window, agreement, forward_s, drafting=1.0, undrafted=1.0):
 def test_the_chain_in_step_is_the_best_of_all(seed, copies):
     agreement, forward_s = figures(seed)
     nothing = np.zeros(4)
-    known = Figures(agreement, forward_s, nothing, **copies)
+    known = SearchFigures(agreement, forward_s, nothing, **copies)
     found = best_chain(known, form="in step")
     chains = [(3,), *((low, 3) for low in range(3)), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
     for levels in chains:
@@ -72,7 +72,7 @@ def test_a_member_that_may_not_judge_and_one_that_costs_its_prompt_are_left_out(
     agreement, forward_s = figures(3)
     agreement[0, 1] = agreement[1, 3] = 1.0
     forward_s[1] *= 0.01
-    known = Figures(agreement, forward_s, np.zeros(4))
+    known = SearchFigures(agreement, forward_s, np.zeros(4))
     free = best_chain(known, form="in step")
     assert 1 in free.levels
     drafts_only = best_chain(known, judges=[True, False, False, True], form="in step")

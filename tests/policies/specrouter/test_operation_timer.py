@@ -2,7 +2,7 @@
 
 from math import inf
 
-from paceline.decoding.seen import Load
+from paceline.decoding.seen import ServerLoad
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.specrouter.policy import OperationTimer
 
@@ -37,7 +37,7 @@ def timer():
 
 def after(rows, new_tokens, seconds):
     """The load after an operation of the target."""
-    load = Load(TARGET + 1)
+    load = ServerLoad(TARGET + 1)
     load.batch[TARGET], load.new_tokens[TARGET], load.duration_s[TARGET] = rows, new_tokens, seconds
     return load
 

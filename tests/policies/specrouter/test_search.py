@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed, least_along_paths
-from paceline.policies.specrouter.search import Figures, best_chain, best_windows
+from paceline.policies.specrouter.search import SearchFigures, best_chain, best_windows
 
 from ..closed_forms import nested_seconds
 
@@ -31,7 +31,7 @@ def uneven(seed, members, longest):
 
 def figures(rates, seconds, entry_s=None):
     rates, seconds = np.asarray(rates, dtype=float), np.asarray(seconds)
-    return Figures(rates, seconds, np.zeros(len(seconds)) if entry_s is None else np.array(entry_s))
+    return SearchFigures(rates, seconds, np.zeros(len(seconds)) if entry_s is None else np.array(entry_s))
 
 
 def chains(members, longest):

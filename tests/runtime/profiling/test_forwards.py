@@ -13,7 +13,7 @@ from paceline.runtime.profiling.forwards import (
     measure_uneven,
     weight_bytes,
 )
-from paceline.traces.profile import BatchShape, ProfiledForwards, Shape
+from paceline.traces.profile import BatchShape, MeasuredForward, ProfiledForwards
 
 from ...tiny_models import tiny_pool_of_four
 from ..tiny_decoders import VOCABULARY, tiny_decoder
@@ -77,7 +77,7 @@ def test_an_embedding_table_counts_only_where_it_is_the_head_too(tied, dtype):
 
 def test_the_line_names_the_smallest_and_the_widest_step():
     shapes = [
-        Shape("target", rows, new, context, 1.5 * FLOOR.seconds(rows, new, context), 0.01)
+        MeasuredForward("target", rows, new, context, 1.5 * FLOOR.seconds(rows, new, context), 0.01)
         for rows in (1, 16)
         for new in (1, 5)
         for context in (0, 200)
@@ -115,7 +115,13 @@ def test_a_context_that_holds_next_to_nothing_has_few():
 def test_uneven_rows_of_a_short_context_are_measured():
     """Whatever these took beyond even ones, it is in terms of which none is negative."""
     even = ProfiledForwards(
-        [Shape("draft", rows, new, held, 1e-9, 0.0) for rows in (1, 12) for new in (1, 60) for held in (0, 60)], None
+        [
+            MeasuredForward("draft", rows, new, held, 1e-9, 0.0)
+            for rows in (1, 12)
+            for new in (1, 60)
+            for held in (0, 60)
+        ],
+        None,
     )
     found = measure_uneven({"draft": POOL.forward(1, "auto", share_weights=False)}, {"draft": even}, longest=56)
     assert max(found["draft"].model_dump().values()) > 0

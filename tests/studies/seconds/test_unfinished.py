@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from paceline.base.files import FOLDER_VARIABLE
 from paceline.runtime.profiling import forwards as forward_shapes
-from paceline.runtime.profiling.forwards import Grid
+from paceline.runtime.profiling.forwards import ShapeGrid
 from paceline.runtime.profiling.operations import measure_operations
 from paceline.studies import profile_check as unfinished
 from paceline.studies.profile import profile
@@ -15,7 +15,7 @@ from ...tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(4, seed=3)
-GRID = Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
+GRID = ShapeGrid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
 GIVEN = {"grid": GRID, "repeats": 3, "most_drift": 9.0}
 NUM_GROUPS = 4 * 4  # of rows and tokens held, in four rounds
 
@@ -96,7 +96,11 @@ def test_it_goes_on_where_it_was_and_says_so(interrupted, monkeypatch, capsys):
         (
             1.0,
             0,
-            {"grid": Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 21), most_tokens=84, away_s=(0.001,))},
+            {
+                "grid": ShapeGrid(
+                    rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 21), most_tokens=84, away_s=(0.001,)
+                )
+            },
             "",
         ),
     ],

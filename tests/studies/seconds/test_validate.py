@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.runtime.profiling.forwards import Grid
+from paceline.runtime.profiling.forwards import ShapeGrid
 from paceline.runtime.prompts import Prompt
 from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
@@ -120,7 +120,7 @@ def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(ma
 
 def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.studies.profile.measure_members", None)
-    grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
+    grid = ShapeGrid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
     with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
     assert not list(tmp_path.iterdir())
@@ -147,7 +147,7 @@ def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path
 @pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
 def test_a_grid_must_increase(axis):
     with pytest.raises(ValueError, match="must be strictly increasing from >= "):
-        Grid(**axis)
+        ShapeGrid(**axis)
 
 
 def test_a_forced_pool_is_validated_on_the_decisions_of_a_recording(made, tmp_path):
@@ -238,7 +238,7 @@ def test_a_recording_decides_nothing_for_models_of_their_own(made):
 @pytest.mark.parametrize("free", [(), ("ngram",)])
 def test_a_pool_of_a_target_alone_is_profiled(tmp_path, free):
     members = tuple(member for member in POOL.members if member.name in (*free, "target"))
-    grid = Grid(rows=(3,), new_tokens=(2, 6), context_tokens=(0, 20), away_s=(0.001,))
+    grid = ShapeGrid(rows=(3,), new_tokens=(2, 6), context_tokens=(0, 20), away_s=(0.001,))
     found = profile(
         replace(POOL, members=members), PROMPTS, grid=grid, most_drift=9.0, out=tmp_path / "a.profile"
     ).profile
@@ -248,6 +248,6 @@ def test_a_pool_of_a_target_alone_is_profiled(tmp_path, free):
 
 
 def test_a_grid_that_the_pool_has_no_room_for(tmp_path):
-    grid = Grid(context_tokens=(10_000,))
+    grid = ShapeGrid(context_tokens=(10_000,))
     with pytest.raises(ValueError, match="no shape of the grid fits"):
         profile(POOL, PROMPTS, grid=grid, out=tmp_path / "a.profile")
