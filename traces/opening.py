@@ -18,7 +18,7 @@ OfRounds = TypeVar("OfRounds")
 def open_recording(path: Path) -> Recording:
     """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
     if kind_of(path) == IMPORTED:  # what reads rounds is imported only then
-        return cast(Recording, vars(import_module(".rounds.store", __package__))["read_rounds"](path))
+        return cast(Recording, vars(import_module(".rounds.on_disk", __package__))["read_rounds"](path))
     return read_trace(path)
 
 
