@@ -470,11 +470,6 @@ class Simulated(ServingReport):
     log: ServingLog
 
     @property
-    def report(self) -> ServingReport:
-        """The figures alone, without the log."""
-        return self
-
-    @property
     def interrupted(self) -> bool:
         """Whether it was stopped by Ctrl-C, or an order to end."""
         return self.log.meta.stopped == INTERRUPTED

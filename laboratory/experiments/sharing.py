@@ -193,7 +193,7 @@ def served(
     cost, cluster = a100_cost(trace, folder), folder / "cluster.toml"
     cluster.write_text(server.toml())
     run = paceline.simulate(workload, chain, trace, cluster=cluster, cost=cost, seed=seed)
-    return _cell(run.report.rows[0].runs[0].metrics, run.log)
+    return _cell(run.rows[0].runs[0].metrics, run.log)
 
 
 def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:

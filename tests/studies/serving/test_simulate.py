@@ -57,7 +57,7 @@ def test_accounting_closes(policy, mine):
     found = simulate(LOAD, policy, cluster=mine)
     finished, rejected, unfinished = closes(found.log)
     assert (finished + rejected, unfinished, found.log.meta.stopped) == (60, 0, "")
-    metrics = found.report.rows[0].runs[0].metrics
+    metrics = found.rows[0].runs[0].metrics
     assert (metrics.requests, metrics.finished, metrics.rejected) == (60, finished, rejected)
     assert f"{finished}" in repr(found)
     assert set(found.log.requests["replica"].tolist()) == {0, 1, 2}
@@ -96,7 +96,7 @@ def test_an_overloaded_run_ends_by_its_horizon():
 
 def test_seconds_asked_for_are_those_of_every_replica(mine):
     def seconds(**options):
-        return simulate(LOAD, "plain", cluster=mine, **options).report.rows[0].runs[0].metrics.members[-1]
+        return simulate(LOAD, "plain", cluster=mine, **options).rows[0].runs[0].metrics.members[-1]
 
     own, slower, timed = seconds(), seconds(scale={"target": 2.0}), seconds(cost="cpu")
     assert slower.busy_s / slower.forwards > 1.5 * own.busy_s / own.forwards
@@ -105,9 +105,7 @@ def test_seconds_asked_for_are_those_of_every_replica(mine):
 
 def test_what_a_policy_decides_takes_time():
     quick, slow = (
-        simulate("poisson:rate=1,requests=5", "plain", cluster="h100", decide_s=seconds)
-        .report.rows[0]
-        .mean("tpot_s_mean")
+        simulate("poisson:rate=1,requests=5", "plain", cluster="h100", decide_s=seconds).rows[0].mean("tpot_s_mean")
         for seconds in (0.0, 0.01)
     )
     assert slow == pytest.approx(quick + 0.01)
@@ -234,7 +232,7 @@ def test_prefill_and_decode_apart(tmp_path):
     (tmp_path / "apart.toml").write_text(APART)
     found = simulate(LOAD, "draft:4/target", cluster=tmp_path / "apart.toml", out=tmp_path / "run")
     assert closes(found.log) == (60, 0, 0)
-    transfers = found.report.rows[0].runs[0].metrics.transfers
+    transfers = found.rows[0].runs[0].metrics.transfers
     sent = found.log.requests["prompt_tokens"][found.log.requests["output_tokens"] > 1]
     assert (transfers.handed_over, transfers.bytes) == (len(sent), 22_528 * sent.sum())
     forwards = [[member.forwards for member in replica.members] for replica in found.log.meta.replicas]
@@ -302,7 +300,7 @@ def test_requests_that_are_too_long_are_counted_together(tmp_path):
     (tmp_path / "small.toml").write_text('[[replicas]]\ndevice = "h100"\nkv_blocks = 8\n')
     rows = [{"arrives_s": 0, "prompt_tokens": prompt, "output_tokens": 8} for prompt in (120, 121, 500)]
     (tmp_path / "long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    metrics = simulate(tmp_path / "long.jsonl", "plain", cluster=tmp_path / "small.toml").report.rows[0].runs[0].metrics
+    metrics = simulate(tmp_path / "long.jsonl", "plain", cluster=tmp_path / "small.toml").rows[0].runs[0].metrics
     assert (metrics.finished, metrics.rejected) == (1, 2)
     assert metrics.rejected_for == {"longer than the 128 tokens that KV memory of draft holds": 2}
 
@@ -329,7 +327,7 @@ def test_real_arrivals(policy):
     (path,) = data_files("azure_llm_2023", "*conv*")
     found = simulate(path, policy, cluster="h100", limit=500)
     assert sum(closes(found.log)) == 500
-    assert found.report.rows[0].runs[0].metrics.finished == 500
+    assert found.rows[0].runs[0].metrics.finished == 500
 
 
 CLASSES = "".join(
