@@ -42,10 +42,10 @@ from .recording.branches import text_logits
 from .recording.views import scores
 from .refusals import refuse_oracle
 from .sampling import truncated
+from .stop_strings import TextStream, make_ending, text_before_stop
 from .tasks import Scorer
 from .threads import Memory
 from .timing import plain_step_s
-from .tokenizers import TextStream, make_ending, text_before_stop
 from .world import TorchWorld
 
 

@@ -17,8 +17,8 @@ from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import Start, start_of
 from ..policies.about import StepWatch, WatchedPolicy, check_tags
 from ..policies.chain_text import default_policies
+from ..reports.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
 from ..reports.comparison import prefix_words, start_words
-from ..reports.recordings import agreement_table, difference_text, prefix_line, record_exit_line, total_line
 from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.agreement import Agreement, compare_runs, joined
 from ..runs.log import RunLog

@@ -17,7 +17,7 @@ from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import quality_table, start_words
-from ..reports.recordings import prefix_lines, run_table
+from ..reports.run_table import prefix_lines, run_table
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables import Grid, Printed, table
 from ..runs.log import RunLog, with_quality, write_run_log

@@ -3,7 +3,7 @@
 from paceline.decoding.results import VERIFY, OpRecord, StepRecord
 from paceline.reports import SideBySide, summarise_run
 from paceline.reports.comparison import detail_tables
-from paceline.reports.recordings import prefix_lines
+from paceline.reports.run_table import prefix_lines
 from paceline.runs.log import RunLedger
 
 

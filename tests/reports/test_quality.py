@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from paceline.reports import SideBySide, quality_of, summarise_run
 from paceline.reports.comparison import comparison_table, quality_line, quality_table
-from paceline.reports.recordings import run_table
+from paceline.reports.run_table import run_table
 from paceline.runs.log import QUALITY_FIELDS, TextQuality, with_quality
 from rich.console import Console
 

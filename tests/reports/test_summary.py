@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.decoding.results import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
 from paceline.reports.comparison import comparison_table, detail_tables
-from paceline.reports.recordings import run_table
+from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
 from paceline.runs.log import RunLedger, RunLog
 from paceline.sim.recorded import recorded_pool

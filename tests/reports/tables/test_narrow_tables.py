@@ -5,9 +5,11 @@ from io import StringIO
 
 import pytest
 from paceline.reports import summarise_run
+from paceline.reports.agreement import agreement_table
 from paceline.reports.comparison import regret_table, tag_table
-from paceline.reports.recordings import agreement_table, rounds_tables, run_table, trace_tables
+from paceline.reports.recordings import rounds_tables, trace_tables
 from paceline.reports.regret import Regret
+from paceline.reports.run_table import run_table
 from paceline.reports.seconds_by_tag import ByTag, TagShare
 from paceline.runs.agreement import Agreement
 from paceline.traces import SyntheticSpec, make_trace
