@@ -63,9 +63,9 @@ _PLACES = {
     "dsi": "trees_and_ahead:Dsi",
     "pipespec": "trees_and_ahead:PipeSpec",
     "specrouter": "specrouter.policy:SpecRouter",
-    "goodput": "load:Goodput",
-    "slo": "load:Slo",
-    "autotune": "load:Autotune",
+    "goodput": "under_load:Goodput",
+    "slo": "under_load:Slo",
+    "autotune": "under_load:Autotune",
     "via-sd": "lossy:ViaSD",
     "via-sd-lossless": "fixed:ViaSDLossless",
     "cascade": "lossy:SpeculativeCascade",
@@ -79,7 +79,7 @@ _PLACES = {
     "per-tag": "combined:PerTag",
     "per-turn": "combined:PerTurn",
     "guarded": "combined:Guarded",
-    "off-under-load": "load:OffUnderLoad",
+    "off-under-load": "under_load:OffUnderLoad",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.options import Secret, opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
-from ..observing.load import LoadGenerator, ServerTokenizer, acceptance_between, counters
+from ..observing.load_generator import LoadGenerator, ServerTokenizer, acceptance_between, counters
 from ..observing.server import ClientClock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
 from ..reports.observed import ObservedFigures, observed_figures, observed_lines, observed_tables
 from ..reports.tables import Grid, Printed, flat_rows

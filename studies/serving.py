@@ -13,8 +13,8 @@ from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of
-from ..reports.load import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
+from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.tables import Printed, flat_rows
 from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving

@@ -18,7 +18,7 @@ from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
 from ..policies.about import about_of
 from ..policies.chain_text import default_policies
-from ..reports.load import (
+from ..reports.serving_tables import (
     HEADINGS,
     VALIDATED_LATENCIES,
     LoadCell,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.observing.load import Counters, acceptance_between
+from paceline.observing.load_generator import Counters, acceptance_between
 from paceline.runs.observed import ObservedMeta, ObservedRequest
 
 counts = st.integers(0, 10**6)

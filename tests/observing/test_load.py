@@ -6,7 +6,7 @@ from time import sleep
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.observing.load import LoadGenerator
+from paceline.observing.load_generator import LoadGenerator
 from paceline.observing.server import ClientClock, Exchange
 from paceline.runs.observed import ObservedRequest
 from paceline.traces.workloads.arrival import Arrival

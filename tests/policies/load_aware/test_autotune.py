@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 from paceline.policies import make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.load import Autotune
+from paceline.policies.under_load import Autotune
 
 from ..lossless.recordings import flat, recording, replayed, seconds_of
 from .loads import Rounds, compute_bound

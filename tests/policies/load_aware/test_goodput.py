@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.policies import Verify, make_policy
 from paceline.policies.check import check_pool
-from paceline.policies.load import Goodput
+from paceline.policies.under_load import Goodput
 from paceline.sim import TrieTables
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.traces import SyntheticSpec, make_trace

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paceline.policies import PolicySpecError, check_policy, make_policy
 from paceline.policies.about import about_of
 from paceline.policies.check import check_pool
-from paceline.policies.load import OffUnderLoad
+from paceline.policies.under_load import OffUnderLoad
 
 from .loads import Rounds
 

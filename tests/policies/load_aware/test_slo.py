@@ -10,7 +10,7 @@ from paceline.decoding.seen import Observation
 from paceline.decoding.session import Session
 from paceline.policies import Draft
 from paceline.policies.check import ToyWorld, check_pool
-from paceline.policies.load import Slo
+from paceline.policies.under_load import Slo
 from paceline.runs.log import RunLedger
 
 from .loads import Rounds

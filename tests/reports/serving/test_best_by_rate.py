@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
+from paceline.reports.serving_tables import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
 from paceline.runs.serving import ServingAbout
 
 
