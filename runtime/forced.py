@@ -49,8 +49,8 @@ from .pools.members import (
     loaded_pool,
     usable_device,
 )
-from .pools.parts import quiet_loading
 from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
+from .pools.tokenizer_files import quiet_loading
 from .profiling.probe import ProbedWorld
 from .prompts import Prompt
 from .recording.model_info import model_info, ngram_info

@@ -32,7 +32,7 @@ from transformers.models.llama.modeling_llama import (
 from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
 from .compiled import CompiledForward
 from .forward import ModuleForward, layer_windows, within_window
-from .pools.parts import SubsetHead
+from .pools.heads import SubsetHead
 from .prefixed_kv import SharedAttention
 from .products import Multiplier, ProductChooser
 

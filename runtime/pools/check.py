@@ -28,9 +28,10 @@ from .configs import (
     read_member_config,
     submodel_of,
 )
+from .heads import SubsetHead
 from .members import a_device, num_parameters_of, usable_device
-from .parts import SubsetHead, load_tokenizer
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .tokenizer_files import load_tokenizer
 
 Answer = TypeVar("Answer")
 

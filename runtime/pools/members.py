@@ -27,8 +27,9 @@ from ..products import ProductChooser, timing_bytes
 from ..ranks import Ranks
 from ..tokenizers import Alignment, num_token_ids
 from .configs import check_supported, end_tokens
-from .parts import SubsetHead, make_submodel
+from .heads import SubsetHead
 from .pool_file import PoolFile
+from .submodels import make_submodel
 
 
 def usable_device(name: str) -> torch.device | None:

@@ -7,9 +7,9 @@ from shutil import copytree
 
 import pytest
 import torch
-from paceline.runtime.pools.parts import make_submodel, restore
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
+from paceline.runtime.pools.submodels import make_submodel, restore
 from paceline.studies.agree import agree
 from paceline_laboratory.training.distilling import (
     Job,

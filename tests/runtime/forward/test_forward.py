@@ -8,7 +8,7 @@ from paceline.runtime import forward_choice as choosing
 from paceline.runtime.forward import ModuleForward
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.fused import FusedForward, fused_supports
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.products import PRODUCT_NAMES
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 

@@ -5,7 +5,7 @@ import copy
 import paceline
 import pytest
 import torch
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 
 from ..pools.window_pools import FAMILIES
 from ..tiny_decoders import tiny_decoder

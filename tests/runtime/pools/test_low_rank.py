@@ -4,9 +4,9 @@ import pytest
 import torch
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.pools.check import check_pool
-from paceline.runtime.pools.parts import kept_name
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_forced_pool_file
+from paceline.runtime.pools.submodels import kept_name
 from paceline.runtime.recording.model_info import model_info
 from paceline.runtime.recording.recorder import _owner
 from paceline.studies.agree import agree

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from paceline.runtime.forward import cache_argument
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.pools.submodels import make_submodel
 from paceline_laboratory.training.pool import export_model, write_pool_file
 from paceline_laboratory.training.recipe import read_recipe
 from paceline_laboratory.training.training import make_model

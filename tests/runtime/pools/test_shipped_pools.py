@@ -1,7 +1,7 @@
 """What comes with the package of smollm2: small files that fit together, and recordings of them."""
 
 from paceline.base.files import shipped
-from paceline.runtime.pools.parts import read_head_tokens
+from paceline.runtime.pools.heads import read_head_tokens
 from paceline.runtime.pools.pool_file import read_pool_file
 from paceline.studies.setting import open_recording
 from safetensors import safe_open

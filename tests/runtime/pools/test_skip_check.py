@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.refusals import BrokenRuleError
 from transformers import PreTrainedModel
 

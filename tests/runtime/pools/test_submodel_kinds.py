@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from paceline.runtime.pools import parts as submodel
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools import submodels as submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.refusals import BrokenRuleError
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING

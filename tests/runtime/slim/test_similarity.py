@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.slim import calibrate, measure_distance
 from paceline.traces.meta import Sampling
 from paceline_laboratory.shared import measure_agreement, perturbed, shared_noise_agreement, with_slims
