@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Value = TypeVar("Value")
 _OPT = "option"
+# What the command line is not told itself, but by the name of the environment variable that holds it.
+Secret = Annotated[str, "of an environment variable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

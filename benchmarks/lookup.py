@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from statistics import fmean
 
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.sim.cost.base import LOOKUP_S
 from paceline_laboratory.findings import Cell, table_cell
 from paceline_laboratory.replays import RUNS, interleaved

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.policies.spec import make_policy, own_policies
-from paceline.policies.specrouter.search import FORMS, Figures, best_chain
+from paceline.policies.by_name import make_policy, own_policies
+from paceline.policies.specrouter.search import FORMS, SearchFigures, best_chain
 from paceline.sim.simulate import Scenario, grant_foresight, simulate
 from paceline.studies.fit import fit_head
 from paceline_laboratory.findings import Cell, ExperimentSetting, table_cell
@@ -65,13 +65,13 @@ def policy_row(scenario: Scenario, name: str, text: str, runs: int) -> list[Cell
     ]
 
 
-def figures(size: int) -> Figures:
+def figures(size: int) -> SearchFigures:
     """A pool of `size` members: random agreement, seconds that grow with size."""
     rng = np.random.default_rng(size)
     agreement = np.triu(rng.uniform(0.3, 0.95, (size, size)), 1)
     first_s = np.sort(rng.uniform(0.01, 1.0, size))
     seconds = first_s[:, None] * (1.0 + 0.02 * np.arange(WINDOW + 1))
-    return Figures(agreement, seconds, np.zeros(size))
+    return SearchFigures(agreement, seconds, np.zeros(size))
 
 
 def search_rows() -> Iterator[list[Cell]]:

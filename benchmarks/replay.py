@@ -6,10 +6,10 @@ python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--agains
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace

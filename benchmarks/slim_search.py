@@ -11,8 +11,8 @@ from statistics import fmean
 
 from paceline.base.files import shipped
 from paceline.base.terminal import tracked
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.slim import (
     Budget,

@@ -9,7 +9,7 @@ import typer
 
 from ..base.errors import counted, escaped, needs_torch, repeated
 from ..base.files import pool_path, write_whole
-from ..decoding.prefixes import prefix_cache_size
+from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.rollouts import rollouts_of
 from ..runtime.forward_kinds import KINDS, ForwardKind, replaced
 from ..runtime.launched import launched

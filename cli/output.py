@@ -11,7 +11,7 @@ import typer
 
 from ..base.errors import with_options
 from ..base.files import place_of, write_whole
-from ..reports.grid import REMARKS, Grid, Printed, console_of_output, print_tables, prose_of
+from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
 

@@ -11,9 +11,7 @@ from ..base.errors import counted
 from ..base.files import recording_path, write_whole
 from ..base.names import names_path
 from ..policies.about import about_of
-from ..policies.chains import PolicyClass, any_key, policy_options, takes_policies
-from ..policies.check import CheckReport, check_policy, check_pool
-from ..policies.spec import (
+from ..policies.by_name import (
     PolicySpec,
     PolicySpecError,
     own_policies,
@@ -21,7 +19,9 @@ from ..policies.spec import (
     policy_class,
     unknown_policy,
 )
-from ..reports.grid import Column, Grid
+from ..policies.chain_text import PolicyClass, any_key, policy_options, takes_policies
+from ..policies.check import CheckReport, check_policy, check_pool
+from ..reports.tables import Column, Grid
 from ..studies.fit import fit_head
 from .options import TraceOption
 from .output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json

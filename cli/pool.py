@@ -8,7 +8,7 @@ import typer
 
 from ..base.errors import counted, needs_torch
 from ..base.files import pool_path
-from ..reports.grid import table
+from ..reports.tables import table
 from ..runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import PROMPTS_FILE

@@ -9,12 +9,12 @@ import typer
 
 from ..base.errors import counted
 from ..base.files import recording_path, shipped, shipped_names
-from ..reports.grid import Column, Grid
 from ..reports.recordings import rounds_tables, trace_tables
+from ..reports.tables import Column, Grid
 from ..runtime.pools.pool_file import tokenizer_sha256
-from ..traces.contexts.store import write_trace
+from ..traces.contexts.on_disk import write_trace
 from ..traces.errors import TraceFormatError
-from ..traces.forms import by_form, open_recording
+from ..traces.opening import by_form, open_recording
 from ..traces.recording import Recording
 from ..traces.synthetic import SyntheticSpec, make_trace
 from .options import named_recording

@@ -10,9 +10,9 @@ import typer
 from ..base.errors import ArgumentError, needs_torch
 from ..base.options import given
 from ..reports.figure import check_figure, write_figure
-from ..reports.grid import Printed
 from ..reports.panels import validation_panels
-from ..studies.calibrate import ObservedValidation, validate_observed
+from ..reports.tables import Printed
+from ..studies.validate_observed import ObservedValidation, validate_observed
 from .compare import batches
 from .options import (
     WORKLOAD,
@@ -73,9 +73,9 @@ class _Shapes:
         """The grid; raises ArgumentError for axes that do not increase."""
         axes: Any = self.given()
         with needs_torch():
-            from ..runtime.profiling.forwards import Grid
+            from ..runtime.profiling.forwards import ShapeGrid
         try:
-            return Grid(**axes)
+            return ShapeGrid(**axes)
         except ValueError as error:
             raise ArgumentError(f"the grid's {error}") from None
 
@@ -140,7 +140,7 @@ def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
 
 def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
     with needs_torch():
-        from ..studies.freshness import check_profile
+        from ..studies.profile_check import check_profile
     found = check_profile(pool, file, threads=threads, debug=debug)
     show(json, found)
     if not found.fits:
@@ -353,7 +353,7 @@ def _under_load(
     if prompts is None:
         raise ValueError("--workload goes with --prompts FILE, those of the recording")
     with needs_torch():
-        from ..studies.in_the_loop import validate_under_load
+        from ..studies.validate_under_load import validate_under_load
     rates = None if load.rate is None else numbers("--rate", load.rate)
     assert load.workload is not None
     return validate_under_load(

@@ -128,7 +128,7 @@ def simulate(
         raise broken.error from None
     show(json, found)
     if found.interrupted:
-        metrics = found.report.rows[0].runs[0].metrics
+        metrics = found.rows[0].runs[0].metrics
         kept = "shown" if out is None else "kept"
         raise Interrupted(f"{metrics.finished:,} of {counted(metrics.requests, 'request')} finished and are {kept}")
 

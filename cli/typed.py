@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_origin
 import typer
 
 from ..base.errors import ArgumentError
-from ..base.options import Opt, declared
+from ..base.options import Opt, Secret, declared
 from ..decoding.seen import Start
 
 _MOST_DIGITS = 7
@@ -131,6 +131,7 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     str | Mapping[str, str] | None: (str | None, _as_typed),
     Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
     Start | str | None: (Start | None, _as_typed),
+    Secret | None: (str | None, lambda _flag, _, variable: _key(variable)),
     tuple[str, ...]: (str, lambda flag, _, text: words(flag, text)),
     tuple[float, ...]: (str, lambda flag, _, text: numbers(flag, text)),
     tuple[float, ...] | None: (str | None, lambda flag, _, text: numbers(flag, text)),
@@ -140,7 +141,6 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     ),
     Mapping[str, float | Mapping[str, float]] | None: (list[str] | None, lambda _flag, _, texts: promised(texts)),
 }
-_BY_FLAG: dict[str, Parse] = {"--api-key-env": lambda _flag, _, variable: _key(variable)}
 
 
 def typed_fields(record: Callable[..., object]) -> dict[str, tuple[Parameter, Callable[[Any], object]]]:
@@ -158,9 +158,8 @@ def typed_fields(record: Callable[..., object]) -> dict[str, tuple[Parameter, Ca
 
 
 def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], object]]:
-    kind, by_type = _TYPED.get(field.annotation, (field.annotation, _as_typed))
+    kind, parse = _TYPED.get(field.annotation, (field.annotation, _as_typed))
     flag = _flag(field.name, said)
-    parse = _BY_FLAG.get(flag) or by_type
     default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
     annotated: Any = Annotated
     typed = field.replace(annotation=annotated[kind, _option(field, said)], default=default)

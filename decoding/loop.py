@@ -37,7 +37,7 @@ from .results import (
     op_record,
     part_record,
 )
-from .seen import Load, Observation, Prefills
+from .seen import Observation, Prefills, ServerLoad
 from .session import Session
 from .steps import Commit, Draft, Outcome, Step, Verify
 from .trees import DraftTree
@@ -79,7 +79,7 @@ class Loop:
         view: type[Observation] = Observation,
     ) -> None:
         self.pool = pool
-        self.load = Load(len(pool.members))
+        self.load = ServerLoad(len(pool.members))
         self.finished: list[Session] = []
         self.failed: list[tuple[Session, Exception]] = []
         self._policy = policy

@@ -6,7 +6,7 @@ The fields of the records, in their order, are the columns of a run log; every o
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
-from .prefixes import NO_COUNTS, PrefixCounts
+from .prefix_cache import NO_COUNTS, PrefixCounts
 from .steps import Draft, Outcome
 from .trees import DraftTree, Tree
 

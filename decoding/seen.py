@@ -32,7 +32,7 @@ class PendingToken(NamedTuple):
     signal: Signal  # what the drafter said of it
 
 
-class Load:
+class ServerLoad:
     """The state of the server, shared by all views. Mutated by the loop, and `num_waiting` by whoever drives it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Observation:
 
     __slots__ = ("_session", "_signal", "load")
 
-    def __init__(self, session: Session, load: Load, signal: Callable[[Session, int], Signal]) -> None:
+    def __init__(self, session: Session, load: ServerLoad, signal: Callable[[Session, int], Signal]) -> None:
         self._session = session
         self._signal = signal
         self.load = load

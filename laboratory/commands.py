@@ -25,18 +25,9 @@ from paceline.cli.output import (
     write_json,
 )
 from paceline.reports.figure import check_figure, write_figure
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 
-from .arena.board import (
-    BoardRuns,
-    Leaderboard,
-    check_page,
-    leaderboard,
-    lossy,
-    ranking,
-    regret,
-    write_leaderboard,
-)
+from .arena.board import BoardRuns, Leaderboard, check_page, leaderboard, lossy, ranking, regret, write_leaderboard
 from .arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
 from .arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
 from .arena.store import BEST_STATIC, outcome_to_json

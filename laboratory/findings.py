@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.base.files import shipped
-from paceline.reports.grid import Column, Grid
 from paceline.reports.panels import Panel
+from paceline.reports.tables import Column, Grid
 from paceline.traces.contexts.meta import TrieMeta
 
 Value = str | int | float | None

@@ -25,16 +25,16 @@ from paceline.decoding.results import VERIFY
 from paceline.decoding.seen import Observation
 from paceline.decoding.steps import Outcome, Step
 from paceline.policies.about import About
-from paceline.policies.chains import ChainSpec
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
+from paceline.policies.chain_text import ChainSpec
 from paceline.runs.log import RunLog
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import Price
 from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import ModelInfo
 from paceline.traces.shapes import presets
 

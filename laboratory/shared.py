@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.caches import MemberKV
 from paceline.runtime.decode import Output, Run, decode, sessions_of, whole
 from paceline.runtime.draft import num_common
 from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
 from paceline.runtime.slim import Calibration, Mask, next_token_probs
 from paceline.runtime.threads import CacheKind, Memory

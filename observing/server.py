@@ -105,7 +105,7 @@ def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
 _PS_PER_NS = 1000
 
 
-class Clock:
+class ClientClock:
     """Tells the time since it was made; monotonic. Final."""
 
     def __init__(self) -> None:
@@ -361,7 +361,7 @@ class _Answer:
         self.odd.update(chunk.odd)
 
 
-def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: Clock) -> Exchange:
+def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: ClientClock) -> Exchange:
     """Send a request and read its answer to the end; what goes wrong is in the record, and nothing is raised.
 
     A request whose connection was cut by `Endpoint.cut` did not end, and did not fail.
@@ -399,7 +399,7 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
     )
 
 
-def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
+def _read(response: HTTPResponse, answer: _Answer, clock: ClientClock, endpoint: Endpoint) -> None:
     unknown: list[str] = []
     for data, at_ps in _events(response, clock, unknown):
         if data == _DONE:
@@ -414,7 +414,7 @@ def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpo
         raise BrokenStreamError(f"the stream ended without [DONE] and without a finish_reason{told}")
 
 
-def _events(response: HTTPResponse, clock: Clock, unknown: list[str]) -> Iterator[tuple[str, int]]:
+def _events(response: HTTPResponse, clock: ClientClock, unknown: list[str]) -> Iterator[tuple[str, int]]:
     """(data, when it came) of each event; the first line of no known field goes to `unknown`."""
 
     def note(_: int, line: bytes) -> None:

@@ -28,8 +28,8 @@ MODULES = {
     "PendingToken": "..decoding.seen",
     "Policy": "..decoding.legal_steps",
     "PolicyError": "..decoding.steps",
-    "PolicySpec": ".spec",
-    "PolicySpecError": ".spec",
+    "PolicySpec": ".by_name",
+    "PolicySpecError": ".by_name",
     "Pool": "..decoding.pool",
     "ProductBelow": "..decoding.rules",
     "Ratio": "..decoding.rules",
@@ -42,7 +42,7 @@ MODULES = {
     "Verify": "..decoding.steps",
     "Vouched": "..decoding.rules",
     "check_policy": ".check",
-    "make_policy": ".spec",
+    "make_policy": ".by_name",
 }
 
 __all__ = [*MODULES]

@@ -32,8 +32,8 @@ from ..decoding.steps import Step as Step
 from ..decoding.steps import Verify as Verify
 from .about import About as About
 from .about import Observable as Observable
+from .by_name import PolicySpec as PolicySpec
+from .by_name import PolicySpecError as PolicySpecError
+from .by_name import make_policy as make_policy
 from .check import CheckReport as CheckReport
 from .check import check_policy as check_policy
-from .spec import PolicySpec as PolicySpec
-from .spec import PolicySpecError as PolicySpecError
-from .spec import make_policy as make_policy

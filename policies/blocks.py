@@ -6,6 +6,7 @@ every level hands over whole rounds (`WholeRounds`): a distribution and not a ra
 """
 
 from abc import ABC
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -176,6 +177,7 @@ class DraftedBlocks(ABC):
     def __init__(self, draft: Draft, verify: Verify) -> None:
         self._draft = draft
         self._verify = verify
+        self._by_window: dict[int, Draft | Verify] = {0: verify}
         self.most_pending = draft.tokens
 
     def decide(self, seen: Observation) -> Step:
@@ -193,6 +195,13 @@ class DraftedBlocks(ABC):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """What becomes of the pending tokens, after the step that `last` tells of."""
         return self._verify
+
+    def block_of(self, window: int) -> Draft | Verify:
+        """The draft of so many tokens, each made once; plain decoding where it is none."""
+        step = self._by_window.get(window)
+        if step is None:
+            step = self._by_window[window] = replace(self._draft, tokens=window)
+        return step
 
 
 class FixedBlocks(DraftedBlocks):

@@ -16,7 +16,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
-from ..decoding.request_text import LookupRule, looked_up
+from ..decoding.prompt_lookup import LookupRule, looked_up
 from ..decoding.results import (
     Deferred,
     Drafted,

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..base.errors import check_least
 from ..decoding.pool import Pool
-from ..decoding.seen import Load, Observation
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Verify
 from ..decoding.trees import DraftTree
 from .about import Floats
@@ -447,7 +447,7 @@ class ForwardWatch:
         self._levels = levels
         self._seen: dict[int, tuple[int, int, float]] = {}
 
-    def look(self, load: Load) -> None:
+    def look(self, load: ServerLoad) -> None:
         """Take in each member's latest operation, unless it equals the last; a draft's forwards count as alike."""
         for level in self._levels:
             num_forwards, new_tokens, duration_s = key = (

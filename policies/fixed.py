@@ -37,7 +37,7 @@ from .blocks import (
     middle_verifier,
     next_verifier,
 )
-from .chains import parse_chain
+from .chain_text import parse_chain
 
 
 class Chain:

@@ -28,20 +28,20 @@ from ..decoding.pool import Pool
 from ..decoding.request_text import RequestText
 from ..decoding.results import Drafted, Judged, Results
 from ..decoding.rules import Signal
-from ..decoding.seen import Load, Observation
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, Step, Verify
 from ..decoding.world import World
 from .about import About
 from .blocks import drafter_of
-from .chains import ChainSpec
+from .chain_text import ChainSpec
 from .fixed import Chain
 
 # Of a session, inherited ones included.
 ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 
 # What a view of a session shows besides it.
-Around = tuple[Load, Callable[[Session, int], Signal]]
+Around = tuple[ServerLoad, Callable[[Session, int], Signal]]
 
 
 class Feed(NamedTuple):
@@ -213,7 +213,7 @@ class Foresight:
         self.request_ids = tuple(self._answers)
         self.forward_s = forward_s
         self._pool = pool
-        self._around: Around = (Load(len(pool.members)), self._world.signal)
+        self._around: Around = (ServerLoad(len(pool.members)), self._world.signal)
         self._smaller: dict[ChainSpec, list[Chain]] = {}
         for answer in self._answers.values():
             self._world.open(answer.session)
@@ -284,7 +284,7 @@ MOST_SECONDS = 1e15
 State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens its cache lacks
 
 
-class Plan(NamedTuple):
+class PlannedRounds(NamedTuple):
     """What to do in one request."""
 
     rounds: dict[int, Round]  # by position, for those that the plan comes to
@@ -317,7 +317,7 @@ class Seconds:
         return self._forward_s(level, new_tokens, held_tokens) - least[new_tokens]
 
 
-def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequence[Round]]) -> Plan:
+def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequence[Round]]) -> PlannedRounds:
     """The rounds of least total seconds from the first token of an answer to its end.
 
     `rounds` is `[N]`: by position what may be done there, at least one each. Raises ValueError if there is no way whose
@@ -336,7 +336,7 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
     while queue:
         _, state = heappop(queue)
         if state[0] >= len(rounds):
-            return Plan(_path(came, state), spent[state])
+            return PlannedRounds(_path(came, state), spent[state])
         if state in visited:
             continue
         visited.add(state)
@@ -450,7 +450,7 @@ class Oracle(ABC):
 
     def __init__(self, pool: Pool) -> None:
         self._alone = Chain(pool, pool.target)
-        self._plans: dict[str, Plan] | None = None
+        self._plans: dict[str, PlannedRounds] | None = None
         self._running: dict[str, Chain] = {}
 
     @abstractmethod
@@ -483,7 +483,7 @@ class Oracle(ABC):
         if outcome.num_emitted:
             self._running.pop(outcome.request_id, None)
 
-    def _planned(self, foresight: Foresight, request_id: str) -> Plan:
+    def _planned(self, foresight: Foresight, request_id: str) -> PlannedRounds:
         positions = range(foresight.num_tokens(request_id))
         offered = [self.rounds(foresight, request_id, position) for position in positions]
         return least_seconds(foresight, request_id, offered)

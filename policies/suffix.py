@@ -181,7 +181,7 @@ class EarlierAnswers:
             yield Place(index, *index.at(state, length))
 
 
-class RequestText:
+class IndexedText:
     """A request's text and its index. Mutated by `extend`.
 
     Attributes:
@@ -222,13 +222,13 @@ class RequestTexts:
 
     def __init__(self, store: int) -> None:
         self._earlier = EarlierAnswers(store) if store else None
-        self._open: dict[str, RequestText] = {}
+        self._open: dict[str, IndexedText] = {}
 
-    def read(self, seen: Observation) -> RequestText:
+    def read(self, seen: Observation) -> IndexedText:
         """The text of a request, with what was committed since it was read last."""
         text = self._open.get(seen.request_id)
         if text is None:
-            text = self._open[seen.request_id] = RequestText(seen.prompt)
+            text = self._open[seen.request_id] = IndexedText(seen.prompt)
             if self._earlier is not None:
                 self._earlier.follow(text.match, seen.prompt)
         new = seen.emitted_from(len(text.answer))
@@ -237,7 +237,7 @@ class RequestTexts:
             self._earlier.follow(text.match, new)
         return text
 
-    def elsewhere(self, text: RequestText) -> Iterator[Place]:
+    def elsewhere(self, text: IndexedText) -> Iterator[Place]:
         """Where a text that was just read ends in earlier answers, older ones first."""
         return iter(()) if self._earlier is None else self._earlier.places(text.match)
 
@@ -252,14 +252,14 @@ class RequestTexts:
 MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longest first
 
 
-class Speculation(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate."""
 
     score: float  # tokens of it that are expected to be right, if what follows does so as often as it did before
     tokens: tuple[int, ...]  # of it
 
 
-NOTHING = Speculation(0.0, ())
+NOTHING = Candidate(0.0, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,11 +270,11 @@ class SpeculationRule:
     least_prob: float  # share of the continuations that a token and those before it must have, 0 to 1
     most: int  # tokens at most, >= 1
 
-    def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Speculation:
+    def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Candidate:
         """The candidate of most score after a match of `length` tokens at `state`, or a suffix of it."""
         return max(self._candidates(index, state, length), key=lambda found: found.score, default=NOTHING)
 
-    def _candidates(self, index: SuffixAutomaton, state: int, length: int) -> Iterator[Speculation]:
+    def _candidates(self, index: SuffixAutomaton, state: int, length: int) -> Iterator[Candidate]:
         for _ in range(MOST_PATTERNS):
             if state == ROOT:
                 return
@@ -282,7 +282,7 @@ class SpeculationRule:
             state = index.links[state]
             length = index.lengths[state]
 
-    def _after(self, index: SuffixAutomaton, state: int, most: int) -> Speculation:
+    def _after(self, index: SuffixAutomaton, state: int, most: int) -> Candidate:
         """Most frequent tokens one after another; of equals the one that came first."""
         counts, prob, score = index.counts, 1.0, 0.0
         tokens: list[int] = []
@@ -297,7 +297,7 @@ class SpeculationRule:
             score += prob
             tokens.append(token)
             state = follows[token]
-        return Speculation(score, tuple(tokens))
+        return Candidate(score, tuple(tokens))
 
 
 class Suffix(DraftedBlocks):

@@ -246,7 +246,7 @@ class TreeDynamic(DraftedTrees):
         super().__init__(pool, "tree-dynamic", draft, through, DynamicTree(beams, depth, tokens))
 
 
-class Tree(DraftedTrees):
+class TreeByRanks(DraftedTrees):
     """Trees by ranks: widths by depth as in SpecInfer, or paths as a search over shapes finds them (Sequoia, Medusa).
 
     Args:

@@ -188,15 +188,10 @@ class Adaptive(DraftedBlocks):
     ) -> None:
         self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
-        self._drafts: dict[int, Draft] = {}
 
     def block(self, seen: Observation) -> Step:
         """A draft of the request's window."""
-        window = self._schedule.window(seen.request_id)
-        draft = self._drafts.get(window)
-        if draft is None:
-            draft = self._drafts[window] = replace(self._draft, tokens=window)
-        return draft
+        return self.block_of(self._schedule.window(seen.request_id))
 
     def learn(self, outcome: Outcome) -> None:
         """Move the window after each verification that judged something."""
@@ -244,7 +239,6 @@ class TwoLevel(DraftedBlocks):
         if warmup < 1 or every < 1:
             raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
-        self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
         self._warmup, self._every = warmup, every
         self._seconds = MemberSeconds(pool, costs, memory=memory)
         self._acceptance = acceptance_rate(memory=memory)
@@ -254,12 +248,10 @@ class TwoLevel(DraftedBlocks):
 
     def block(self, seen: Observation) -> Step:
         """A draft of the window, or plain decoding."""
-        if self.window:
-            return self._drafts[self.window - 1]
-        if self._probes:
+        if not self.window and self._probes:
             self._probes = False
-            return self._drafts[0]
-        return self._verify
+            return self.block_of(1)
+        return self.block_of(self.window)
 
     def learn(self, outcome: Outcome) -> None:
         """Follow seconds and acceptance; every so many rounds, choose."""
@@ -278,7 +270,7 @@ class TwoLevel(DraftedBlocks):
         if self._seconds.draft_s(self._draft.model, 1) is None or self._seconds.verify_s(self._verify.model, 1) is None:
             return  # a lookup that never found anything has no seconds yet
         tokens, best = 0.0, float("inf")
-        for window in range(len(self._drafts) + 1):
+        for window in range(self._draft.tokens + 1):
             tokens += acceptance**window
             draft_s = self._seconds.draft_s(self._draft.model, window) or 0.0 if window else 0.0
             seconds = draft_s + (self._seconds.verify_s(self._verify.model, window + 1) or 0.0)

@@ -8,11 +8,11 @@ from ..base.names import imported_when_asked
 MODULES = {
     "Comparison": ".comparison",
     "LevelSummary": ".summary",
-    "Quality": ".summary",
+    "Quality": ".quality",
     "SideBySide": ".side_by_side",
     "Spread": ".summary",
     "Summary": ".summary",
-    "quality_of": ".summary",
+    "quality_of": ".quality",
     "summarise_run": ".summary",
 }
 

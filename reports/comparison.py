@@ -12,10 +12,13 @@ from operator import itemgetter
 from typing import Any
 
 from ..base.errors import counted
-from .grid import REMARKS, Column, Grid, Printed, flat_rows, shown, table
+from .intervals import Interval
+from .quality import Quality
 from .regret import Regret
+from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide
-from .summary import ByTag, Interval, LevelSummary, Quality, Summary
+from .summary import LevelSummary, Summary
+from .tables import REMARKS, Column, Grid, Printed, flat_rows, shown, table
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does

@@ -14,10 +14,10 @@ from ..base.errors import counted
 from ..runs.observed import BY_TOKENIZER, ObservedAcceptance, ObservedRequest, ObservedRun
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
-from .grid import Grid, facts, shown, table
-from .load import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
 from .serving import Promises, metrics_of, spread_of
+from .serving_tables import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
 from .summary import PERCENTILES, Spread
+from .tables import Grid, facts, shown, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import median
 from typing import Literal
 
-from .seconds import Cell
+from .validation import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide
-from .summary import ByTag
 
 REFERENCE = "oracle-chain"
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .summary import Interval, Summary, mean_interval
+from .intervals import Interval, mean_interval
+from .summary import Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

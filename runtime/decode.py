@@ -33,18 +33,19 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind
 from .caches import total_bytes
 from .clock import PricedSeconds, Prices, TimedPolicy
+from .coupled_noise import noise_of
 from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .recording.branches import text_logits
 from .recording.views import scores
-from .rules import refuse_oracle
-from .sampling import noise_of, truncated
+from .refusals import refuse_oracle
+from .sampling import truncated
+from .stop_strings import TextStream, make_ending, text_before_stop
 from .tasks import Scorer
 from .threads import Memory
 from .timing import plain_step_s
-from .tokenizers import TextStream, make_ending, text_before_stop
 from .world import TorchWorld
 
 
@@ -544,7 +545,7 @@ class Alone(TypedDict, total=False):
     stop: Sequence[str]
 
 
-class Verdict(NamedTuple):
+class AnswerVerdict(NamedTuple):
     """What the target says of an answer."""
 
     log_prob: float  # sum over its tokens, nats, <= 0, each rounded as recordings are
@@ -610,7 +611,7 @@ def _quality(
 @torch.inference_mode()
 def verdict_on(
     pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
-) -> Verdict:
+) -> AnswerVerdict:
     """What the target says of `tokens` after `prompt`: one forward over both."""
     model = pool.target.model
     assert model is not None
@@ -620,10 +621,10 @@ def verdict_on(
     written = torch.tensor(list(tokens), device=logits.device)
     of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())
     if sampling.mode == "rejection":
-        return Verdict(float(of_tokens.sum()), UNKNOWN_COUNT)
+        return AnswerVerdict(float(of_tokens.sum()), UNKNOWN_COUNT)
     noise = noise_of(sampling, request_id, logits.shape[-1])
     chosen = scores(logits, sampling, None if noise is None else noise.rows(range(count))).argmax(dim=-1).cpu().numpy()
-    return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
+    return AnswerVerdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
 
 
 def _right(scorer: Scorer, prompt: Prompt, output: Output) -> int:

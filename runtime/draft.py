@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..decoding.request_text import looked_up
+from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Deferred, Drafted, Failed
 from ..decoding.rules import Signal
 from ..decoding.session import Session

@@ -17,7 +17,7 @@ from .state import RequestState
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class FeatureReading:
     """One request's part in a text that is read; mutated forward by forward."""
 
     state: RequestState
@@ -66,13 +66,13 @@ class FeatureReader:
                 reading.go_on()
         return torch.stack([row for rows in kept for row in rows])
 
-    def _begin(self, state: RequestState, feed: list[int]) -> Reading:
+    def _begin(self, state: RequestState, feed: list[int]) -> FeatureReading:
         session = state.session
         state.known.begin(session.num_judged, session.context_tokens - len(feed))
         count = state.at_once(self._level, len(feed))
-        return Reading(state=state, now=feed[:count], later=feed[count:])
+        return FeatureReading(state=state, now=feed[:count], later=feed[count:])
 
-    def _forward(self, readings: Sequence[Reading]) -> Tensor:
+    def _forward(self, readings: Sequence[FeatureReading]) -> Tensor:
         """`[B, V]` logits after what is read now."""
         level, executor = self._level, self._executor
         states, fed = [reading.state for reading in readings], [reading.now for reading in readings]

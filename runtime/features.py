@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from .caches import KVShape, MemberKV, Placement, SlotCache
 from .forward import ModuleForward
 from .fused import FusedForward, PaddedForward
-from .rules import BrokenRuleError
+from .refusals import BrokenRuleError
 
 INPUT, WEIGHT = "fc", "fc.weight"
 

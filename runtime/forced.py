@@ -32,7 +32,7 @@ from ..runs.log import RunLog
 from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
 from ..traces.meta import NgramInfo, Sampling
-from ..traces.shapes import Decoder, model_called, presets
+from ..traces.shapes import DecoderShape, model_called, presets
 from .caches import KVShape, MemberKV, Placement, SlotCache, total_bytes
 from .clock import Prices
 from .decode import Run, check_fit
@@ -49,11 +49,11 @@ from .pools.members import (
     loaded_pool,
     usable_device,
 )
-from .pools.parts import quiet_loading
 from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
+from .pools.tokenizer_files import quiet_loading
 from .profiling.probe import ProbedWorld
 from .prompts import Prompt
-from .recording.finished import model_info, ngram_info
+from .recording.model_info import model_info, ngram_info
 from .sampler import Judging, Sampler, Verdict, make_sampler
 from .state import RequestState
 from .threads import use_threads
@@ -108,10 +108,10 @@ _FAMILIES: dict[tuple[bool, int, int], type[PreTrainedConfig]] = {
 
 
 @cache
-def sized_shapes() -> Mapping[str, Decoder]:
+def sized_shapes() -> Mapping[str, DecoderShape]:
     """Shapes for processors by name, small ones first."""
     shapes = tomllib.loads(files(__package__).joinpath("sizes.toml").read_text(encoding="utf-8"))
-    return {name: Decoder(**shape) for name, shape in shapes.items()}
+    return {name: DecoderShape(**shape) for name, shape in shapes.items()}
 
 
 def preset_names() -> tuple[str, ...]:
@@ -140,12 +140,12 @@ def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
     )
 
 
-def _is_made(shape: Decoder) -> bool:
+def _is_made(shape: DecoderShape) -> bool:
     """Whether a config here has the shape; mixtures of experts have none, and a dense one would be far too small."""
     return shape.mixture is None and _family(shape) in _FAMILIES
 
 
-def _family(shape: Decoder) -> tuple[bool, int, int]:
+def _family(shape: DecoderShape) -> tuple[bool, int, int]:
     return shape.bias, shape.norms, shape.head_norms
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from .caches import KVShape, MemberKV, Placement, SlotCache
-from .rules import BrokenRuleError, ConfigError
+from .refusals import BrokenRuleError, ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.

@@ -32,8 +32,8 @@ from transformers.models.llama.modeling_llama import (
 from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
 from .compiled import CompiledForward
 from .forward import ModuleForward, layer_windows, within_window
-from .pools.parts import SubsetHead
-from .prefix_caches import SharedAttention
+from .pools.heads import SubsetHead
+from .prefixed_kv import SharedAttention
 from .products import Multiplier, ProductChooser
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)

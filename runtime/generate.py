@@ -36,9 +36,10 @@ from transformers.generation.streamers import BaseStreamer
 from ..base.errors import at
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.request_text import Ending, LookupRule
+from ..decoding.prompt_lookup import LookupRule
+from ..decoding.request_text import Ending
 from ..decoding.session import Session
-from ..policies.spec import make_policy
+from ..policies.by_name import make_policy
 from ..runs.log import RunLog
 from ..traces.meta import Sampling
 from .decode import OnCommit, Run, check_fit
@@ -426,25 +427,10 @@ def read_call(
     kv_limit_bytes: int | None,
     on_log: Callable[[RunLog], None] | None,
 ) -> Call:
-    """Read a call as `generate()` prepared it.
+    """Read a call; arguments as of `generate`, where `generate()` of transformers has prepared them.
 
-    Args:
-        input_ids: `[B, T]`.
-        config: of `generate()`.
-        inputs: what else it prepared for the model.
-        streamer: of `generate()`; None for none.
-        processors: of logits, prepared by `generate()`.
-        criteria: of stopping, likewise.
-        stop_strings: texts that end an answer; None for none.
-        tokenizer: of the model, for stop strings.
-        policy: what drives the chain; None for the default one.
-        sampling: `rejection` or `coupled`; None for the default.
-        kv_cache: `slots` or `mask`.
-        kv_limit_bytes: of keys and values; None for whatever the devices have.
-        on_log: called with the run log; None for nobody.
-
-    Raises:
-        ValueError: an option that is not honoured, or has a wrong value.
+    `inputs` is what else it prepared for the model, `tokenizer` the model's. Raises ValueError for an option that is
+    not honoured, or has a wrong value.
     """
     check_call(config)
     lookup, lookup_tokens = read_lookup(config)

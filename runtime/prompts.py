@@ -10,7 +10,7 @@ from ..base.errors import ArgumentError
 from ..base.files import decode_json
 from ..traces.errors import TraceFormatError
 from ..traces.importers.reading import bounded_lines, sound_lines
-from .rules import CHECKS, Check, last_number
+from .right_answers import CHECKS, Check, last_number
 from .sandbox import CodeTests, read_tests
 
 UNTAGGED = "untagged"
@@ -26,7 +26,7 @@ class Prompt:
     tag: str = UNTAGGED  # task or domain
     text: str  # what the models continue, not empty
     answer: str | None = None  # what a right answer holds, or None; never shown to a model
-    check: Check = "text"  # how an answer is compared with it (`runtime/rules.py`)
+    check: Check = "text"  # how an answer is compared with it (`runtime/right_answers.py`)
     tests: CodeTests | None = None  # of the code that is asked for, or None; instead of `answer`
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ..decoding.rules import Rule, Ruling, ruling
 from ..traces.meta import Sampling
+from .coupled_noise import RequestNoise
 from .distances import Distances, facts_of, facts_of_all, law_after, ruled
-from .sampling import Chance, RequestNoise, judge, probabilities, truncated
+from .rejection_sampling import Chance, judge
+from .sampling import probabilities, truncated
 from .state import PendingView, RequestState
 
 

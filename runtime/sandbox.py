@@ -204,7 +204,7 @@ _AT_A_LIMIT = {status for number in _LIMIT_SIGNALS for status in (-number, 128 +
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProcessLimits:
     """Of each of the two processes."""
 
     wall_s: float = 10.0  # after which both are ended, > 0
@@ -215,7 +215,7 @@ class Limits:
     sandbox: bool = True  # whether they are kept apart from the machine
 
 
-def check_can_run(limits: Limits) -> None:
+def check_can_run(limits: ProcessLimits) -> None:
     """Raise ArgumentError where tests cannot be run and limited, before an hour of answers waits for it."""
     if os.name != "posix":
         raise ArgumentError(f"`run_tests` needs the limits of a POSIX system, got {os.name}")
@@ -227,7 +227,7 @@ def check_can_run(limits: Limits) -> None:
         raise ArgumentError(f"`run_tests` needs {sys.executable} to pass an empty test under limits, got {found!r}")
 
 
-def failure_of(tests: CodeTests, answer: str, limits: Limits) -> Failure | None:
+def failure_of(tests: CodeTests, answer: str, limits: ProcessLimits) -> Failure | None:
     """Run the tests of an answer; None if they ended without an exception.
 
     Each process gets the standard library alone, an empty folder, no environment and no input, and nobody reads what it
@@ -260,7 +260,7 @@ def failure_of(tests: CodeTests, answer: str, limits: Limits) -> Failure | None:
 
 @contextmanager
 def _started(
-    role: str, asked: dict[str, str], limits: Limits, pipes: dict[str, Any]
+    role: str, asked: dict[str, str], limits: ProcessLimits, pipes: dict[str, Any]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process in one of the roles of `code_process`, in an empty folder; it is killed when the block ends."""
     with ExitStack() as kept:

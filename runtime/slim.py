@@ -30,9 +30,9 @@ from ..policies.fixed import Plain
 from ..traces.meta import Sampling
 from .decode import decode, whole
 from .pools.members import describe_model, loaded_pool
-from .pools.parts import make_submodel
 from .pools.pool import ModelPool
 from .pools.pool_file import MemberEntry, PoolFile, PoolFileError
+from .pools.submodels import make_submodel
 from .prompts import Prompt
 from .sampling import truncated
 from .timing import measure_costs

@@ -2,8 +2,8 @@
 
 Where memory of a device is short, first every cache is truncated to what is live, then the youngest request that holds
 any of it gives up all it has, elsewhere too, and recomputes when its turn comes again. Prefix caches do to the caches
-what `decoding.prefixes` decides; without them an operation is one wave. Numbers leave here on the grids of recordings,
-so that a policy sees the same in both worlds. Letters: N tokens, V vocabulary.
+what `decoding.prefix_cache` decides; without them an operation is one wave. Numbers leave here on the grids of
+recordings, so that a policy sees the same in both worlds. Letters: N tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,20 +16,21 @@ import torch
 from torch import Tensor
 
 from ..base.errors import ArgumentError
-from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import NO_COUNTS, Hit, PrefixCacheSize, PrefixCounts
+from ..decoding.prefix_cache import NO_COUNTS, Hit, PrefixCacheSize, PrefixCounts
+from ..decoding.prefix_caches import PoolPrefixes
 from ..decoding.rules import NO_SIGNAL, Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
 from ..decoding.trees import DraftTree
 from ..traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from .caches import NO_MEMORY, SLOT_STEP, MemberKV, total_bytes
+from .coupled_noise import RequestNoise
 from .features import KnownStates
 from .forward import ModelForward
 from .pools.members import LoadedMembers
-from .prefix_caches import PrefixedKV, store_bytes
+from .prefixed_kv import PrefixedKV, store_bytes
 from .recording.views import entropies, gaps
-from .sampling import Chance, RequestNoise
+from .rejection_sampling import Chance
 
 
 class KVMemoryError(ValueError):

@@ -16,8 +16,8 @@ from ..base.files import MOST_BYTES, decode_json
 from ..traces.errors import TraceFormatError
 from ..traces.importers.reading import opened, too_long
 from .prompts import Prompt
-from .rules import is_right
-from .sandbox import FAILURES, Failure, Limits, failure_of, read_tests
+from .right_answers import is_right
+from .sandbox import FAILURES, Failure, ProcessLimits, failure_of, read_tests
 
 Form = Literal["gsm8k", "mgsm", "humaneval", "questions"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -168,7 +168,7 @@ class Scorer:
     `limits` are of code that a model wrote; None: none is run.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: ProcessLimits | None = None) -> None:
         self._limits = limits
         self._failures: dict[tuple[str, str], Failure | None] = {}
 

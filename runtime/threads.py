@@ -11,10 +11,10 @@ import torch
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import num_processors
-from ..decoding.prefixes import PrefixCacheSize
+from ..decoding.prefix_cache import PrefixCacheSize
 from .caches import SHARED_KINDS, MaskCache, MemberKV, SharedKind
 from .forward import ModelForward
-from .prefix_caches import PrefixedMaskCache, PrefixedSlotCache
+from .prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")

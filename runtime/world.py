@@ -5,8 +5,8 @@ from functools import partial
 from typing import Self, TypeVar
 
 from ..base.errors import ArgumentError
-from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import PrefixCounts
+from ..decoding.prefix_cache import PrefixCounts
+from ..decoding.prefix_caches import PoolPrefixes
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session
@@ -16,14 +16,15 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
 from .caches import MemberKV
 from .clock import Clock, SharedClock
+from .coupled_noise import noise_of
 from .draft import DraftProcessor, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
 from .feature_reader import FeatureReader
 from .forward import ModelForward
 from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers
+from .rejection_sampling import Chance, SeededChance
 from .sampler import Sampler, make_sampler
-from .sampling import Chance, SeededChance, noise_of
 from .state import CacheDesyncError, PrefixSharing, RequestState, StateManager, check_shareable
 from .threads import Memory
 from .trees import TreeProcessor

@@ -4,8 +4,8 @@ Never imports the runtime and never needs torch.
 """
 
 from .contexts import TrieTables
+from .cost.by_name import make_cost
 from .cost.files import TableCost
-from .cost.make import make_cost
 from .recorded import recorded_pool
 from .simulate import Scenario, simulate
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..base.errors import ArgumentError
 from ..decoding.pool import Pool
-from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import NO_COUNTS, PrefixCounts
+from ..decoding.prefix_cache import NO_COUNTS, PrefixCounts
+from ..decoding.prefix_caches import PoolPrefixes
 from ..decoding.results import Drafted, Forward
 from ..decoding.session import READER, Session
 from ..decoding.steps import Draft, Verify
@@ -206,7 +206,7 @@ Item = tuple[Session, Draft | DraftTree | Verify]
 class PrefixCharges(Charges):
     """Charges forwards where members have prefix caches: what is cached is not fed, and rows may wait for others.
 
-    The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
+    The logic is that of the runtime (`decoding.prefix_cache`), called at the same moments; blocks hold nothing here.
     Mutated by each operation. `pool` has the members in level order.
 
     Raises:

@@ -15,7 +15,7 @@ from ..decoding.loop import Loop
 from ..decoding.pool import Pool
 from ..decoding.results import COMMIT, DraftResults, OpRecord, StepRecord, VerifyResults, made
 from ..decoding.rules import NO_SIGNAL, Signal
-from ..decoding.seen import Load, Observation
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, PolicyError, Step, Verify
 from ..decoding.world import DraftItem, VerifyItem
@@ -315,7 +315,7 @@ class Automaton:
         if state.found_nothing:
             draft = Draft(self._fixed.drafter, 1)
             session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
-        step: Step = self._fixed.policy.decide(ByPendingView(session, Load(len(pool.members)), _no_signal))
+        step: Step = self._fixed.policy.decide(ByPendingView(session, ServerLoad(len(pool.members)), _no_signal))
         level = check_step(session, step)
         self._fixed.check(step, "")
         assert isinstance(step, Draft | Verify)

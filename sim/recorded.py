@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 
 from ..base.errors import ArgumentError
 from ..decoding.pool import Member, Pool
-from ..decoding.request_text import Ending, LookupRule
+from ..decoding.prompt_lookup import LookupRule
+from ..decoding.request_text import Ending
 from ..decoding.results import Drafted, Judged, OverlapResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session

@@ -12,7 +12,7 @@ from ..decoding.world import World
 from ..policies.about import Observable, check_observes
 from ..policies.oracles import Foreseen
 from ..runs.log import TextQuality
-from ..traces.forms import by_form
+from ..traces.opening import by_form
 from ..traces.recording import Recording
 from .contexts import TrieTables
 from .cost.base import CostModel

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from ..decoding.pool import Pool
-from ..decoding.prefixes import NO_COUNTS
+from ..decoding.prefix_cache import NO_COUNTS
 from ..decoding.results import DraftResults, VerifyResults, made
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
 from ..policies.about import Observable
-from ..policies.chains import policies_at_windows
+from ..policies.chain_text import policies_at_windows
 from ..policies.oracles import Answer, Foreseen
 from ..runs.log import TextQuality
 from ..traces.rounds.recording import RoundsRecording

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..decoding.request_text import looked_up
+from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Judged, made
 from ..decoding.rules import NO_SIGNAL, Signal
 from ..decoding.session import Session

@@ -18,7 +18,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import decides_by_pending
 from .context_tables import RequestTables
-from .contexts import UNKNOWN, TrieAnswers
+from .contexts_answers import UNKNOWN, TrieAnswers
 from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, PlayedRound, play
 from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
 

@@ -19,7 +19,7 @@ from ..base.errors import ArgumentError, check_within
 from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
 from ..decoding.pool import Pool
-from ..decoding.prefixes import PrefixCacheSize
+from ..decoding.prefix_cache import PrefixCacheSize
 from ..decoding.seen import Observation, Start
 from ..decoding.session import READER
 from ..decoding.world import World

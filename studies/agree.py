@@ -13,31 +13,31 @@ from ..base.errors import ArgumentError, check_least, counted
 from ..base.terminal import Progress, quiet, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefixes import prefix_cache_size
+from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import Start, start_of
 from ..policies.about import StepWatch, WatchedPolicy, check_tags
-from ..policies.chains import default_policies
+from ..policies.chain_text import default_policies
+from ..reports.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
 from ..reports.comparison import prefix_words, start_words
-from ..reports.grid import Grid, Printed, flat_rows
-from ..reports.recordings import agreement_table, difference_text, prefix_line, record_exit_line, total_line
+from ..reports.tables import Grid, Printed, flat_rows
+from ..runs.agreement import Agreement, compare_runs, joined
 from ..runs.log import RunLog
-from ..runs.same_steps import Agreement, compare_runs, joined
 from ..runtime.ahead import AHEAD_KINDS, AheadKind, check_ahead, check_has_use
 from ..runtime.decode import decode, whole
 from ..runtime.pools.members import LoadedMember, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
-from ..runtime.recording.finished import near_ties_along
+from ..runtime.recording.near_ties import near_ties_along
 from ..runtime.recording.recorder import record
-from ..runtime.rules import refuse_oracle
+from ..runtime.refusals import refuse_oracle
 from ..runtime.threads import CacheKind, Memory
 from ..sim.contexts import TrieTables
 from ..sim.cost.files import CostLine, FileCost
 from ..sim.recorded import UnrecordedContextError, UnrecordedTreeError
 from ..sim.simulate import Scenario, simulate
 from ..traces.contexts.meta import TrieMeta
+from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.store import read_trace
 from ..traces.contexts.trie import TrieRequest
 from ..traces.errors import TraceFormatError
 from ..traces.meta import Closure, Sampling, TreeClosure

@@ -15,16 +15,17 @@ from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of, check_tags, may_work_ahead
-from ..policies.chains import BASELINE, ChainSpec, chains_in
+from ..policies.chain_text import BASELINE, ChainSpec, chains_in
 from ..policies.fixed import Chain, Plain
 from ..policies.oracles import OracleChain, OracleWindow
 from ..reports.comparison import Comparison, DeviceRange, Sweep
 from ..reports.regret import REFERENCE, Regret, regret_of
+from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide
-from ..reports.summary import ByTag, Summary, TagShares, summarise_run, tag_shares
+from ..reports.summary import Summary, summarise_run
 from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
-from ..sim.cost.what_if import Reading
+from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import simulate
 from ..traces.recording import Recording
@@ -216,7 +217,7 @@ def _once(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-OUTER = (Reading.all, Reading.memory)
+OUTER = (MappedBy.all, MappedBy.memory)
 
 
 def with_oracles(policies: Sequence[NamedPolicy], pool: Pool) -> list[NamedPolicy]:

@@ -17,9 +17,9 @@ from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import quality_table, start_words
-from ..reports.grid import Grid, Printed, table
-from ..reports.recordings import prefix_lines, run_table
+from ..reports.run_table import prefix_lines, run_table
 from ..reports.summary import Summary, summarise_run
+from ..reports.tables import Grid, Printed, table
 from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.ahead import AheadKind, check_ahead, check_has_use
 from ..runtime.caches import SHARED_KINDS
@@ -31,8 +31,8 @@ from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool
 from ..runtime.prompts import Prompt, prompts_of
-from ..runtime.rules import refuse_oracle
-from ..runtime.sandbox import Limits, check_can_run
+from ..runtime.refusals import refuse_oracle
+from ..runtime.sandbox import ProcessLimits, check_can_run
 from ..runtime.tasks import Score, Scorer, score_lines, scores_json
 from ..runtime.threads import Memory
 from ..traces.meta import Sampling
@@ -282,7 +282,7 @@ def _scorer(requests: Sequence[Prompt], *, run_tests: bool | Literal["unsandboxe
             tests.head()
         except ValueError as error:
             raise ArgumentError(f"`prompts`, {name}: {error}") from None
-    limits = Limits(sandbox=run_tests is True)
+    limits = ProcessLimits(sandbox=run_tests is True)
     check_can_run(limits)
     return Scorer(limits)
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ..base.errors import check_least, counted
 from ..policies.blocks import drafter_of
 from ..policies.learned import WEIGHTS, AcceptanceHead, chances_of, fit_logistic, fit_of, moved
-from ..reports.grid import Column, Grid, Printed
+from ..reports.tables import Column, Grid, Printed
 from ..sim.recorded import recorded_pool
 from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
 from ..traces.folder import META, hash_file
-from ..traces.forms import by_form, open_recording
+from ..traces.opening import by_form, open_recording
 from ..traces.rounds.recording import RoundsRecording
 
 

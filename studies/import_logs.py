@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.errors import counted
 from ..base.terminal import Progress
-from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.tables import Grid, Printed, flat_rows
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
 from ..traces.rounds.rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 

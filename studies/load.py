@@ -13,8 +13,8 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
-from ..reports.grid import Grid, Printed, flat_rows, table
-from ..reports.load import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
+from ..reports.serving_tables import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
+from ..reports.tables import Grid, Printed, flat_rows, table
 from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
 from ..sim.cost.base import CostRangeError
@@ -26,7 +26,7 @@ from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.generated import is_spec, parse_spec
+from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .options import UnderLoadOptions, checked, takes
 from .serving import (

@@ -12,12 +12,12 @@ from threading import Lock
 from typing import Any, Literal
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
-from ..base.options import opt
+from ..base.options import Secret, opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
-from ..observing.load import Load, ServerTokenizer, acceptance_between, counters
-from ..observing.server import Clock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
-from ..reports.grid import Grid, Printed, flat_rows
+from ..observing.load_generator import LoadGenerator, ServerTokenizer, acceptance_between, counters
+from ..observing.server import ClientClock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
 from ..reports.observed import ObservedFigures, observed_figures, observed_lines, observed_tables
+from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.observed import (
     BY_TOKENIZER,
     BY_USAGE,
@@ -116,7 +116,7 @@ class Asking:
 
     model: str | None = opt(None, "By name; default: the only one that the server lists.")
     chat: bool = opt(False, "By /v1/chat/completions; default: by /v1/completions.")
-    api_key: str | None = opt(
+    api_key: Secret | None = opt(
         None,
         "Environment variable that holds the server's key; it is written nowhere.",
         flag="--api-key-env",
@@ -246,9 +246,9 @@ class _Run:
         """(requests, when the last of them ended)."""
         total = sum(1 for one in arrivals for _ in requests_of(one))
         with Progress("observing", total, unit="requests") as progress:
-            clock = Clock()
+            clock = ClientClock()
             send: Callable[[Arrival, int], Exchange] = partial(self._send, clock=clock)
-            load = Load(arrivals, send, clock, interrupts, progress.advance)
+            load = LoadGenerator(arrivals, send, clock, interrupts, progress.advance)
             if concurrency is None:
                 load.open_loop()
             else:
@@ -258,7 +258,7 @@ class _Run:
             found = load.ended()
         return found, clock.now_ps()
 
-    def _send(self, arrival: Arrival, due_at_ps: int, *, clock: Clock) -> Exchange:
+    def _send(self, arrival: Arrival, due_at_ps: int, *, clock: ClientClock) -> Exchange:
         return exchange(self._endpoint, self._asked.path, self._sent(arrival), due_at_ps, clock)
 
     def _sent(self, arrival: Arrival) -> Sent:
@@ -270,7 +270,7 @@ class _Run:
     def _warm_up(self, first: Arrival) -> None:
         """Requests as the first one; raises ServerError for one that fails."""
         for number in range(1, self._asked.warmup + 1):
-            found = exchange(self._endpoint, self._asked.path, self._sent(first), 0, Clock()).seen
+            found = exchange(self._endpoint, self._asked.path, self._sent(first), 0, ClientClock()).seen
             if found.failed:
                 raise ServerError(f"{self._endpoint.url}{self._asked.path}: warm-up request {number}: {found.failed}")
 

@@ -12,7 +12,7 @@ import torch
 
 from ..base.errors import ArgumentError, counted
 from ..base.files import is_shipped, place_of, pool_path, write_whole
-from ..reports.grid import Grid, Printed, table
+from ..reports.tables import Grid, Printed, table
 from ..runtime.forced import named_config, preset_config, shapes_of
 from ..runtime.pools.members import LoadedMember
 from ..runtime.pools.pool_file import CONFIG, POOL_FILE_NAME, ForcedPoolFile, checked_forced_pool, read_pool_file

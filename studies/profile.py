@@ -16,19 +16,18 @@ from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import pool_path, processor
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..policies.chains import default_policies
-from ..policies.spec import PolicySpec
-from ..reports.grid import Grid, Printed, table
+from ..policies.by_name import PolicySpec
+from ..policies.chain_text import default_policies
+from ..reports.tables import Grid, Printed, table
 from ..runtime.forced import ForcedPool, ForcedProbedWorld, forced_recording
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
-from ..runtime.profiling.forwards import Grid as ShapeGrid
-from ..runtime.profiling.forwards import measure_forwards, memory_floor
+from ..runtime.profiling.forwards import ShapeGrid, measure_forwards, memory_floor
 from ..runtime.profiling.operations import MeasuredMembers, Operations, measure_members, measure_operations
 from ..runtime.profiling.probe import Journal, ProbedWorld, check_probed
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
 from ..sim.contexts import TrieTables
-from ..traces.contexts.store import read_trace
+from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.trie import TrieRequest
 from ..traces.meta import Sampling
 from ..traces.profile import (
@@ -43,7 +42,7 @@ from ..traces.profile import (
 )
 from .agree import made_up_cost
 from .decode import load_models
-from .freshness import check_runnable, device_name, journal_of, watched_chains
+from .profile_check import check_runnable, device_name, journal_of, watched_chains
 
 GREEDY = Sampling(mode="greedy")
 # Requests that run at a time while operations are watched are fewer.

@@ -18,7 +18,7 @@ from ..traces.contexts.recording import TrieRecording
 from ..traces.meta import MOST, NAME_PATTERN, Closure, ProfileTaken, Sampling, TreeClosure, check_title
 from ..traces.profile import Profile
 from .decode import load_pool
-from .freshness import fitting_profile, measure_freshness
+from .profile_check import fitting_profile, measure_freshness
 
 # It takes a minute, and those who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"

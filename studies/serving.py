@@ -13,13 +13,13 @@ from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of
-from ..reports.grid import Printed, flat_rows
-from ..reports.load import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
+from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
+from ..reports.tables import Printed, flat_rows
 from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
 from ..sim.cost.base import CostRangeError
-from ..sim.cost.make import scaled_by_name
+from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.roofline import device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
@@ -468,11 +468,6 @@ class Simulated(ServingReport):
     """One served run; prints as `paceline metrics` prints its folder."""
 
     log: ServingLog
-
-    @property
-    def report(self) -> ServingReport:
-        """The figures alone, without the log."""
-        return self
 
     @property
     def interrupted(self) -> bool:

@@ -11,20 +11,20 @@ from ..base.errors import ArgumentError, counted
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefixes import prefix_cache_size
+from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import start_of
 from ..policies.about import about_of
+from ..policies.by_name import PolicySpec, own_policies
 from ..policies.combined import OnlyLossless
-from ..policies.spec import PolicySpec, own_policies
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
-from ..sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
-from ..sim.cost.what_if import Reading
+from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
+from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
 from ..sim.replay_tables import tables_of
 from ..sim.simulate import Scenario
-from ..traces.forms import is_recording
-from ..traces.forms import open_recording as read_recording
+from ..traces.opening import is_recording
+from ..traces.opening import open_recording as read_recording
 from ..traces.recording import Recording
 from .options import LEAST_SEEDS, MOST_SEEDS, PlacementOptions, PrefixOptions, ReplayOptions, SeedsOptions
 
@@ -247,7 +247,7 @@ class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
         """As it was asked for, or what there is."""
         return default_cost(self.recording) if self.cost is None else str(self.cost)
 
-    def priced(self, reading: Reading = Reading.device) -> CostModel:
+    def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` of a measurement that is taken to another device."""
         source = self.recording
         return make_cost(

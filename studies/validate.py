@@ -17,12 +17,12 @@ from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.results import DRAFT, TREE, VERIFY
 from ..decoding.seen import Start
-from ..policies.chains import default_policies
-from ..reports.grid import Grid, Printed
-from ..reports.seconds import (
+from ..policies.chain_text import default_policies
+from ..reports.tables import Grid, Printed
+from ..reports.validation import (
+    BestPolicy,
     Cell,
-    Choice,
-    Verdict,
+    ValidationVerdict,
     cells_table,
     choices,
     choices_table,
@@ -31,8 +31,8 @@ from ..reports.seconds import (
     tpot_error_of,
     verdict,
 )
+from ..runs.agreement import compare_runs
 from ..runs.log import RunLog
-from ..runs.same_steps import compare_runs
 from ..runtime.decode import decode, whole
 from ..runtime.forced import ForcedPool, forced_recording, forced_run
 from ..runtime.pools.members import LoadedMembers, loaded_pool
@@ -40,14 +40,14 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
-from ..sim.cost.make import make_cost
+from ..sim.cost.by_name import make_cost
 from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
 from ..sim.simulate import Scenario, simulate
+from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.store import read_trace
 from .agree import made_up_cost, matching_trace
 from .decode import is_forced, load_models
-from .freshness import Freshness, check_runnable, device_name, measure_freshness, mismatches, remarks_on_profile
+from .profile_check import Freshness, check_runnable, device_name, measure_freshness, mismatches, remarks_on_profile
 from .setting import NamedPolicy, PoliciesGiven, named_policies
 
 
@@ -271,16 +271,16 @@ class Validation(Printed):
     cells: tuple[Cell, ...]  # every policy, batch and tag
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ValidationVerdict:
         """What all cells come to."""
         return verdict(self.cells)
 
     @property
-    def repeatability(self) -> Verdict | None:
+    def repeatability(self) -> ValidationVerdict | None:
         """How well the machine repeats itself: what measured runs say of each other; None if there was one."""
         return repeatability(self.cells)
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[BestPolicy]:
         """The best policy of each batch and tag in both worlds."""
         return choices(self.cells)
 

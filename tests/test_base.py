@@ -20,13 +20,13 @@ from paceline.base import terminal as module
 from paceline.base.errors import LABORATORY, counted, did_you_mean, install_hint, known_are
 from paceline.base.files import recording_path, shipped_names
 from paceline.base.terminal import Progress, held_interrupts, in_words, quiet, tracked
-from paceline.policies.chains import policy_options
+from paceline.policies.by_name import make_policy, own_policies
+from paceline.policies.chain_text import policy_options
 from paceline.policies.check import check_pool
-from paceline.policies.spec import make_policy, own_policies
 from paceline.runtime.forced import named_config
 from paceline.runtime.forced import preset_names as forced_names
 from paceline.runtime.pools.published import FETCHED_BY_POOL, published_model
-from paceline.sim.cost.make import OnDevice, make_cost
+from paceline.sim.cost.by_name import OnDevice, make_cost
 from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.routers import RouterSpec, own_routers
@@ -36,8 +36,8 @@ from paceline.traces.meta import WIDTHS
 from paceline.traces.shapes import FORMATS, KV_WIDTHS, preset_names
 from paceline.traces.shapes_given import given_shapes, read_hub_config
 from paceline.traces.workloads import open_workload
-from paceline.traces.workloads.generated import KINDS
-from paceline.traces.workloads.sharing import SESSION_KINDS
+from paceline.traces.workloads.drawn_arrivals import KINDS
+from paceline.traces.workloads.drawn_sessions import SESSION_KINDS
 
 
 def test_one_has_no_plural():

@@ -23,7 +23,7 @@ from paceline.base.files import (
 from paceline.base.toml import TomlFileError, decode_toml, read_toml
 from paceline.policies.learned import read_head
 from paceline.runs.observed import read_run
-from paceline.runtime.pools.parts import read_head_tokens
+from paceline.runtime.pools.heads import read_head_tokens
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tasks import read_task
 from paceline.sim.cost.files import read_cost_file

@@ -4,10 +4,10 @@ import random
 from functools import lru_cache
 
 import torch
-from paceline.decoding.request_text import LookupRule
+from paceline.decoding.prompt_lookup import LookupRule
 from paceline.runtime.pools.members import LoadedMember
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import Prompt
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM

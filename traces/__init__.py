@@ -18,11 +18,11 @@ MODULES = {
     "TrieRecording": ".contexts.recording",
     "TrieRequest": ".contexts.trie",
     "make_trace": ".synthetic",
-    "open_recording": ".forms",
-    "read_rounds": ".rounds.store",
-    "read_trace": ".contexts.store",
-    "write_rounds": ".rounds.store",
-    "write_trace": ".contexts.store",
+    "open_recording": ".opening",
+    "read_rounds": ".rounds.on_disk",
+    "read_trace": ".contexts.on_disk",
+    "write_rounds": ".rounds.on_disk",
+    "write_trace": ".contexts.on_disk",
 }
 
 __all__ = [*MODULES]

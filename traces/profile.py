@@ -264,7 +264,7 @@ ENDING = ".profile"
 _KEY = b"paceline"
 
 
-class Shape(NamedTuple):
+class MeasuredForward(NamedTuple):
     """A measured forward."""
 
     member: str  # whose
@@ -297,11 +297,11 @@ class Profile:
     """Seconds measured on one machine."""
 
     meta: ProfileMeta  # whose they are
-    shapes: tuple[Shape, ...]  # `[S]` every member's forwards
+    shapes: tuple[MeasuredForward, ...]  # `[S]` every member's forwards
     # That it was read from; None of one that was just measured. No part of what makes two profiles equal.
     file: Path | None = field(default=None, compare=False)
 
-    def of(self, member: str) -> tuple[Shape, ...]:
+    def of(self, member: str) -> tuple[MeasuredForward, ...]:
         """The shapes of one member."""
         return tuple(shape for shape in self.shapes if shape.member == member)
 
@@ -332,7 +332,7 @@ def read_profile(path: Path) -> Profile:
     meta = _meta_of(path, table.schema)
     if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
         raise TraceFormatError(path, "columns", f"must be {', '.join(SCHEMA.names)}, without nulls", table.schema.names)
-    shapes = tuple(Shape(**row) for row in table.to_pylist())
+    shapes = tuple(MeasuredForward(**row) for row in table.to_pylist())
     _check(path, meta, shapes)
     return Profile(meta=meta, shapes=shapes, file=path)
 
@@ -378,7 +378,7 @@ def _meta_of(path: Path, schema: pa.Schema) -> ProfileMeta:
         raise TraceFormatError(path, field, first["msg"], first["input"]) from None
 
 
-def _check(path: Path, meta: ProfileMeta, shapes: tuple[Shape, ...]) -> None:
+def _check(path: Path, meta: ProfileMeta, shapes: tuple[MeasuredForward, ...]) -> None:
     members = {member.name for member in meta.members}
     seen = set()
     for shape in shapes:
@@ -405,7 +405,7 @@ class ProfiledForwards:
         beyond: whether it has had to ask the smooth model.
     """
 
-    def __init__(self, shapes: Sequence[Shape], smooth: SmoothForward | None) -> None:
+    def __init__(self, shapes: Sequence[MeasuredForward], smooth: SmoothForward | None) -> None:
         self.smooth = smooth
         self.beyond = False
         grid: dict[float, dict[float, dict[float, float]]] = {}

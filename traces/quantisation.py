@@ -15,7 +15,7 @@ from ..base.errors import known_are
 from ..base.files import checked_config, kind_of_json
 from .errors import TraceFormatError
 from .meta import Arithmetic
-from .shapes import FORMATS, Decoder, QuantisedWeights, WeightFormat, grouped
+from .shapes import FORMATS, DecoderShape, QuantisedWeights, WeightFormat, grouped
 
 # What configs call output and embedding, and how they may call the part that is the decoder.
 OUTPUT, TABLE = "lm_head", "model.embed_tokens"
@@ -34,7 +34,7 @@ class UnknownModuleError(ValueError):
 
 
 def quantised_weights(
-    decoder: Decoder, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
+    decoder: DecoderShape, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
 ) -> QuantisedWeights:
     """Which weights of a decoder in its own dtype are quantised: the matrices of its layers, but for routers.
 
@@ -78,14 +78,14 @@ class _Modules:
     tables: dict[str, int]
 
 
-def _modules(decoder: Decoder) -> _Modules:
+def _modules(decoder: DecoderShape) -> _Modules:
     table = decoder.table_parameters
     # One table stands for both where output and embedding share it.
     tables = {TABLE: table, OUTPUT: 0 if decoder.tied else table}
     return _Modules(layers=tuple(_layer(decoder, index) for index in range(decoder.layers)), tables=tables)
 
 
-def _layer(decoder: Decoder, index: int) -> dict[str, int]:
+def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
     hidden, own = decoder.hidden, decoder.heads * decoder.head_size
     shared = decoder.kv_heads * decoder.head_size
     start, mixture = f"model.layers.{index}", decoder.mixture
@@ -157,7 +157,7 @@ class _Said:
     dense: bool = False
 
 
-def quantised_decoder(decoder: Decoder, file: Path, content: Mapping[str, Any]) -> Decoder:
+def quantised_decoder(decoder: DecoderShape, file: Path, content: Mapping[str, Any]) -> DecoderShape:
     """The decoder of a config with the weights and the cache that are quantised; itself where nothing says so.
 
     Args:
@@ -178,7 +178,7 @@ def quantised_decoder(decoder: Decoder, file: Path, content: Mapping[str, Any]) 
     return whole
 
 
-def _with(decoder: Decoder, section: "_Section") -> Decoder:
+def _with(decoder: DecoderShape, section: "_Section") -> DecoderShape:
     said = section.said()
     if decoder.layers > MOST_LAYERS:
         raise section.error("", f"must be of at most {MOST_LAYERS} layers", decoder.layers)

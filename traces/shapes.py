@@ -22,8 +22,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..base.errors import ArgumentError
-from .errors import Experts
-from .meta import WIDTHS, Arithmetic, DraftBlock, ModelInfo, Quantised
+from .meta import WIDTHS, Arithmetic, DraftBlock, Experts, ModelInfo, Quantised
 
 # Bytes of a key's or a value's number, by the formats that caches have.
 KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
@@ -103,7 +102,7 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class DecoderShape:
     """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them."""
 
     hidden: int  # H
@@ -195,15 +194,15 @@ class Decoder:
 
 
 @cache
-def presets() -> Mapping[str, Decoder]:
+def presets() -> Mapping[str, DecoderShape]:
     """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
     shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
     return {name: _decoder(shape) for name, shape in shapes.items()}
 
 
-def _decoder(shape: dict[str, Any]) -> Decoder:
+def _decoder(shape: dict[str, Any]) -> DecoderShape:
     mixture = shape.pop("mixture", None)
-    return Decoder(**shape, mixture=None if mixture is None else Mixture(**mixture))
+    return DecoderShape(**shape, mixture=None if mixture is None else Mixture(**mixture))
 
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
@@ -211,12 +210,12 @@ EAGLE3_VOCABULARY = 32_000
 EAGLE3_FEATURES = 3  # layers of the target whose states they join
 MEDUSA_HEADS = 5  # that the paper recommends to train
 
-Head = Callable[[Decoder, str], ModelInfo]
+Head = Callable[[DecoderShape, str], ModelInfo]
 # By name, and what to call them in words.
 HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa"}
 
 
-def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
+def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
     """The shape of a head of this kind of `HEADS` for `target`; None of one with a layer of its own for a mixture.
 
     What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
@@ -227,7 +226,9 @@ def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
     return makers[kind](target, name)
 
 
-def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None) -> ModelInfo:
+def eagle3(
+    target: DecoderShape, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None
+) -> ModelInfo:
     """One layer whose attention reads embedding and features side by side, and an output of its own.
 
     (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers, `joined` wide, are first joined
@@ -239,7 +240,7 @@ def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, j
     return _info(target, name, layer + joining + hidden + min(vocabulary, target.vocabulary) * hidden)
 
 
-def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelInfo:
+def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> ModelInfo:
     """Layers over the last token and a mask for each drafted one, which attend to the target's features.
 
     The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
@@ -270,7 +271,7 @@ def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, l
     )
 
 
-def _one_layer(target: Decoder, name: str) -> ModelInfo:
+def _one_layer(target: DecoderShape, name: str) -> ModelInfo:
     """A layer of the target after a projection of embedding and feature, 2 H to H, and the target's output.
 
     (EAGLE: Li et al. 2024, arXiv:2401.15077; multi-token prediction modules: DeepSeek-V3, arXiv:2412.19437.)
@@ -279,11 +280,11 @@ def _one_layer(target: Decoder, name: str) -> ModelInfo:
     return _info(target, name, target.layer_parameters + joined + target.table_parameters)
 
 
-def _medusa(target: Decoder, name: str) -> ModelInfo:
+def _medusa(target: DecoderShape, name: str) -> ModelInfo:
     return medusa(name, hidden=target.hidden, vocabulary=target.vocabulary, dtype=target.dtype, heads=MEDUSA_HEADS)
 
 
-def _info(target: Decoder, name: str, parameters: int) -> ModelInfo:
+def _info(target: DecoderShape, name: str, parameters: int) -> ModelInfo:
     return replace(target, layers=1, quantised=None).info(name).model_copy(update={"parameters": parameters})
 
 
@@ -369,7 +370,7 @@ def preset_like(shape: ModelInfo) -> str | None:
     return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
 
 
-def _decoder_like(shape: ModelInfo) -> Decoder | None:
+def _decoder_like(shape: ModelInfo) -> DecoderShape | None:
     """The preset that a shape is of, with the cache that it has; its weights may be quantised."""
     plain = shape.model_copy(update={"quantised": None})
     caches = ("", *KV_WIDTHS)
@@ -413,7 +414,7 @@ def _without(text: str, *matches: re.Match[str]) -> str:
     return "".join(left)
 
 
-def _named(member: str, base: Decoder | None, target: ModelInfo | None) -> Named | None:
+def _named(member: str, base: DecoderShape | None, target: ModelInfo | None) -> Named | None:
     """What the name of a drafter says; None too where sizes say otherwise.
 
     A drafter is smaller than its target, and a head as wide.
@@ -455,7 +456,7 @@ class Derived:
 
 
 def derived_submodels(
-    recorded: Sequence[ModelInfo], given: Sequence[ModelInfo], decoders: Mapping[str, Decoder]
+    recorded: Sequence[ModelInfo], given: Sequence[ModelInfo], decoders: Mapping[str, DecoderShape]
 ) -> tuple[Derived, ...]:
     """Shapes of those recorded submodels whose models are given others and that are given none themselves.
 
@@ -496,7 +497,7 @@ def _is_left_behind(shape: ModelInfo, known: Mapping[str, ModelInfo], found: Map
     return model is not None and model in found and shape.name not in found and found[model] != known.get(model)
 
 
-def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: Decoder | None) -> Decoder:
+def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: DecoderShape | None) -> DecoderShape:
     """What is left of `whole` in the submodel that kept `own` of `was`."""
     like = preset_like(whole)
     decoder = decoder or (None if like is None else presets()[like])

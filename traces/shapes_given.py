@@ -18,7 +18,7 @@ from .shapes import (
     FORMATS,
     KV_WIDTHS,
     SHAPES_PAGE,
-    Decoder,
+    DecoderShape,
     Derived,
     Mixture,
     derived_submodels,
@@ -101,7 +101,7 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
     return _config(path).shape(name)
 
 
-def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
+def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> DecoderShape | None:
     """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
 
     Of one that is known to draft `in_parallel` the config may say so. Raises as `read_hub_config`.
@@ -138,7 +138,7 @@ class _Config:
             raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
-    def whole(self, *, in_parallel: bool = False) -> Decoder:
+    def whole(self, *, in_parallel: bool = False) -> DecoderShape:
         """A model that is no drafter made for a target; see `read_hub_decoder`."""
         if not in_parallel:
             self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
@@ -175,7 +175,7 @@ class _Config:
             if self._get(key) not in (None, False):
                 raise self._error(key, f"must be absent: {why}", self._get(key))
 
-    def _eagle(self, decoder: Decoder, name: str) -> ModelInfo:
+    def _eagle(self, decoder: DecoderShape, name: str) -> ModelInfo:
         """One layer, and what joins it to its target."""
         self._refuse_parallel("heads that draft in parallel are not known, give theirs in FILE.json")
         if decoder.layers != 1:
@@ -191,7 +191,7 @@ class _Config:
         width = (len(features) or EAGLE3_FEATURES) * joined
         return eagle3(decoder, name, vocabulary=drafted, joined=width)
 
-    def _dflash(self, decoder: Decoder, name: str) -> ModelInfo:
+    def _dflash(self, decoder: DecoderShape, name: str) -> ModelInfo:
         said = self._get("dflash_config")
         features = self._list(said, "target_layer_ids") if isinstance(said, dict) else []
         if not features:
@@ -216,7 +216,7 @@ class _Config:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", heads)
         return medusa(name, hidden=hidden, vocabulary=vocabulary, dtype=self._dtype(), heads=heads, layers=layers)
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> DecoderShape:
         """What the model is made of, of a head the decoder that its layer is like."""
         kind = self._keys.get("model_type")
         for key in () if kind in _MIXTURES else _EXPERTS:
@@ -232,7 +232,7 @@ class _Config:
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
         if self._keys.get("head_dim") is None and hidden % heads:
             raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
-        decoder = Decoder(
+        decoder = DecoderShape(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
@@ -355,7 +355,7 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     return (*listed, *(each.preset(base) for each in named))
 
 
-def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
+def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]:
     """What given models are made of, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
     given = [each for each in _given_by(texts, target) if isinstance(each, _Given)]
     return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
@@ -409,7 +409,7 @@ class _Given:
             )
         return read_hub_config(Path(self.source), self.name)
 
-    def decoder(self) -> Decoder | None:
+    def decoder(self) -> DecoderShape | None:
         """What it is made of; None of a head, and of what nobody knows."""
         if self.is_file:
             found = read_hub_decoder(Path(self.source), in_parallel=self.block is not None)
@@ -417,7 +417,7 @@ class _Given:
             found = None if head_called(self.source) else presets().get(model_called(self.source) or "")
         return None if found is None else self._served(found)
 
-    def preset(self, target: Decoder | None) -> ModelInfo:
+    def preset(self, target: DecoderShape | None) -> ModelInfo:
         """The shape that its source names; of a head without a model's name it is the target's."""
         decoder, kind, model = self.decoder(), head_called(self.source), model_called(self.source)
         if decoder is not None:
@@ -437,11 +437,11 @@ class _Given:
             raise ArgumentError(f"{called} {rule}")
         return head
 
-    def _info(self, decoder: Decoder) -> ModelInfo:
+    def _info(self, decoder: DecoderShape) -> ModelInfo:
         block = None if self.block is None else DraftBlock(tokens=self.block)
         return decoder.info(self.name).model_copy(update={"draft_block": block})
 
-    def _served(self, decoder: Decoder) -> Decoder:
+    def _served(self, decoder: DecoderShape) -> DecoderShape:
         """The same model with the weights and the cache that are asked for."""
         if self.weights and decoder.quantised is not None:
             raise ArgumentError(

@@ -24,8 +24,8 @@ from paceline.runs.log import RunLog
 from paceline.runtime.ahead import AheadKind
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import LoadedMember, loaded_pool
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import Prompt
 from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling

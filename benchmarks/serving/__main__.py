@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from jobs import JOBS, served, served_plainly, workload_of
-from paceline.reports.grid import console_of_output, print_tables
+from paceline.reports.tables import console_of_output, print_tables
 from paceline_laboratory.findings import Cell, table, table_cell
 from paceline_laboratory.replays import in_turns, peak_bytes
 

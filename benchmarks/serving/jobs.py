@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from paceline.decoding.pool import Pool
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import ServingAbout
@@ -24,12 +24,12 @@ from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
 from paceline.sim.serving.serve import serve
-from paceline.traces.forms import open_recording
+from paceline.traces.opening import open_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsMeta, RoundsRequest
 from paceline.traces.shapes import shape_called
 from paceline.traces.workloads.arrival import Workload
-from paceline.traces.workloads.sources import open_workload
+from paceline.traces.workloads.opening import open_workload
 
 ROOT = Path(__file__).parents[2]
 AZURE = Path("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz")

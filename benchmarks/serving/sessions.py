@@ -15,10 +15,10 @@ from array import array
 from collections.abc import Callable
 
 from jobs import PICO, Job, served_workload
-from paceline.reports.grid import console_of_output, print_tables
+from paceline.reports.tables import console_of_output, print_tables
 from paceline.sim.serving.limits import KvLimits
 from paceline.sim.serving.memory import MemberKv
-from paceline.traces.workloads.sources import open_workload
+from paceline.traces.workloads.opening import open_workload
 from paceline_laboratory.findings import Cell, table, table_cell
 from paceline_laboratory.replays import peak_bytes
 

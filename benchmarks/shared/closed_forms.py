@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from paceline.base.errors import check_least, check_within
 from paceline.policies.about import Floats, gathered, kept_of, round_tokens
 
 
@@ -31,6 +32,24 @@ def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
     the seconds of a draft forward over those of a target forward, >= 0. The others are those of `round_tokens`.
     """
     return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
+
+
+def ahead_tokens(acceptance: float, window: int) -> float:
+    """Expected tokens of a step in which a draft of n tokens is written while the target judges what is pending.
+
+    If all was right, the target's own token is the first one ahead with probability a, and n - 1 tokens are pending in
+    the next step; else none is. Of a step with none pending come 1 token and, with probability a, one with n - 1; of
+    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share a / (1 + a -
+    a^n) of all steps begins with n - 1, and a step gives
+
+        (1 - a^n) / ((1 - a) (1 + a - a^n))
+
+    tokens, and n at a = 1. (Ours, for steps as `Overlap` puts them together; PEARL, arXiv:2408.11850, counts other
+    rounds.) Raises ValueError unless a is 0 to 1 and n >= 1.
+    """
+    check_within("acceptance", acceptance, "[0, 1]")
+    check_least("window", window, 1)
+    return round_tokens(acceptance, window - 1) / (1.0 + acceptance - acceptance**window)
 
 
 def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable, Sequence
 
-from paceline.reports.grid import console_of_output, print_tables
+from paceline.reports.tables import console_of_output, print_tables
 from paceline_laboratory.findings import Cell, table
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from statistics import median
 
 import torch
-from paceline.decoding.prefixes import Hit, PrefixCacheSize
-from paceline.reports.grid import console_of_output, print_tables
+from paceline.decoding.prefix_cache import Hit, PrefixCacheSize
+from paceline.reports.tables import console_of_output, print_tables
 from paceline.runtime.caches import MemberKV, SharedKind, SlotCache
 from paceline.runtime.forward import ModelForward
-from paceline.runtime.prefix_caches import PrefixedSlotCache
+from paceline.runtime.prefixed_kv import PrefixedSlotCache
 from paceline.studies.decode import load_pool
 from paceline_laboratory.findings import Cell, table, table_cell
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Verify
 from paceline.decoding.world import VerifyItem

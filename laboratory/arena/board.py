@@ -21,7 +21,7 @@ from typing import Any
 
 from paceline.base.errors import counted
 from paceline.base.files import whole_file
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 from paceline.reports.figure import check_figure, write_figure
 from paceline.reports.panels import Panel, Series, by_category
 

@@ -22,14 +22,14 @@ from paceline.base.files import write_whole
 from paceline.base.terminal import tell
 from paceline.base.toml import TomlFileError, checked_toml, read_toml
 from paceline.policies.about import BRANCHES, about_of
-from paceline.policies.chains import PolicyClass
+from paceline.policies.by_name import PolicySpec, PolicySpecError, own_policies
+from paceline.policies.chain_text import PolicyClass
 from paceline.policies.check import check_pool
 from paceline.policies.learned import SpecDec
-from paceline.policies.spec import PolicySpec, PolicySpecError, own_policies
 from paceline.sim.recorded import recorded_pool
 from paceline.studies.fit import fit_shared_head
-from paceline.traces.forms import by_form, open_recording
 from paceline.traces.meta import Record
+from paceline.traces.opening import by_form, open_recording
 from pydantic import ValidationInfo, field_validator
 
 from .ladders import ladder, ladders

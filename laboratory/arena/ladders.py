@@ -16,7 +16,7 @@ from paceline.base.files import shipped
 from paceline.sim.cost.base import LOOKUP_S, CostModel, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
 from paceline.sim.cost.what_if import Price, PricedAsCost
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.recording import Recording
 
 from ..replays import Family, families, submodel

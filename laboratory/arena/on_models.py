@@ -9,11 +9,11 @@ from typing import Any
 
 from paceline.base.errors import ArgumentError, check_least
 from paceline.base.terminal import Progress, quiet
-from paceline.policies.chains import ChainSpec
-from paceline.policies.spec import PolicySpec
-from paceline.reports.grid import Grid, Printed, table
-from paceline.reports.seconds import total_s
+from paceline.policies.by_name import PolicySpec
+from paceline.policies.chain_text import ChainSpec
 from paceline.reports.summary import summarise_run
+from paceline.reports.tables import Grid, Printed, table
+from paceline.reports.validation import total_s
 from paceline.runs.log import RunLog
 from paceline.runtime.prompts import PROMPTS_FILE
 from paceline.sim.contexts import TrieTables

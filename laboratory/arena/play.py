@@ -13,8 +13,8 @@ import numpy as np
 from paceline.decoding.legal_steps import Policy
 from paceline.decoding.pool import Pool
 from paceline.policies.about import About, about_of, decides_by_pending, runs_target_alone
+from paceline.policies.by_name import PolicySpec
 from paceline.policies.fixed import Plain
-from paceline.policies.spec import PolicySpec
 from paceline.reports.summary import summarise_run
 from paceline.runs.log import UNKNOWN_COUNT, RunLog
 from paceline.runs.recorder import ServingRecorder
@@ -31,7 +31,7 @@ from paceline.sim.serving.running import ServedReplica
 from paceline.sim.serving.serve import serve
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.forms import by_form
+from paceline.traces.opening import by_form
 from paceline.traces.recording import Recording
 from paceline.traces.rounds.rounds import TARGET_ALONE
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.base.files import whole_folder, write_whole
-from paceline.decoding.request_text import LookupRule, prompt_lookup
-from paceline.reports import grid
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
+from paceline.reports import tables
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME
 from paceline.runtime.threads import use_threads
 from tokenizers import Tokenizer
@@ -237,7 +237,7 @@ def make_card(recipe: PoolRecipe, trained: Trained, checked: Checked) -> str:
     ]
     model, run = trained[TARGET]
     target = f"The target: {model.config.model_type}, {model.num_parameters():,} parameters, {run.num_tokens:,} tokens."
-    return f"# {recipe.name}\n\n{recipe.what}\n\n{target} {SAID}\n\n{markdown_table(grid.table(rows))}\n"
+    return f"# {recipe.name}\n\n{recipe.what}\n\n{target} {SAID}\n\n{markdown_table(tables.table(rows))}\n"
 
 
 def _training(model: PreTrainedModel | None, run: TrainingRun | None) -> dict[str, str]:

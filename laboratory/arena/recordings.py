@@ -24,8 +24,8 @@ from paceline.base.errors import ArgumentError, needs_torch
 from paceline.base.files import shipped, whole_folder, write_whole
 from paceline.base.terminal import tell
 from paceline.traces.contexts.meta import TrieMeta
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace, write_trace
 from paceline.traces.contexts.trie import TrieRequest
 from paceline.traces.folder import META, hash_file
 from paceline.traces.importers import ImportOptions, import_recording

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.reports.grid import console_of_output, print_tables
+from paceline.reports.tables import console_of_output, print_tables
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace
 
 from ..findings import Cell, Rows, table, table_cell
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 from paceline.base.errors import ArgumentError, check_least, check_within
 from paceline.base.terminal import Interrupts, Progress, held_interrupts, tell
 from paceline.decoding.steps import UnavailableStepError
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.forms import open_recording
+from paceline.traces.opening import open_recording
 
 from ..processes import executors
 from . import versions

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from paceline.decoding.pool import Pool
 from paceline.decoding.results import DRAFT
-from paceline.policies.chains import ChainSpec
+from paceline.policies.by_name import PolicySpec
+from paceline.policies.chain_text import ChainSpec
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import PolicySpec
 from paceline.runs.log import RunLog
 from paceline.sim.context_tables import RequestTables
 from paceline.sim.contexts import TrieTables

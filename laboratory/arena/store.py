@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from paceline.base.errors import ArgumentError, check_least, check_within
 from paceline.base.terminal import tell
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 
 from .cells import ArenaCell
 

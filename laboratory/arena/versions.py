@@ -12,8 +12,8 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
+from paceline.policies.by_name import PolicySpec
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import PolicySpec
 from paceline.sim.cost.base import CostModel
 from paceline.traces.recording import Recording
 
@@ -23,7 +23,7 @@ PACKAGES = ("paceline", "paceline_laboratory")
 DIGITS = 12
 SIMULATOR = "paceline_laboratory.arena.play"
 # How a text becomes a policy has no part in what it does, and would bring in all of them.
-NO_SIMULATOR = ("paceline.policies.spec", "paceline.policies.registry")
+NO_SIMULATOR = ("paceline.policies.by_name", "paceline.policies.registry")
 # Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
 SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
 

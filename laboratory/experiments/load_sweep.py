@@ -15,8 +15,8 @@ from statistics import mean
 import numpy as np
 from paceline.reports.panels import Panel, series_of
 from paceline.studies.serving import simulate
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace
 
 from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, a100_cost
@@ -110,7 +110,7 @@ def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folde
         for one in range(seed, seed + SEEDS):
             workload.write_text("\n".join(_lines(server.units, requests, rate, one)))
             for name, policy in {**{name: name for name in FIXED}, **server.policies}.items():
-                row = simulate(workload, policy, trace, cluster=cluster, cost=cost, seed=one).report.rows[0]
+                row = simulate(workload, policy, trace, cluster=cluster, cost=cost, seed=one).rows[0]
                 taken.setdefault(name, []).append(row.mean("in_system_s") or 0.0)
                 if name == TARGET_ALONE:
                     running.append(row.mean("running_mean") or 0.0)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from paceline.base.errors import counted
 from paceline.reports.panels import Panel, Series, by_category
-from paceline.reports.summary import Quality, quality_of, rejection_rate
+from paceline.reports.quality import Quality, quality_of
+from paceline.reports.summary import rejection_rate
 from paceline.runs.log import RunLog, with_quality
 from paceline.runtime.decode import Alone, text_qualities
 from paceline.runtime.pools.pool import ModelPool

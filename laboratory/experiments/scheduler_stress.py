@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from paceline.base.errors import counted
 from paceline.decoding.legal_steps import Policy
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.reports.panels import Panel, series_of
 from paceline.reports.summary import summarise_run
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 
 from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell

@@ -15,7 +15,7 @@ import numpy as np
 from paceline.base.errors import counted
 from paceline.decoding.pool import Member, Pool
 from paceline.policies.specrouter.policy import SpecRouter
-from paceline.policies.specrouter.search import Figures, best_chain
+from paceline.policies.specrouter.search import SearchFigures, best_chain
 from paceline.reports.panels import Panel, series_of
 from paceline.sim.simulate import simulate
 
@@ -72,7 +72,7 @@ def _overhead(size: int, seed: int) -> Overhead:
         profiler.entry_s()
         agreement.rates(KEY)
 
-    known = Figures(agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s())
+    known = SearchFigures(agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s())
     found = best_chain(known)
 
     def select() -> None:

@@ -22,26 +22,26 @@ from statistics import fmean
 
 import paceline
 from paceline.base.terminal import Progress
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.seen import Start
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
+from paceline.reports.intervals import Interval, mean_interval
 from paceline.reports.panels import Panel, Series
 from paceline.reports.serving import ServingMetrics
-from paceline.reports.summary import Interval, mean_interval
+from paceline.runs.agreement import Agreement
 from paceline.runs.log import RunLog
-from paceline.runs.same_steps import Agreement
 from paceline.runs.serving import ServingLog
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.threads import Memory
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import BothWorlds, closure_for, recording_made_now
 from paceline.studies.setting import named_policy
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
-from paceline.traces.contexts.store import read_trace
 
 from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import A100_COST, a100_cost, in_turns
@@ -193,7 +193,7 @@ def served(
     cost, cluster = a100_cost(trace, folder), folder / "cluster.toml"
     cluster.write_text(server.toml())
     run = paceline.simulate(workload, chain, trace, cluster=cluster, cost=cost, seed=seed)
-    return _cell(run.report.rows[0].runs[0].metrics, run.log)
+    return _cell(run.rows[0].runs[0].metrics, run.log)
 
 
 def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:

@@ -17,8 +17,8 @@ import numpy as np
 from paceline.decoding.results import VERIFY
 from paceline.reports.panels import Panel, Series, by_category, series_of
 from paceline.runtime.pools.members import describe_model
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
 from paceline.traces.meta import Sampling

@@ -21,7 +21,7 @@ import torch
 from paceline.base.errors import counted
 from paceline.base.files import processor, write_whole
 from paceline.base.terminal import tracked
-from paceline.reports import grid
+from paceline.reports import tables
 from paceline.runtime.fused import FAMILIES
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
@@ -405,7 +405,7 @@ def _table(
         {"member": name, **{tag: form.format(by_tag[tag][which]) for tag in tags if tag in by_tag}}
         for name, by_tag in measured.items()
     ]
-    return markdown_table(grid.table(rows))
+    return markdown_table(tables.table(rows))
 
 
 @torch.inference_mode()

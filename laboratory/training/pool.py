@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from paceline.base.files import write_whole
 from paceline.base.terminal import tracked
-from paceline.reports import grid
+from paceline.reports import tables
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
 from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.rules import is_right
+from paceline.runtime.right_answers import is_right
 from paceline.runtime.slim import Calibration, calibrate, measure_distance
 from paceline.runtime.timing import measure_costs
 from tokenizers import Tokenizer
@@ -158,7 +158,7 @@ def _origin(recipe: Recipe, command: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    return markdown_table(grid.table(rows))
+    return markdown_table(tables.table(rows))
 
 
 def _agreement_table(networks: Networks, prompts: Sequence[Prompt], written: Calibration) -> str:
@@ -232,4 +232,4 @@ def members_table(pool: ModelPool, runs: Mapping[str, TrainingRun], *, of_others
                 "seconds of training": f"{run.seconds:,.0f}" if run else "-",
             }
         )
-    return markdown_table(grid.table(rows))
+    return markdown_table(tables.table(rows))

@@ -32,9 +32,10 @@ import torch
 from paceline.base.terminal import tracked
 from paceline.runtime.features import INPUT, give_input
 from paceline.runtime.forward import cache_argument
-from paceline.runtime.pools.parts import LAYERS_PREFIX, ChatTemplate, make_submodel
+from paceline.runtime.pools.chat_template import ChatTemplate
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.pools.submodels import LAYERS_PREFIX, make_submodel
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ...decoding.pool import Pool
 from ...decoding.seen import Observation
 from ...decoding.steps import Draft, Outcome, Verify
-from ..suffix import ROOT, Place, RequestText, RequestTexts
+from ..suffix import ROOT, IndexedText, Place, RequestTexts
 from .estimates import EARLIER, OWN, CopiedTokens, cell_of
 from .options import RouterConstants, RouterOptions
 from .plan import CopyWorth
@@ -106,7 +106,7 @@ class Copies:
         if outcome.done:
             self._open.pop(outcome.request_id, None)
 
-    def _places(self, text: RequestText) -> Iterator[tuple[int, Place]]:
+    def _places(self, text: IndexedText) -> Iterator[tuple[int, Place]]:
         if self._takes_own:
             yield OWN, text.repeated
         for place in self._texts.elsewhere(text):

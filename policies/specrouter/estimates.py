@@ -33,7 +33,7 @@ from ...decoding.steps import Outcome
 from ..about import Floats
 from ..estimates import PerformanceProfiler
 from .options import CONSTANTS, RouterConstants, RouterOptions
-from .search import Figures
+from .search import SearchFigures
 
 # None of these was tuned: what h and g may be at all (a window of 500 tokens, or none), and what no float goes beyond.
 LEAST, MOST = 0.002, 8.0
@@ -179,7 +179,7 @@ def cell_of(source: int, length: int, share: float, count: int) -> int:
     return (source * LENGTHS + min(length.bit_length(), LENGTHS) - 1) * SHARES + kind
 
 
-class Verdict(NamedTuple):
+class JudgedToken(NamedTuple):
     """One token and what a member thinks of it."""
 
     tag: str  # of its request
@@ -216,7 +216,7 @@ class RoundEvidence:
 
     __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
 
-    def __init__(self, tag: str, verdicts: list[Verdict], runs: list[JudgedRun]) -> None:
+    def __init__(self, tag: str, verdicts: list[JudgedToken], runs: list[JudgedRun]) -> None:
         self._tag = tag
         self._verdicts = verdicts
         self._runs = runs
@@ -283,7 +283,7 @@ class RoundEvidence:
             self._runs.append(JudgedRun(tag, judged, judges, verifier, kept))
         for index in range(looked_at):
             similar = 1.0 - tvd[index] if index < known else nan
-            verdicts.append(Verdict(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))
+            verdicts.append(JudgedToken(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))
 
     def _score_refused(self, kept: int, *, commits: bool) -> None:
         """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
@@ -296,7 +296,7 @@ class RoundEvidence:
                 self._open.append(claim)
 
     def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
-        self._verdicts.append(Verdict(self._tag, claim.written, claim.endorsers, verifier, kept, nan))
+        self._verdicts.append(JudgedToken(self._tag, claim.written, claim.endorsers, verifier, kept, nan))
 
 
 # None was tuned: the first keeps log-odds finite, the second says what most means, the third is the level of a test.
@@ -507,7 +507,7 @@ class Knowledge:
             len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
         )
         self.survival = Survival(constants)
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[JudgedToken] = []
         self.runs: list[JudgedRun] = []
         self._constants = constants
         self._all_endorsers = options.takes("evidence")
@@ -519,15 +519,15 @@ class Knowledge:
         """Members with weights of which seconds are known."""
         return [level for level in self._models if self.profiler.known(level)]
 
-    def figures(self, key: str | None, num_rows: int) -> Figures:
+    def figures(self, key: str | None, num_rows: int) -> SearchFigures:
         """What is known now for requests of one tag, or of all (None), in operations of `num_rows` requests."""
-        return Figures(
+        return SearchFigures(
             rates=self.agreement.rates(key),
             seconds=self.profiler.table(self._widths, num_rows=num_rows),
             entry_s=self.profiler.entry_s(num_rows=num_rows),
         )
 
-    def optimistic(self, tag: str, figures: Figures) -> Figures:
+    def optimistic(self, tag: str, figures: SearchFigures) -> SearchFigures:
         """The same with the rates of a tag raised by `optimism` times (V ln N / n)^(1/2).
 
         V / n is the variance of a pair's rate by its n tokens, N those of the tag's pair that is known best, after UCB1

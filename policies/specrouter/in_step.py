@@ -26,8 +26,8 @@ from ...decoding.pool import Pool
 from ..blocks import RunningRatio
 from .estimates import Knowledge
 from .options import RouterConstants, RouterOptions
-from .plan import Choice, CopyWorth, Counters, Plan, Planner, Selector
-from .search import Figures, FoundChain, best_windows
+from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
+from .search import FoundChain, SearchFigures, best_windows
 
 
 class _Share(NamedTuple):
@@ -49,7 +49,7 @@ class InStep(Selector):
         options: RouterOptions,
         knowledge: Knowledge,
         planner: Planner,
-        counters: Counters,
+        counters: SchedulerCounts,
         constants: RouterConstants,
     ) -> None:
         super().__init__(pool, options, knowledge, planner, counters, constants)
@@ -123,7 +123,7 @@ class InStep(Selector):
         self._trying = rows - 1
         return self._tried(tag, self._trial)
 
-    def _found(self, choice: Choice, figures: Figures) -> FoundChain:
+    def _found(self, choice: Choice, figures: SearchFigures) -> FoundChain:
         """The members that the search finds, or the present ones where it does not find better by the hysteresis."""
         found = self._search(figures)
         if choice.chain is None or found.levels == choice.chain.levels:
@@ -146,7 +146,7 @@ class InStep(Selector):
         assert figures is not None
         return replace(self._planner.plan(tag, chain, figures, in_step=True), trial=True)
 
-    def _worth_trying(self, chain: FoundChain, figures: Figures, rows: int) -> FoundChain | None:
+    def _worth_trying(self, chain: FoundChain, figures: SearchFigures, rows: int) -> FoundChain | None:
         """A chain with a member of which more should be known, for so many rows; None if there is none to be had."""
         tokens, rates, constants = self._knowledge.agreement.freshness(), figures.rates, self._constants
         raised = rates + constants.trial_doubt * np.sqrt(
@@ -171,7 +171,7 @@ class InStep(Selector):
         level_s = (0.0, *[chain.token_s] * len(windows))
         return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=level_s)
 
-    def _mixed(self, chain: FoundChain, figures: Figures) -> FoundChain:
+    def _mixed(self, chain: FoundChain, figures: SearchFigures) -> FoundChain:
         """The same members with the window that is best for the tags that run."""
         levels, seconds = chain.levels, figures.seconds
         if len(levels) == 1:
@@ -190,7 +190,7 @@ class InStep(Selector):
         between = [worth_s * token_s / chain.token_s for worth_s in chain.level_s[1:-1]]
         return replace(chain, windows=(window, *chain.windows[1:]), level_s=(draft_s, *between, token_s))
 
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
+    def _planned(self, tag: str, chain: FoundChain, figures: SearchFigures) -> Plan:
         """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
         own = figures._replace(rates=self._knowledge.agreement.rates(tag))
         levels, windows, level_s = chain.levels, chain.windows, chain.level_s
@@ -205,7 +205,7 @@ class InStep(Selector):
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
         return self._planner.plan(tag, kept, own, copies=copies, in_step=True)
 
-    def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> tuple[CopyWorth, ...]:
+    def _copies(self, chain: FoundChain, own: SearchFigures, least_s: float) -> tuple[CopyWorth, ...]:
         """A copy that the target judges in place of a draft has to gain more than a draft does."""
         if self._front < 0:
             return ()
@@ -247,7 +247,7 @@ def _best_of_three(
     return window, least_s
 
 
-def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:
+def _pays(writer: int, above: tuple[int, ...], own: SearchFigures, worth_s: float, most: int) -> tuple[int, float]:
     """How many tokens of a member, at most `most`, are worth more than judging them (by those `above`) takes.
 
     Also what they gain in all, seconds; what the member takes itself is not in it.

@@ -18,11 +18,11 @@ from ...decoding.pool import Pool
 from ...decoding.rules import Stop, SurvivalBelow
 from ...decoding.steps import Draft, Verify
 from ..about import Floats
-from ..chains import ChainSpec
+from ..chain_text import ChainSpec
 from ..fixed import Chain
 from .estimates import Hazard, Knowledge, Survival
 from .options import FORM, RouterConstants, RouterOptions
-from .search import Figures, FoundChain, best_chain
+from .search import FoundChain, SearchFigures, best_chain
 
 # Of room and time, not tuned: what is told apart at all.
 NO_DOUBT = 0.02  # of the hazard of a nat of doubt: less says nothing that a fixed window does not
@@ -97,7 +97,7 @@ class Planner:
         self,
         tag: str,
         chain: FoundChain,
-        figures: Figures,
+        figures: SearchFigures,
         *,
         copies: tuple[CopyWorth, ...] = (),
         in_step: bool = False,
@@ -182,7 +182,7 @@ def _rounded(value: float) -> float:
     return exp(STEP * round(log(value) / STEP))
 
 
-def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:
+def _most_doubt(chain: FoundChain, index: int, figures: SearchFigures) -> float:
     """-ln of the survival S at which S g tau_(i+1) = tau_i + w; see the module."""
     rates = figures.rates
     judging = figures.seconds[chain.levels[index + 1]]
@@ -198,7 +198,7 @@ def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counters:
+class SchedulerCounts:
     """What a scheduler did. Mutated by it and its selectors; for whoever wants to look."""
 
     selections: int = 0  # searches
@@ -215,7 +215,7 @@ class Choice:
     """What a tag, or all that run, use. Mutated by the selector."""
 
     chain: FoundChain | None = None  # the members and windows; None before the first selection
-    figures: Figures | None = None  # that it was selected by
+    figures: SearchFigures | None = None  # that it was selected by
     num_rows: int = 0  # requests of an operation then
     plans: dict[str, Plan] = field(default_factory=dict)  # made of it, by tag
     rounds: int = 0  # since the selection
@@ -233,7 +233,7 @@ class Selector(ABC):
         options: RouterOptions,
         knowledge: Knowledge,
         planner: Planner,
-        counters: Counters,
+        counters: SchedulerCounts,
         constants: RouterConstants,
     ) -> None:
         self._constants = constants
@@ -281,7 +281,7 @@ class Selector(ABC):
         """Search anew; the plan of a trial where one is due and promises something."""
 
     @abstractmethod
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
+    def _planned(self, tag: str, chain: FoundChain, figures: SearchFigures) -> Plan:
         """What a tag makes of a chain."""
 
     def _lookup_s(self, choice: Choice) -> float:
@@ -302,5 +302,5 @@ class Selector(ABC):
             plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
         return plan
 
-    def _search(self, figures: Figures) -> FoundChain:
+    def _search(self, figures: SearchFigures) -> FoundChain:
         return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)

@@ -20,7 +20,7 @@ from math import inf
 from typing import ClassVar
 
 from ...decoding.pool import Pool
-from ...decoding.seen import Load, Observation, PendingToken
+from ...decoding.seen import Observation, PendingToken, ServerLoad
 from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ..about import About, Observable
 from ..estimates import PerformanceProfiler
@@ -28,8 +28,8 @@ from .copies import Copies
 from .estimates import Knowledge, RoundEvidence, doubt
 from .in_step import InStep
 from .options import CONSTANTS, RouterConstants, RouterOptions
-from .plan import Choice, CopyWorth, Counters, Plan, Planner, Selector
-from .search import Figures, FoundChain, best_windows
+from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
+from .search import FoundChain, SearchFigures, best_windows
 
 PROMPT = 16  # tokens a row that a first forward is fed, from which on the others are not like it
 NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
@@ -55,7 +55,7 @@ class OperationTimer:
         self._fed = 0
         self._longest = 0
 
-    def settle(self, load: Load, *, begins: bool) -> None:
+    def settle(self, load: ServerLoad, *, begins: bool) -> None:
         """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
 
         `begins`: it is the first decision of a request, so that an operation of the target has read the end of its
@@ -121,7 +121,7 @@ class OperationTimer:
             self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
 
 
-class PerTag(Selector):
+class SelectorPerTag(Selector):
     """A choice for every tag; see the module and `Selector`."""
 
     shared: ClassVar[bool] = False
@@ -155,7 +155,7 @@ class PerTag(Selector):
         choice.plans.clear()
         return None
 
-    def _best(self, choice: Choice, tag: str, figures: Figures) -> FoundChain:
+    def _best(self, choice: Choice, tag: str, figures: SearchFigures) -> FoundChain:
         """The members that may be the best, with the windows of the rates as they are."""
         hoped = self._knowledge.optimistic(tag, figures) if self._options.takes("optimism") else figures
         best = self._search(hoped).levels
@@ -166,10 +166,10 @@ class PerTag(Selector):
             best = stays if least_s <= best_windows(best, hoped).token_s else best
         return best_windows(best, figures)
 
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
+    def _planned(self, tag: str, chain: FoundChain, figures: SearchFigures) -> Plan:
         return self._planner.plan(tag, chain, figures, copies=self._copies(tag, chain, figures))
 
-    def _copies(self, tag: str, chain: FoundChain, figures: Figures) -> tuple[CopyWorth, ...]:
+    def _copies(self, tag: str, chain: FoundChain, figures: SearchFigures) -> tuple[CopyWorth, ...]:
         """A copy is worth to a level what the chain up to it would take for as many tokens."""
         if self._front < 0:
             return ()
@@ -196,11 +196,11 @@ class ModelChainScheduler:
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
-        self.counters = Counters()
+        self.counters = SchedulerCounts()
         self.knowledge = Knowledge(pool, options, constants)
         self.planner = Planner(pool, options, self.knowledge.survival, constants)
         parts = (pool, options, self.knowledge, self.planner, self.counters, constants)
-        self._per_tag, self._in_step = PerTag(*parts), InStep(*parts)
+        self._per_tag, self._in_step = SelectorPerTag(*parts), InStep(*parts)
         self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
         self._patience = constants.patience
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
@@ -327,7 +327,7 @@ class SpecRouter:
         self._stated = profiler.stated
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SchedulerCounts:
         """What it did; early refusals of every level among it."""
         return self.scheduler.counters
 

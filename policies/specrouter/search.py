@@ -39,7 +39,7 @@ from ..estimates import RoundSeconds
 FORMS = ("nested", "filter", "in step")
 
 
-class Figures(NamedTuple):
+class SearchFigures(NamedTuple):
     """What a search goes by."""
 
     rates: Floats  # `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal
@@ -69,7 +69,7 @@ class FoundChain:
 
 
 def best_chain(
-    figures: Figures,
+    figures: SearchFigures,
     *,
     members: Sequence[int] | None = None,
     judges: Sequence[bool] | None = None,
@@ -101,7 +101,7 @@ def best_chain(
     return _best_in_step(known, among, above) if form == "in step" else _best_nested(known, among, above)
 
 
-def best_windows(levels: Sequence[int], figures: Figures, form: str = "nested") -> FoundChain:
+def best_windows(levels: Sequence[int], figures: SearchFigures, form: str = "nested") -> FoundChain:
     """A chain of these members with its best windows; the filter form takes those of the nested one."""
     known = RoundSeconds(*figures)
     if form == "in step":
@@ -143,7 +143,7 @@ def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence
     return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=tuple(tau[level] for level in levels))
 
 
-def _best_of_rounds(figures: Figures, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
+def _best_of_rounds(figures: SearchFigures, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """The filter form: the best chain up to each level with what it hands over, from those up to the levels below."""
     rounds, known = WholeRounds(figures.rates, figures.seconds, figures.entry_s), RoundSeconds(*figures)
     through: dict[int, tuple[int, int]] = {}

@@ -15,7 +15,7 @@ from ..forward import attention_of, kv_shape_of, masks_known
 from ..fused import multiplied_weights
 from ..products import LIBRARY_BYTES, timing_bytes
 from ..ranks import check_split
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs import (
     MemberConfig,
@@ -28,9 +28,10 @@ from .configs import (
     read_member_config,
     submodel_of,
 )
+from .heads import SubsetHead
 from .members import a_device, num_parameters_of, usable_device
-from .parts import SubsetHead, load_tokenizer
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .tokenizer_files import load_tokenizer
 
 Answer = TypeVar("Answer")
 

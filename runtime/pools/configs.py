@@ -32,11 +32,13 @@ from transformers.utils.hub import cached_file
 from ...base.files import checked_config
 from ...traces.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ..forward import EAGER, FULL, SLIDING, attention_of, find_cache_argument, layer_windows
-from ..rules import BrokenRuleError, ConfigError
+from ..refusals import BrokenRuleError, ConfigError
 from ..tokenizers import Alignment, num_token_ids
-from .parts import SubsetHead, make_submodel, quiet_loading, read_head_tokens, read_low_rank, restore, share_embeddings
+from .heads import SubsetHead, read_head_tokens, share_embeddings
 from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError
 from .published import fetched
+from .submodels import make_submodel, read_low_rank, restore
+from .tokenizer_files import quiet_loading
 
 RULES = tomllib.loads(files(__package__).joinpath("config_rules.toml").read_text(encoding="utf-8"))
 

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from .loading import LOAD_ERRORS
-from .parts import quiet_loading
 from .published import FetchError
+from .tokenizer_files import quiet_loading
 
 
 def convert(gguf: Path, folder: Path, *, architecture: str) -> None:

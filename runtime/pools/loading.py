@@ -11,11 +11,12 @@ from transformers import PreTrainedModel
 from ..features import give_input, read_input_weight
 from ..forward import attention_of, check_masks
 from ..ranks import Ranks, check_split, split_options
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from .configs import MemberConfig
+from .heads import embedding_names, own_embeddings
 from .members import a_device, usable_device
-from .parts import embedding_names, own_embeddings, quiet_loading
 from .pool_file import MemberEntry, PoolFileError
+from .tokenizer_files import quiet_loading
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)

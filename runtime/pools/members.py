@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ...base.errors import ArgumentError
 from ...decoding.pool import Member, Pool
-from ...decoding.request_text import LookupRule
+from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..features import FeatureForward
 from ..forward import ModelForward, ModuleForward, attention_of, check_masks, kv_shape_of
@@ -27,8 +27,9 @@ from ..products import ProductChooser, timing_bytes
 from ..ranks import Ranks
 from ..tokenizers import Alignment, num_token_ids
 from .configs import check_supported, end_tokens
-from .parts import SubsetHead, make_submodel
+from .heads import SubsetHead
 from .pool_file import PoolFile
+from .submodels import make_submodel
 
 
 def usable_device(name: str) -> torch.device | None:

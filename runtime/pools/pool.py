@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from ...base.errors import ArgumentError, check_least, counted
 from ..prompts import Prompt
 from ..ranks import Ranks, ranks_of
-from ..rules import BrokenRuleError
+from ..refusals import BrokenRuleError
 from ..threads import use_threads
+from .chat_template import ChatTemplate, read_chat_template
 from .configs import (
     MemberConfig,
     check_configs,
@@ -26,9 +27,9 @@ from .configs import (
 )
 from .loading import load_model
 from .members import LoadedMember, LoadedMembers, describe_lookup, describe_model, on_devices
-from .parts import ChatTemplate, load_member_tokenizers, load_tokenizer, read_chat_template
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .published import fetched_origin
+from .tokenizer_files import load_member_tokenizers, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

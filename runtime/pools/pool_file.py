@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...base.toml import TomlFileError, checked_toml, read_toml
-from ...decoding.request_text import LookupRule, Occurrence
+from ...decoding.prompt_lookup import LookupRule, Occurrence
 from .published import TOKENIZER, fetched
 
 

@@ -25,9 +25,9 @@ from ...traces.profile import (
     MOST_JUDGED,
     AfterAway,
     BatchShape,
+    MeasuredForward,
     ProfiledForwards,
     Reload,
-    Shape,
     SmoothForward,
     UnevenRows,
 )
@@ -126,7 +126,7 @@ _LONG_FORWARD = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class ShapeGrid:
     """Shapes that are measured: each number of rows with each number of new tokens after each number of tokens held.
 
     All axes are strictly increasing.
@@ -161,11 +161,11 @@ class Grid:
 class MeasuredForwards:
     """What was measured."""
 
-    shapes: tuple[Shape, ...]  # of all members
+    shapes: tuple[MeasuredForward, ...]  # of all members
     drift: float  # relative change of seconds from the first third of the rounds to the last, median over shapes
     left_out: tuple[str, ...]  # shapes whose caches would not fit into memory, in words
 
-    def of(self, member: str) -> tuple[Shape, ...]:
+    def of(self, member: str) -> tuple[MeasuredForward, ...]:
         """The shapes of one member."""
         return tuple(shape for shape in self.shapes if shape.member == member)
 
@@ -173,7 +173,7 @@ class MeasuredForwards:
 @torch.inference_mode()
 def measure_forwards(
     forwards: Mapping[str, ModelForward],
-    grid: Grid,
+    grid: ShapeGrid,
     *,
     longest: int,
     repeats: int = 3,
@@ -224,7 +224,7 @@ def measure_forwards(
     )
 
 
-def _asked(grid: Grid, longest: int) -> list[tuple[int, int, int]]:
+def _asked(grid: ShapeGrid, longest: int) -> list[tuple[int, int, int]]:
     """(rows, tokens held, new tokens) of all shapes; raises ValueError if there are none."""
     asked = list(grid.shapes(longest))
     if not asked:
@@ -255,9 +255,9 @@ def _time_group(
     return taken
 
 
-def _shape(key: ShapeKey, seconds: Sequence[float]) -> Shape:
+def _shape(key: ShapeKey, seconds: Sequence[float]) -> MeasuredForward:
     middle, spread = median_and_spread(seconds)
-    return Shape(*key, seconds=middle, spread=spread)
+    return MeasuredForward(*key, seconds=middle, spread=spread)
 
 
 def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:
@@ -289,7 +289,7 @@ class MemoryFloor(NamedTuple):
         kv_bytes = rows * (context_tokens + new_tokens) * self.kv_bytes_per_token
         return (self.weight_bytes + kv_bytes) / self.bytes_per_s
 
-    def said_of(self, shapes: Sequence[Shape]) -> str:
+    def said_of(self, shapes: Sequence[MeasuredForward]) -> str:
         """One line: the member's smallest step, and its widest of one token a row, against the floor.
 
         `shapes` are measured, of the member; at least one of one new token.
@@ -357,7 +357,7 @@ REPEATS = 2
 Run = Callable[[], object]
 
 
-def reload_axes(grid: Grid, longest: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def reload_axes(grid: ShapeGrid, longest: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Numbers of new tokens, and times away, that forwards of a grid are measured after.
 
     `longest` is the context of the pool, in tokens; more new tokens than it has room for are left out.
@@ -472,7 +472,7 @@ _SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 4.0, 3, 15
 _FEW_TOKENS, _AWAY_S = 5, 0.002
 
 
-def reference_grid(shapes: Sequence[Shape]) -> Grid:
+def reference_grid(shapes: Sequence[MeasuredForward]) -> ShapeGrid:
     """Some of the shapes of a profile: one row and several, after some text, of up to a verification's tokens.
 
     As many numbers of tokens as time allows, since a forward's seconds depend on what ran just before it.
@@ -484,27 +484,27 @@ def reference_grid(shapes: Sequence[Shape]) -> Grid:
     context = min(contexts, key=lambda count: (abs(count - _CONTEXT_TOKENS), count))
     counts = [count for count in new_tokens if count <= _MOST_NEW_TOKENS] or new_tokens[:1]
     while len(counts) > 1:
-        grid = Grid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
+        grid = ShapeGrid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
         if (_LEAST_REPEATS + 1) * _round_s(shapes, grid) <= _SECONDS:
             return grid
         counts.pop()
-    return Grid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
+    return ShapeGrid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
 
 
-def _among(shapes: Sequence[Shape], grid: Grid) -> dict[tuple[str, int, int, int], Shape]:
+def _among(shapes: Sequence[MeasuredForward], grid: ShapeGrid) -> dict[tuple[str, int, int, int], MeasuredForward]:
     longest = max(shape.context_tokens + shape.new_tokens for shape in shapes)
     asked = {(rows, new, context) for rows, context, new in grid.shapes(longest)}
     return {shape.key: shape for shape in shapes if shape.key[1:] in asked}
 
 
-def _round_s(shapes: Sequence[Shape], grid: Grid) -> float:
+def _round_s(shapes: Sequence[MeasuredForward], grid: ShapeGrid) -> float:
     asked = _among(shapes, grid).values()
     return sum(shape.seconds * forwards_run(shape.rows * shape.new_tokens, shape.seconds) for shape in asked)
 
 
 def measure_again(
-    forwards: Mapping[str, ModelForward], shapes: Sequence[Shape]
-) -> dict[str, list[tuple[Shape, Shape]]]:
+    forwards: Mapping[str, ModelForward], shapes: Sequence[MeasuredForward]
+) -> dict[str, list[tuple[MeasuredForward, MeasuredForward]]]:
     """Measure a few of a profile's shapes as it measured them: by member, each shape then and now."""
     grid = reference_grid(shapes)
     then = _among(shapes, grid)
@@ -512,7 +512,7 @@ def measure_again(
     repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_SECONDS / _round_s(shapes, grid)) - 1))
     with Progress("measuring some of the profile again"), quiet():
         measured = measure_forwards(forwards, grid, longest=longest, repeats=repeats)
-    pairs: dict[str, list[tuple[Shape, Shape]]] = {name: [] for name in forwards}
+    pairs: dict[str, list[tuple[MeasuredForward, MeasuredForward]]] = {name: [] for name in forwards}
     for now in measured.shapes:
         if now.key in then:
             pairs[now.member].append((then[now.key], now))
@@ -570,7 +570,7 @@ def measure_after_away_again(
 _HELD_OUT = 4
 
 
-def fit_smooth(shapes: Sequence[Shape]) -> SmoothForward:
+def fit_smooth(shapes: Sequence[MeasuredForward]) -> SmoothForward:
     """Fit the terms of `SmoothForward` to one member's shapes by non-negative least squares of relative errors.
 
     There must be at least one shape; of fewer than four the error is not known.
@@ -592,7 +592,7 @@ def fit_smooth(shapes: Sequence[Shape]) -> SmoothForward:
     )
 
 
-def _terms_of_shapes(shapes: Sequence[Shape]) -> NDArray[np.float64]:
+def _terms_of_shapes(shapes: Sequence[MeasuredForward]) -> NDArray[np.float64]:
     return np.array(
         [
             [1, shape.rows, shape.rows * shape.new_tokens, shape.rows * shape.context_tokens,

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from ...base.terminal import Progress
 from ...decoding.legal_steps import Policy
-from ...decoding.request_text import LookupRule, prompt_lookup
+from ...decoding.prompt_lookup import LookupRule, prompt_lookup
 from ...decoding.results import DRAFT, VERIFY
 from ...traces.meta import Sampling
 from ...traces.profile import (
@@ -26,7 +26,15 @@ from ..forward import ModelForward
 from ..pools.members import LoadedMembers
 from ..prompts import Prompt
 from ..slim import weight_shares
-from .forwards import Grid, MeasuredForwards, fit_smooth, measure_after_away, measure_uneven, reload_axes, reload_of
+from .forwards import (
+    MeasuredForwards,
+    ShapeGrid,
+    fit_smooth,
+    measure_after_away,
+    measure_uneven,
+    reload_axes,
+    reload_of,
+)
 from .probe import ProbedOp, ProbedWorld, fit_beside, longer_in_decoding, probe
 
 
@@ -58,7 +66,7 @@ class MeasuredMembers:
 
 
 def measure_members(
-    pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: Grid
+    pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: ShapeGrid
 ) -> MeasuredMembers:
     """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away."""
     models = {member.name: member.model for member in pool.members if member.model is not None}

@@ -7,30 +7,37 @@ recording goes on where it was; the part is removed at the end.
 import hashlib
 import json
 import platform
+import shutil
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ...base.errors import ArgumentError
+from ...base.files import whole_file, write_whole
 from ...base.terminal import Progress
 from ...decoding.trees import tree_shape
+from ...traces.contexts.columns import FURTHER
 from ...traces.contexts.meta import FeatureDepths, TrieMeta
+from ...traces.contexts.on_disk import write_trace
 from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import write_trace
-from ...traces.contexts.trie import TrieRequest
+from ...traces.contexts.trie import FeatureViews, TreeRanks, Trie, TrieRequest, arrays_of, names_of
 from ...traces.meta import Closure, CostTable, NearTies, ProfileTaken, Sampling, check_title
+from ..coupled_noise import noise_of
 from ..pools.members import LoadedMember
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
-from ..sampling import noise_of
 from ..timing import hardware
 from .branches import TreeSpec
-from .finished import BOUNDS, Parts, Ties, TrieOptions, model_info, ngram_info
-from .request_trie import RequestRecorder
+from .model_info import model_info, ngram_info
+from .near_ties import BOUNDS, Ties
+from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
@@ -39,6 +46,80 @@ PART_FORM = 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
+
+
+_FINGERPRINT_FILE = "fingerprint"
+
+
+class Parts:
+    """A folder with one `.npz` (no pickle) per finished request and the fingerprint of what is being recorded.
+
+    Every file is written beside its place and moved there, so that a part is whole or absent.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        """Open the folder, or make it.
+
+        Raises:
+            ValueError: the folder holds parts of another recording.
+        """
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / _FINGERPRINT_FILE
+        if not file.is_file():
+            write_whole(file, fingerprint)
+            return
+        found = file.read_text(encoding="utf-8", errors="replace")
+        if found != fingerprint:
+            raise ValueError(
+                f"{folder}: fingerprint must be that of this pool, these prompts and options ({fingerprint[:12]}; "
+                f"remove the folder to start afresh), got {found[:12]!r}"
+            )
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.npz"
+
+    def has(self, number: int) -> bool:
+        """Whether request `number` (from 0, in file order) is finished."""
+        return self._file(number).is_file()
+
+    def keep(self, number: int, trie: Trie, ties: Ties) -> None:
+        """Write a finished request."""
+        columns = arrays_of(trie)
+        if trie.ranks is not None:
+            columns |= arrays_of(trie.ranks)
+        if trie.features is not None:
+            columns |= {f"{FURTHER}{name}": array for name, array in arrays_of(trie.features).items()}
+        with whole_file(self._file(number)) as part, part.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, ties=np.array(ties, dtype=np.int64), **columns)
+
+    def read(self, number: int) -> tuple[Trie, Ties]:
+        """A finished request's trie and its near ties.
+
+        Raises:
+            ValueError: the file was damaged; the message says how to go on.
+        """
+        file = self._file(number)
+        try:
+            with np.load(file, allow_pickle=False) as columns:
+                features = ranks = None
+                if f"{FURTHER}next_token" in columns:
+                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in names_of(FeatureViews)})
+                if "rank" in columns:
+                    ranks = TreeRanks(**{name: columns[name] for name in names_of(TreeRanks)})
+                arrays = {name: columns[name] for name in names_of(Trie)}
+                return Trie(**arrays, ranks=ranks, features=features), Ties(*columns["ties"].tolist())
+        except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
+            raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
+
+    def remove_if_empty(self) -> None:
+        """Remove the folder if no request is finished, so that there is nothing to go on from."""
+        if not any(self.folder.glob("*.npz")):
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder)
 
 
 class SecondsKept(NamedTuple):

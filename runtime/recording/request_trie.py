@@ -11,6 +11,7 @@ off the trunk (all but the target if monotone, else all), P pairs of models, V v
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...traces.contexts.trie import Ints, TreeRanks, Trie
+from ...traces.meta import Closure, Sampling
+from ..coupled_noise import RequestNoise
 from ..fused import TokenRows
-from ..sampling import RequestNoise
 from .branches import (
     Context,
     FeatureTree,
@@ -31,6 +33,7 @@ from .branches import (
     Numbers,
     TreeBranches,
     TreeForward,
+    TreeSpec,
     Trunk,
     causal_mask,
     contexts_of,
@@ -41,8 +44,23 @@ from .branches import (
     with_own_log_prob,
     written_by,
 )
-from .finished import TrieOptions, near_ties
+from .near_ties import near_ties
 from .views import Contexts, Floats32, Views, first_allowance, offspring, scores, view, writers_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrieOptions:
+    """What shapes a request's trie; the same for all requests of a recording."""
+
+    sampling: Sampling  # how tokens are chosen
+    closure: Closure  # which contexts off the trunk are kept
+    max_new_tokens: int  # longest trunk, >= 1
+    eos_token_ids: tuple[int, ...]  # each ends an answer; may be none
+    trees: tuple[TreeSpec, ...] = ()  # that are recorded from every context of the trunk
+    # Index among the models, and depths, of the one that reads the target's states; None if none does.
+    features: tuple[int, int] | None = None
+    # Most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
+    max_rows: int = 128
 
 
 class RequestRecorder:

@@ -2,7 +2,7 @@
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
 that top-k and top-p leave out (`runtime/sampling.py`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `runtime/sampling.py`). Here too: contexts of a
+truncated logits / temperature + noise (coupled sampling, see `runtime/coupled_noise.py`). Here too: contexts of a
 trie that wait for their evaluation, and who may write after them.
 
 Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off

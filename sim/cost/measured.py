@@ -19,7 +19,7 @@ from ...base.files import processor
 from ...base.terminal import tell
 from ...traces.contexts.meta import TrieMeta
 from ...traces.errors import TraceFormatError
-from ...traces.forms import by_form
+from ...traces.opening import by_form
 from ...traces.profile import CPU, ENDING, BatchShape, Profile, ProfileMeta, forwards_of, profiles_here, read_profile
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED, RoundsRecording

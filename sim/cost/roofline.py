@@ -7,8 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from ...base.errors import ArgumentError
-from ...traces.errors import Experts
-from ...traces.meta import WIDTHS, ModelInfo
+from ...traces.meta import WIDTHS, Experts, ModelInfo
 from .base import ContextLine, CostModel, DraftTerms, upper_line
 
 # What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.

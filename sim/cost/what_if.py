@@ -23,7 +23,7 @@ from .roofline import RooflineCost
 LEAST_PROMPT = 1  # tokens of a prompt whose length no log says: its weights are read at least once
 
 
-class Reading(StrEnum):
+class MappedBy(StrEnum):
     """How measured seconds are taken to another device; see the module."""
 
     device = "device"
@@ -39,7 +39,7 @@ class MappedCost(WrappedCost):
     """
 
     def __init__(
-        self, cost: CostModel, here: RooflineCost, there: RooflineCost, reading: Reading, *, target: str
+        self, cost: CostModel, here: RooflineCost, there: RooflineCost, reading: MappedBy, *, target: str
     ) -> None:
         super().__init__(cost, f"{cost.name}, {here.name} to {there.name}")
         self.knows_rounds = cost.knows_rounds
@@ -110,9 +110,9 @@ class MappedCost(WrappedCost):
         here, there = self._here.busy_s(model, **one), self._there.busy_s(model, **one)
         if seconds < times * max(here):
             self._faster[model] = None
-        if self._reading is Reading.all:
+        if self._reading is MappedBy.all:
             return seconds * max(there) / max(here)
-        term_here, term_there = (here[1], there[1]) if self._reading is Reading.memory else (max(here), max(there))
+        term_here, term_there = (here[1], there[1]) if self._reading is MappedBy.memory else (max(here), max(there))
         explained_s = min(seconds, times * term_here)
         return seconds - explained_s + explained_s * term_there / term_here
 

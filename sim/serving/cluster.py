@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...base.errors import known_are
-from ...policies.spec import PolicySpec
+from ...policies.by_name import PolicySpec
 from ...traces.meta import ModelInfo
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
-from ..cost.make import make_cost, roofline_of
+from ..cost.by_name import make_cost, roofline_of
 from ..cost.roofline import SHEET, Device, device_sheet
 from ..cost.what_if import Price, PricedAsCost
 from ..recorded import recorded_pool

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...decoding.prefixes import PrefixNode, PrefixTree, Run
+from ...decoding.prefix_cache import PrefixNode, PrefixTree, Run
 from ...runs.serving import HostTotals
 from ...traces.workloads.arrival import Arrival, Ids
 from .limits import KvLimits, Offload

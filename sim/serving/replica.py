@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 from ...base.errors import check_within
 from ...decoding.legal_steps import Policy
 from ...decoding.pool import Pool
-from ...decoding.prefixes import NO_COUNTS
+from ...decoding.prefix_cache import NO_COUNTS
 from ...decoding.results import VERIFY, DraftResults, Forward, Results, VerifyResults, made, op_record
 from ...decoding.world import DRAFTS, VERIFIES, Op, VerifyItem
 from ...runs.recorder import ServingRecorder

@@ -37,8 +37,8 @@ from typing import NamedTuple, NoReturn, Protocol, SupportsIndex, overload
 
 from ...base.errors import ArgumentError, at, check_least, check_within, known_are, pass_interrupt, said, told
 from ...base.names import ClassKind
-from ...policies.chains import PlainValue, read_options
-from ...policies.spec import check_signature, name_and_options
+from ...policies.by_name import check_signature, name_and_options
+from ...policies.chain_text import PlainValue, read_options
 from ...traces.workloads.arrival import Arrival
 from .memory import FirstBlocks, first_key
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 from ...base.errors import ArgumentError
 from ...decoding.loop import Loop
 from ...decoding.pool import Pool
-from ...decoding.prefixes import NO_COUNTS
+from ...decoding.prefix_cache import NO_COUNTS
 from ...decoding.results import DraftResults, Forward, VerifyResults, made
 from ...decoding.rules import Signal
 from ...decoding.session import Session

@@ -7,7 +7,7 @@ unusual after all (memory is short, rows that lag, a Commit that ends a request)
 
 from typing import cast
 
-from ...decoding.prefixes import NO_COUNTS
+from ...decoding.prefix_cache import NO_COUNTS
 from ...decoding.results import Results, made
 from ...decoding.steps import Draft, Verify
 from ...decoding.world import Op

@@ -37,7 +37,7 @@ from dataclasses import replace
 from paceline_laboratory.arena.play import play
 from paceline_laboratory.arena import run
 from paceline_laboratory.arena.store import BEST_STATIC
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 
 class OneChain:
     def __init__(self, stage):

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from paceline.decoding.request_text import LookupRule
+from paceline.decoding.prompt_lookup import LookupRule
 from paceline.decoding.seen import Start
 from paceline.policies import (
     Band,

@@ -18,10 +18,10 @@ from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runs.log import RunLog
+from paceline.runtime.coupled_noise import gumbel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.sampling import gumbel
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate

@@ -9,7 +9,7 @@ from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.members import describe_model
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.finished import experts_of, model_info
+from paceline.runtime.recording.model_info import experts_of, model_info
 from paceline.runtime.recording.recorder import record
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.shapes_given import read_hub_config

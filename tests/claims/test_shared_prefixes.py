@@ -6,7 +6,7 @@ And both worlds take the same steps, find the same in prefix caches and evict th
 from functools import lru_cache
 
 import pytest
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool

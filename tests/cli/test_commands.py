@@ -26,7 +26,7 @@ from paceline.cli.app import CommandByName, command
 from paceline.cli.models import ForwardOption
 from paceline.cli.output import show
 from paceline.cli.typed import named_numbers, spelled_out
-from paceline.reports.grid import Printed, table
+from paceline.reports.tables import Printed, table
 from paceline.runtime import timing as measure
 from paceline.runtime.forward_kinds import KINDS
 

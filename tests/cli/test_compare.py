@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from paceline.base.errors import install_hint
 from paceline.traces.meta import ModelInfo
-from paceline.traces.rounds.store import write_rounds
+from paceline.traces.rounds.on_disk import write_rounds
 
 from ..sim.rounds.small_rounds import one_request, recording_of, rounds_of
 from .command_line import done, paceline, refused

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.traces.rounds.store import write_rounds
+from paceline.traces.rounds.on_disk import write_rounds
 
 from ..sim.rounds.small_rounds import one_request, recording_of, rounds_of
 from .command_line import done, refused

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from paceline.policies.spec import own_policies
+from paceline.policies.by_name import own_policies
 
 from .command_line import done, paceline, refused
 

@@ -11,7 +11,7 @@ from paceline.cli.errors import BAD_INPUT, run_command
 from paceline.cli.options import LiveSampling, RecordedSampling, dead_share_of, limit_bytes
 from paceline.policies.fixed import Plain
 from paceline.studies.setting import named_policy
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 
 from ..runtime.generation.chained_models import letters

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from paceline.base.errors import ArgumentError
 from paceline.base.names import Branch
 from paceline.decoding.pool import Member, Pool
-from paceline.decoding.pool_prefixes import PoolPrefixes
-from paceline.decoding.prefixes import NO_COUNTS, MemberPrefixes, PrefixCacheSize, prefix_cache_size
+from paceline.decoding.prefix_cache import NO_COUNTS, MemberPrefixes, PrefixCacheSize, prefix_cache_size
+from paceline.decoding.prefix_caches import PoolPrefixes
 from paceline.decoding.rollouts import Fork, Rollouts, rollouts_of
 
 from .script import session_of as one_session

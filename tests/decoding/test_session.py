@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.decoding.legal_steps import IDLE_STEPS, check_step
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.session import Session

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.play import play
 from paceline_laboratory.arena.store import BEST_STATIC

@@ -20,12 +20,12 @@ from paceline.base.files import shipped
 from paceline.decoding.pool import Member, Pool
 from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
-from paceline.policies.chains import parse_chain
+from paceline.policies.chain_text import parse_chain
 from paceline.reports import summarise_run
 from paceline.reports.figure import write_figure
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.workloads import open_workload
 from paceline_laboratory.experiments import similarity_calibration, slim_frontier
 from paceline_laboratory.experiments.catalogue import Experiment, experiments

@@ -15,9 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.pools.parts import make_submodel, restore
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
+from paceline.runtime.pools.submodels import make_submodel, restore
 from paceline.runtime.prompts import read_prompts
 from paceline.studies.agree import agree
 from paceline_laboratory.training import pool as pipeline

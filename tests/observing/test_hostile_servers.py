@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 from paceline.base.errors import escaped, message_of, one_line_of
 from paceline.observing import server as server_module
-from paceline.observing.server import Clock, Endpoint, Sent, ServerError, chunk_of, exchange
+from paceline.observing.server import ClientClock, Endpoint, Sent, ServerError, chunk_of, exchange
 from paceline.runs.observed import read_observed
 from paceline.traces.workloads.arrival import Arrival
 
@@ -90,7 +90,7 @@ def asked_of(server, timeout_s):
     """One request, of 5 tokens."""
     client = Endpoint(server.url, api_key=None, timeout_s=timeout_s)
     sent = Sent(arrival=Arrival("a", 0, 1, 5), prompt_id="p", text="x", body={"stream": True})
-    return exchange(client, "/v1/completions", sent, 0, Clock()).seen
+    return exchange(client, "/v1/completions", sent, 0, ClientClock()).seen
 
 
 @pytest.mark.parametrize("name", ENDLESS_IN_TIME)

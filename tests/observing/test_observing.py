@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.base.errors import message_of
-from paceline.observing.load import Counters, Load, acceptance_between
-from paceline.observing.server import Clock, Exchange, chunk_of
+from paceline.observing.load_generator import Counters, LoadGenerator, acceptance_between
+from paceline.observing.server import ClientClock, Exchange, chunk_of
 from paceline.runs.observed import ObservedMeta, ObservedRequest
 from paceline.traces.importers.reading import BrokenStreamError
 from paceline.traces.workloads.arrival import Arrival
@@ -53,9 +53,9 @@ class Sender:
 
 def load(times_ms, *, after=None):
     arrivals = [Arrival(str(number), at * MS, 1, 1) for number, at in enumerate(sorted(times_ms))]
-    clock, stop, ended = Clock(), Stop(after), []
+    clock, stop, ended = ClientClock(), Stop(after), []
     sender = Sender(clock, stop)
-    return Load(arrivals, sender, clock, stop, lambda: ended.append(None)), sender, ended
+    return LoadGenerator(arrivals, sender, clock, stop, lambda: ended.append(None)), sender, ended
 
 
 @settings(max_examples=15)
@@ -92,7 +92,9 @@ def test_what_a_thread_raises_is_raised():
     def broken(*_):
         raise RuntimeError("ours")
 
-    made = Load([Arrival("a", 0, 1, 1), Arrival("b", 10**12 * 60, 1, 1)], broken, Clock(), Stop(), lambda: None)
+    made = LoadGenerator(
+        [Arrival("a", 0, 1, 1), Arrival("b", 10**12 * 60, 1, 1)], broken, ClientClock(), Stop(), lambda: None
+    )
     made.open_loop()
     with pytest.raises(RuntimeError, match="ours"):
         made.ended()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.policies import Draft, Exact, Member, Pool, Ratio, Verify, check_policy, make_policy
 from paceline.policies.about import decides_by_pending
 from paceline.policies.cascades import CascadePlanner, Polybasic, seconds_per_token

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.seen import Load
+from paceline.decoding.seen import ServerLoad
 from paceline.decoding.trees import DraftTree, FixedTree
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.blocks import RunningRatio, TextToRead, acceptance_rate
@@ -123,7 +123,7 @@ def after(load, level, *, num_forwards, new_tokens, duration_s, context_tokens=0
 
 
 def test_each_operation_is_taken_in_once_and_by_the_forward():
-    profiler, load = PerformanceProfiler(POOL), Load(5)
+    profiler, load = PerformanceProfiler(POOL), ServerLoad(5)
     watch = ForwardWatch(profiler, (1, TARGET))
     watch.look(load)
     assert not profiler.known(1), "nothing has run"
@@ -192,7 +192,7 @@ class Seen:
 
 def prices_after(*ops):
     """Prices that saw operations: level, new tokens and seconds of one forward each."""
-    prices, load = WorkPrices(POOL, ("draft",)), Load(len(POOL.members))
+    prices, load = WorkPrices(POOL, ("draft",)), ServerLoad(len(POOL.members))
     for level, new_tokens, seconds in ops:
         load.num_forwards[level], load.new_tokens[level], load.duration_s[level] = 1, new_tokens, seconds
         prices.see(Seen(load))
@@ -307,7 +307,7 @@ def timer():
 
 def load_after(rows, new_tokens, seconds):
     """The load load_after an operation of the target."""
-    load = Load(TOP + 1)
+    load = ServerLoad(TOP + 1)
     load.batch[TOP], load.new_tokens[TOP], load.duration_s[TOP] = rows, new_tokens, seconds
     return load
 

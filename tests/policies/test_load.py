@@ -13,7 +13,7 @@ from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify, make_policy
 from paceline.policies.about import about_of
 from paceline.policies.check import ToyWorld, check_pool
-from paceline.policies.load import Autotune, Goodput, OffUnderLoad, Slo
+from paceline.policies.under_load import Autotune, Goodput, OffUnderLoad, Slo
 from paceline.runs.log import RunLedger
 from paceline.sim import TrieTables
 from paceline.sim.cost.files import CostLine, FileCost

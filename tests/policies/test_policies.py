@@ -21,9 +21,9 @@ from paceline.policies import (
     make_policy,
 )
 from paceline.policies.about import About, StepWatch, WatchedPolicy, about_of, decides_by_pending, runs_target_alone
+from paceline.policies.by_name import own_policies
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.policies.fixed import Chain, Confident, Plain
-from paceline.policies.spec import own_policies
 from paceline.policies.windows import Adaptive
 from paceline.sim.recorded import recorded_pool
 

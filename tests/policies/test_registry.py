@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from paceline.base import names as named_classes
 from paceline.policies import Member, PolicySpec, PolicySpecError, Pool, check_policy, make_policy
 from paceline.policies.about import about_of
-from paceline.policies.chains import chains_in, parse_chain, policy_options
+from paceline.policies.by_name import own_policies, policies_of_packages, policy_names
+from paceline.policies.chain_text import chains_in, parse_chain, policy_options
 from paceline.policies.check import check_pool
 from paceline.policies.fixed import Chain, Confident, Plain
-from paceline.policies.spec import own_policies, policies_of_packages, policy_names
 from paceline.policies.windows import Adaptive
 
 from ..decoding.strategies import chains, pools

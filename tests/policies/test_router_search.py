@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.closed_forms import chain_speed, least_along_paths
 from paceline.policies.about import gathered, kept_of
-from paceline.policies.specrouter.search import Figures, best_chain, best_windows
+from paceline.policies.specrouter.search import SearchFigures, best_chain, best_windows
 
 FILTER_BOUND = 1.1  # of the enumerated best
 
@@ -30,7 +30,7 @@ def uneven(seed, members, longest):
 
 def figures(rates, seconds, entry_s=None):
     rates, seconds = np.asarray(rates, dtype=float), np.asarray(seconds)
-    return Figures(rates, seconds, np.zeros(len(seconds)) if entry_s is None else np.array(entry_s))
+    return SearchFigures(rates, seconds, np.zeros(len(seconds)) if entry_s is None else np.array(entry_s))
 
 
 def chains(members, longest):
@@ -216,7 +216,7 @@ def pools(draw):
     grows = np.cumsum(rng.exponential(draw(st.sampled_from([0.001, 0.05, 0.5])), (size, longest + 1)), axis=1)
     entry_s = rng.uniform(0.0, draw(st.sampled_from([0.0, 0.1])), size)
     judges = [True, *(bool(one) for one in rng.integers(0, 4, size - 2)), True]
-    return Figures(rates, first_s[:, None] * (1.0 + grows), entry_s), judges
+    return SearchFigures(rates, first_s[:, None] * (1.0 + grows), entry_s), judges
 
 
 @given(pools())
@@ -233,7 +233,7 @@ def test_four_levels_are_among_what_is_found():
     deep = 0
     for _ in range(200):
         rates = np.triu(rng.uniform(0.8, 0.99, (6, 6)), 1)
-        known = Figures(rates, np.geomspace(1.0, 1e5, 6)[:, None] * (1.0 + 0.01 * np.arange(9)), np.zeros(6))
+        known = SearchFigures(rates, np.geomspace(1.0, 1e5, 6)[:, None] * (1.0 + 0.01 * np.arange(9)), np.zeros(6))
         deep += len(best_chain(known, form="filter").levels) >= 4
     assert deep > 20
 

@@ -17,10 +17,10 @@ from paceline.policies.specrouter.options import CONSTANTS, RouterOptions
 from paceline.policies.specrouter.plan import CopyWorth
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 
 from ..decoding.script import run as run_one
 from ..sim.serving.engine.served_runs import LineCost, Run, limits, pico, workloads

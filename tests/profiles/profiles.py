@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from paceline.traces.profile import (
     AfterAway,
     BesideForwards,
+    MeasuredForward,
     Profile,
     ProfiledMember,
     ProfileMeta,
     Reload,
-    Shape,
     SmoothForward,
     UnevenRows,
 )
@@ -45,7 +45,7 @@ def made_member(name, **changes):
 
 def made_profile(*, names=("draft", "target"), processor="a processor", parameters=1000, **changes):
     shapes = tuple(
-        Shape(name, rows, new, context, seconds_of(rows, new, context, once=1e-3 * (place + 1)), 0.01)
+        MeasuredForward(name, rows, new, context, seconds_of(rows, new, context, once=1e-3 * (place + 1)), 0.01)
         for place, name in enumerate(names)
         for rows in ROWS
         for new in NEW_TOKENS

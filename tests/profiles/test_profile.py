@@ -21,9 +21,9 @@ from paceline.traces.profile import (
     ForwardsInDecoding,
     InDecoding,
     Longer,
+    MeasuredForward,
     ProfiledForwards,
     Reload,
-    Shape,
     UnevenRows,
     WeightsRead,
     profiles_here,
@@ -279,7 +279,7 @@ def test_what_operations_cost_comes_out(per_op, per_row, per_token):
 def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
     per_row, per_new, per_context, per_pair = terms
     shapes = [
-        Shape(
+        MeasuredForward(
             "m", rows, new, held, once + rows * (per_row + per_new * new + (per_context + per_pair * new) * held), 0.0
         )
         for rows in (1, 3, 8) for new in (1, 4, 20) for held in (0, 50, 300)
@@ -293,7 +293,7 @@ def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
 
 def test_of_too_few_shapes_to_leave_any_out_no_error_is_known():
     for num_shapes in (1, 3, 4):
-        shapes = [Shape("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
+        shapes = [MeasuredForward("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
         assert (fit_smooth(shapes).held_out_error is not None) == (num_shapes == 4)
 
 

@@ -10,7 +10,7 @@ from paceline.reports.figure import write_figure
 from paceline.reports.observed import ObservedCell, observed_figures
 from paceline.reports.observed import verdict as observed_verdict
 from paceline.reports.panels import Panel, Series, by_category, series_of, validation_panels
-from paceline.reports.seconds import Cell, repeatability, verdict
+from paceline.reports.validation import Cell, repeatability, verdict
 from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
-from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
 from paceline.reports.serving import Promises, ServiceLevels, gap_percentiles, metrics_of
+from paceline.reports.serving_tables import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
 from paceline.reports.summary import Spread
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import GAP_FIELDS, ServingAbout, total_gaps, total_ps

@@ -21,17 +21,10 @@ from paceline.reports.comparison import (
     regret_table,
     tag_table,
 )
-from paceline.reports.recordings import run_table
+from paceline.reports.intervals import mean_interval, t_quantile
 from paceline.reports.regret import regret_of
-from paceline.reports.summary import (
-    ByTag,
-    TagShare,
-    mean_interval,
-    request_seconds,
-    t_quantile,
-    tag_shares,
-    tag_speed_ups,
-)
+from paceline.reports.run_table import run_table
+from paceline.reports.seconds_by_tag import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
 from paceline.runs.log import QUALITY_FIELDS, RunLedger, TextQuality, with_quality
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace

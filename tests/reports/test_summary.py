@@ -13,7 +13,7 @@ from paceline.decoding.results import COMMIT, DRAFT, VERIFY, OpRecord, StepRecor
 from paceline.policies import make_policy
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
 from paceline.reports.comparison import comparison_table, detail_tables
-from paceline.reports.recordings import prefix_lines, run_table
+from paceline.reports.run_table import prefix_lines, run_table
 from paceline.reports.summary import rejection_rate
 from paceline.runs.log import RunLedger
 from paceline.sim.recorded import recorded_pool

@@ -6,7 +6,7 @@ from io import StringIO
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.terminal import draws_boxes, shown_in
-from paceline.reports.grid import Column, Grid, broken, longest_piece, prose, shown, table, words_of
+from paceline.reports.tables import Column, Grid, broken, longest_piece, prose, shown, table, words_of
 from rich.cells import cell_len
 from rich.console import Console
 

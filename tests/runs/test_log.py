@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.results import COMMIT, DRAFT, TREE, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
-from paceline.reports.summary import request_seconds
+from paceline.reports.seconds_by_tag import request_seconds
 from paceline.runs.log import (
     OP_FIELDS,
     REQUEST_FIELDS,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Verify, make_policy
-from paceline.reports.recordings import agreement_table, difference_text, total_line
-from paceline.runs.same_steps import AROUND, compare_runs
+from paceline.reports.agreement import agreement_table, difference_text, total_line
+from paceline.runs.agreement import AROUND, compare_runs
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from rich.console import Console

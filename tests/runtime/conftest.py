@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from paceline.decoding.request_text import LookupRule
+from paceline.decoding.prompt_lookup import LookupRule
 from paceline.runtime.pools.members import LoadedMember, describe_model
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodels import make_submodel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -9,10 +9,10 @@ import dataclasses
 import torch
 from paceline.decoding.seen import Start
 from paceline.policies import make_policy
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.decode import Run, decode, sessions_of
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.results import Deferred, Judged
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Draft, Overlap, Verify

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.decoding.prefixes import MemberPrefixes, PrefixCacheSize
+from paceline.decoding.prefix_cache import MemberPrefixes, PrefixCacheSize
 from paceline.runtime import caches as under_test
 from paceline.runtime.caches import SLOT_STEP, KVShape, MaskCache, SlotCache, side_by_side, zeros
 from paceline.runtime.compiled import CompiledForward, _fixed
 from paceline.runtime.forward import ModuleForward
 from paceline.runtime.fused import FusedForward
-from paceline.runtime.prefix_caches import PrefixedMaskCache, PrefixedSlotCache
+from paceline.runtime.prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
 
 from .tiny_decoders import CONTEXT, VOCABULARY, RaggedTexts, remembered, tiny_decoder
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.policies import ConfidenceBelow
 from paceline.policies.fixed import Chain
 from paceline.runtime import compiled as under_test

@@ -7,7 +7,7 @@ import pytest
 from paceline.policies import Commit, Draft, make_policy
 from paceline.policies.fixed import Chain
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.rules import refuse_oracle
+from paceline.runtime.refusals import refuse_oracle
 from paceline.runtime.threads import Memory
 
 from .conftest import ALPHABET

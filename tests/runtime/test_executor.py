@@ -27,9 +27,9 @@ from paceline.runtime.state import CacheDesyncError
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 
 from ..decoding.strategies import legal_steps

@@ -9,7 +9,7 @@ from paceline.runtime.forward import ModuleForward, cache_argument
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.fused import FusedForward, fused_supports
 from paceline.runtime.pools.configs import check_supported
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.products import PRODUCT_NAMES
 from transformers import (
     DynamicCache,

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 CONTEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=30)

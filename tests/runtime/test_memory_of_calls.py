@@ -13,7 +13,7 @@ import paceline
 import pytest
 import torch
 from paceline.base.names import branches_of
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.rollouts import Rollouts
 from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError, Verify
@@ -34,7 +34,7 @@ from paceline.runtime.world import TorchWorld
 from paceline.sim.contexts import TrieTables
 from paceline.studies.agree import agree, made_up_cost
 from paceline.studies.setting import named_policy
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure
 
 from ..tiny_models import random_prompts, tiny_pool_of_four

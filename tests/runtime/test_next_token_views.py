@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.recording.views import scores, total_variation, view
-from paceline.runtime.sampling import RequestNoise
 from paceline.traces.meta import Sampling
 from scipy.special import log_softmax
 from scipy.stats import entropy

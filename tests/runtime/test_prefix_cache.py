@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.base.errors import ArgumentError
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.runtime import caches
 from paceline.runtime.caches import NO_MEMORY
 from paceline.runtime.prompts import Prompt
@@ -122,7 +122,7 @@ def test_a_device_without_room_for_the_blocks_says_so(tiny_pool, monkeypatch, er
             raise error("no memory")
         return zeros(size, dtype, device)
 
-    monkeypatch.setattr("paceline.runtime.prefix_caches.zeros", none)
+    monkeypatch.setattr("paceline.runtime.prefixed_kv.zeros", none)
     with pytest.raises(MemoryError, match=r"^cpu has no room for a prefix cache of 9 blocks of 4 tokens$"):
         decoded(tiny_pool, "plain", NINE)
 

@@ -14,8 +14,8 @@ from paceline.runtime import products as under_test
 from paceline.runtime.caches import let_go
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.fused import share
+from paceline.runtime.pools.heads import share_embeddings
 from paceline.runtime.pools.members import LoadedMembers, describe_model
-from paceline.runtime.pools.parts import share_embeddings
 from paceline.runtime.products import (
     LEAST_TIMING_BYTES,
     PLAIN,

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.rules import is_right, last_number
+from paceline.runtime.right_answers import is_right, last_number
 from paceline.traces.errors import TraceFormatError
 
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.rollouts import rollouts_of
 from paceline.policies import make_policy
+from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.sampling import RequestNoise
 from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 

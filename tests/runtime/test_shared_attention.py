@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefixes import Hit, PrefixCacheSize
-from paceline.runtime import prefix_caches
+from paceline.decoding.prefix_cache import Hit, PrefixCacheSize
+from paceline.runtime import prefixed_kv as prefix_caches
 from paceline.runtime.caches import SlotCache
 from paceline.runtime.fused import FusedForward
-from paceline.runtime.prefix_caches import (
+from paceline.runtime.prefixed_kv import (
     PrefixedMaskCache,
     PrefixedSlotCache,
     attend_in_two_parts,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from paceline.base.errors import install_hint
 from paceline.runtime import slim as under_test
 from paceline.runtime.pools.members import describe_model
-from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.slim import (
     Budget,
     Distance,

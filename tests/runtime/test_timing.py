@@ -37,9 +37,9 @@ from paceline.traces.profile import (
     ForwardsInDecoding,
     InDecoding,
     Longer,
+    MeasuredForward,
     ProfiledForwards,
     Reload,
-    Shape,
     UnevenRows,
     WeightsRead,
 )
@@ -141,7 +141,7 @@ def test_weights_are_read_once_and_the_cache_once_a_row():
     assert FLOOR.seconds(1, 1, 999) == pytest.approx((8e9 + 1000 * 1e5) / 2e12)
     assert FLOOR.seconds(4, 2, 998) - FLOOR.seconds(3, 2, 998) == pytest.approx(1000 * 1e5 / 2e12)
     grid = [(rows, new, context) for rows in (1, 16) for new in (1, 5) for context in (0, 200)]
-    shapes = [Shape("target", *point, 1.5 * FLOOR.seconds(*point), 0.01) for point in grid]
+    shapes = [MeasuredForward("target", *point, 1.5 * FLOOR.seconds(*point), 0.01) for point in grid]
     assert FLOOR.said_of(shapes) == (
         "target against its memory floor (8 GB of weights at 2000 GB/s, 4.01 ms a step): "
         "1.50x at 1 x 1 after 200, 1.50x at 16 x 1 after 200"
@@ -178,7 +178,7 @@ def test_every_case_fits_every_context_that_has_room_for_its_new_tokens(longest)
 def test_uneven_rows_of_a_short_context_are_measured():
     """Whatever these took beyond even ones, it is in terms of which none is negative."""
     grid = [(rows, new, held) for rows in (1, 12) for new in (1, 60) for held in (0, 60)]
-    even = ProfiledForwards([Shape("draft", *point, 1e-9, 0.0) for point in grid], None)
+    even = ProfiledForwards([MeasuredForward("draft", *point, 1e-9, 0.0) for point in grid], None)
     forward = tiny_pool_of_four().forward(1, "auto", share_weights=False)
     found = measure_uneven({"draft": forward}, {"draft": even}, longest=56)
     assert max(found["draft"].model_dump().values()) > 0

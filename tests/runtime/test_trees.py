@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.decoding.trees import ROOT, Growth, tree_shape
 from paceline.policies import make_policy
+from paceline.runtime.coupled_noise import noise_of
 from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.recording.branches import text_logits
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.sampling import noise_of
 from paceline.runtime.threads import Memory
 from paceline.runtime.trees import ranked
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, Sampling
 from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.results import DRAFT, VERIFY, Drafted
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session

@@ -8,12 +8,12 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
+from paceline.benchmarks.shared.closed_forms import ahead_tokens
 from paceline.decoding.loop import Loop
 from paceline.decoding.results import DRAFT, VERIFY, OverlapResults, PartRun
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify, make_policy
-from paceline.policies.about import ahead_tokens
 from paceline.reports import summarise_run
 from paceline.runs.log import RunLedger
 from paceline.sim.contexts import ReplayWorld, TrieTables

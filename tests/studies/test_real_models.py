@@ -12,7 +12,7 @@ from paceline.runtime.prompts import Prompt, prompts_of
 from paceline.studies.agree import agree
 from paceline.studies.decode import decode, load_pool
 from paceline.studies.record import record
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure
 
 from ..tiny_models import random_prompts, tiny_pool_of_four

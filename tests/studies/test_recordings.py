@@ -12,13 +12,13 @@ from paceline.base.files import recording_path, shipped
 from paceline.policies import Signal, make_policy
 from paceline.policies.learned import chances_of, read_head
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.fit import fit_head, fit_shared_head, judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.errors import TraceFormatError
-from paceline.traces.rounds.store import write_rounds
+from paceline.traces.rounds.on_disk import write_rounds
 
 from ..cli.command_line import done, refused
 from ..sim.rounds.small_rounds import one_request, recording_of, sequential

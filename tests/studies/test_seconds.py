@@ -17,17 +17,24 @@ from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE
 from paceline.reports.recordings import trace_tables
 from paceline.runtime.profiling import forwards as forward_shapes
-from paceline.runtime.profiling.forwards import Grid, reference_grid, reference_times
+from paceline.runtime.profiling.forwards import ShapeGrid, reference_grid, reference_times
 from paceline.runtime.profiling.operations import measure_members, measure_operations
 from paceline.runtime.prompts import Prompt
 from paceline.sim.cost.base import CostRangeError
-from paceline.studies import freshness as unfinished
+from paceline.studies import profile_check as unfinished
 from paceline.studies.compare import compare
-from paceline.studies.freshness import Freshness, MemberPace, check_profile, device_name, mismatches, remarks_on_profile
 from paceline.studies.profile import Profiled, profile
+from paceline.studies.profile_check import (
+    Freshness,
+    MemberPace,
+    check_profile,
+    device_name,
+    mismatches,
+    remarks_on_profile,
+)
 from paceline.studies.record import record
 from paceline.studies.validate import validate
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.meta import CostTable, Sampling
 from paceline.traces.profile import AfterAway, BesideForwards, Profile, read_profile, write_profile
 
@@ -37,7 +44,7 @@ from ..tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(6, seed=3)
-GRID = Grid(rows=(1, 4), new_tokens=(1, 6, 14), context_tokens=(0, 60), most_tokens=84, away_s=(0.001,))
+GRID = ShapeGrid(rows=(1, 4), new_tokens=(1, 6, 14), context_tokens=(0, 60), most_tokens=84, away_s=(0.001,))
 TIMED = ("profiling.forwards", "profiling.operations", "clock")
 # Operations are watched at few batches and on few tokens: a quarter of a minute otherwise.
 FEW = {"_BATCHES": (1, 4), "_MOST_TOKENS": 16}
@@ -187,7 +194,7 @@ def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(ma
 
 def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.studies.profile.measure_members", None)
-    grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
+    grid = ShapeGrid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
     with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
     assert not list(tmp_path.iterdir())
@@ -214,9 +221,9 @@ def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path
 def test_a_grid_must_increase_and_fit(tmp_path):
     for axis in ({"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}):
         with pytest.raises(ValueError, match="must be strictly increasing from >= "):
-            Grid(**axis)
+            ShapeGrid(**axis)
     with pytest.raises(ValueError, match="no shape of the grid fits"):
-        profile(POOL, PROMPTS, grid=Grid(context_tokens=(10_000,)), out=tmp_path / "a.profile")
+        profile(POOL, PROMPTS, grid=ShapeGrid(context_tokens=(10_000,)), out=tmp_path / "a.profile")
 
 
 def test_a_forced_pool_is_validated_on_the_decisions_of_a_recording(made, tmp_path):
@@ -300,7 +307,7 @@ def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, unmeasured, give
 @pytest.mark.parametrize("free", [(), ("ngram",)])
 def test_a_pool_of_a_target_alone_is_profiled(tmp_path, free):
     members = tuple(member for member in POOL.members if member.name in (*free, "target"))
-    grid = Grid(rows=(3,), new_tokens=(2, 6), context_tokens=(0, 20), away_s=(0.001,))
+    grid = ShapeGrid(rows=(3,), new_tokens=(2, 6), context_tokens=(0, 20), away_s=(0.001,))
     found = profile(
         replace(POOL, members=members), PROMPTS, grid=grid, most_drift=9.0, out=tmp_path / "a.profile"
     ).profile
@@ -543,7 +550,7 @@ def test_a_recording_refuses_seconds_of_others_and_writes_nothing(made, tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
-SMALL = Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
+SMALL = ShapeGrid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
 GIVEN = {"grid": SMALL, "repeats": 3, "most_drift": 9.0}
 NUM_GROUPS = 4 * 4  # of rows and tokens held, in four rounds
 

@@ -254,7 +254,7 @@ def test_real_arrivals():
     (path,) = data_files("azure_llm_2023", "*conv*")
     found = simulate(path, "draft:3/mid:6/target", cluster="h100", limit=500)
     assert sum(closes(found.log)) == 500
-    assert found.report.rows[0].runs[0].metrics.finished == 500
+    assert found.rows[0].runs[0].metrics.finished == 500
 
 
 CLASSES = [

@@ -14,13 +14,13 @@ from paceline.runtime.world import TorchWorld
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.serving.charges import ServingCharges
 from paceline.sim.serving.cluster import open_cluster
-from paceline.studies import in_the_loop as served_worlds
-from paceline.studies.calibrate import validate_observed
-from paceline.studies.in_the_loop import ModelsWorld, ServedWorlds, validate_under_load
+from paceline.studies import validate_under_load as served_worlds
 from paceline.studies.record import record
 from paceline.studies.serving import simulate
 from paceline.studies.setting import named_policy
-from paceline.traces.contexts.store import read_trace
+from paceline.studies.validate_observed import validate_observed
+from paceline.studies.validate_under_load import ModelsWorld, ServedWorlds, validate_under_load
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 from paceline.traces.workloads import Arrival, WorkloadAbout
 from paceline.traces.workloads.arrival import PS_PER_S

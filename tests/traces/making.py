@@ -21,8 +21,8 @@ from paceline.traces import (
 )
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.contexts.trie import arrays_of
+from paceline.traces.rounds.on_disk import write_rounds
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
-from paceline.traces.rounds.store import write_rounds
 
 from ..strategies import model_info
 from .rounds.rounds_strategies import bernoulli_trace

@@ -21,9 +21,9 @@ from paceline.traces import (
     read_trace,
     write_trace,
 )
-from paceline.traces.contexts import store as stored_requests
+from paceline.traces.contexts import on_disk as stored_requests
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS, CodeGrid
-from paceline.traces.contexts.store import StoredNodes, batches
+from paceline.traces.contexts.on_disk import StoredNodes, batches
 from paceline.traces.contexts.trie import TreeRanks, arrays_of
 from paceline.traces.folder import TRIE_FILES as FILES
 from paceline.traces.meta import Closure, TreeClosure

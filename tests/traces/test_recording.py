@@ -11,8 +11,8 @@ from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
 from paceline.traces.contexts.meta import TrieMeta
-from paceline.traces.forms import by_form
 from paceline.traces.meta import NgramInfo, Sampling
+from paceline.traces.opening import by_form
 from paceline.traces.shapes import presets
 
 from ..strategies import traces

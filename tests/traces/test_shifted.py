@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 from paceline.traces.contexts.trie import arrays_of
+from paceline.traces.rounds.on_disk import read_rounds
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
-from paceline.traces.rounds.store import read_rounds
 
 from .making import assert_equal, ints, write
 from .rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces

@@ -7,8 +7,8 @@ from ...base.names import imported_when_asked
 
 MODULES = {
     "AUTO": ".formats",
-    "ImportOptions": ".rounds",
-    "Load": ".rounds",
+    "ImportOptions": ".importing",
+    "Load": ".importing",
     "choose_format": ".formats",
     "format_names": ".formats",
     "import_recording": ".formats",

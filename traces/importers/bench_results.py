@@ -27,6 +27,7 @@ from typing import Any
 
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described, having
+from .importing import Ongoing
 from .reading import JSON_BEGINS, Fields, lines_of, placed_lines, read_objects
 from .responses import (
     ACCEPTED,
@@ -42,7 +43,6 @@ from .responses import (
     usage_of,
     within,
 )
-from .rounds import Ongoing
 from .totals import (
     StatedLog,
     counted_request,

@@ -35,6 +35,7 @@ import numpy as np
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .format import Format, described
+from .importing import Ongoing
 from .reading import Fields, read_objects, refuse_pipe
 from .responses import (
     Responses,
@@ -46,7 +47,6 @@ from .responses import (
     usage_of,
     within,
 )
-from .rounds import Ongoing
 from .totals import Counted, Ints, counted_request, draw_rounds, of_histogram
 
 _LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ..rounds.rounds import Form, RoundsRequest
+from .importing import Ongoing
 from .reading import Fields
-from .rounds import Ongoing
 
 Sees = Callable[[Fields], bool]
 

@@ -15,17 +15,17 @@ from pydantic import ValidationError
 
 from ...base.errors import ArgumentError, known_are, message_of, repeated
 from ..errors import TraceFormatError
+from ..rounds.on_disk import write_rounds
 from ..rounds.recording import RoundsRecording
 from ..rounds.rounds import LOOKUP, RoundsMeta, RoundsRequest
-from ..rounds.store import write_rounds
 from ..shapes import model_called
 from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMMARY
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
+from .importing import ImportOptions, Ongoing
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
 from .reading import JSON_BEGINS, Fields, lines_of, opened, peek_objects, refuse_pipe, text_lines
 from .responses import VLLM_DETAILED, is_plain
-from .rounds import ImportOptions, Ongoing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
 from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
 from .totals import ACCEPTANCE_BY_K, KeptTokens

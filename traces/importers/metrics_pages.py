@@ -28,16 +28,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described
+from .importing import MOST_WINDOW, Ongoing
 from .reading import Fields, placed_lines
-from .rounds import MOST_WINDOW, Ongoing
-from .totals import (
-    StatedLog,
-    drafting_share,
-    even_lengths,
-    hazards_of_mean,
-    hazards_of_rates,
-    note_short_drafts,
-)
+from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, hazards_of_rates, note_short_drafts
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred

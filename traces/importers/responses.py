@@ -30,8 +30,8 @@ from ...base.errors import message_of, repeated
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .format import Format, described
+from .importing import DRAFTER, Ongoing, check_drafted, rounds_at, starts_of
 from .reading import ERROR_RULE, LONGEST_TOLD, Fields, read_objects, refuse_pipe
-from .rounds import DRAFTER, Ongoing, check_drafted, rounds_at, starts_of
 
 # In this order: `..._ea_hsd` is the second of its two words.
 _METHODS = (

@@ -43,9 +43,9 @@ from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .engine_totals import request_of
 from .format import Format, described
+from .importing import MOST_WINDOW, Ongoing
 from .reading import Fields, check_agrees, half_of_last_digit, read_objects, text_lines
 from .responses import Responses, stem
-from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
     StatedLog,
     hazard_of_lengths,

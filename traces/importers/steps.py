@@ -35,9 +35,9 @@ from ..errors import TraceFormatError
 from ..meta import NAME_PATTERN
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .format import Format, described, having
+from .importing import DRAFTER, Ongoing, after_prefill, check_drafted, rounds_at, starts_of
 from .reading import Fields, first_object, read_objects
 from .responses import EMPTY, PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
-from .rounds import DRAFTER, Ongoing, after_prefill, check_drafted, rounds_at, starts_of
 from .totals import Counted, draw_steps
 
 _sees_times = having("accept_length", "draft_length", "tree_time")

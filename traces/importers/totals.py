@@ -33,9 +33,9 @@ from ..errors import TraceFormatError
 from ..meta import MOST
 from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
 from .format import Format, described
+from .importing import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 from .reading import Fields, by_request, placed_lines, read_objects, text_lines
 from .responses import EMPTY, Responses, stem
-from .rounds import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 
 Ints = NDArray[np.int64]
 

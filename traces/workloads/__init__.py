@@ -12,8 +12,8 @@ MODULES = {
     "WorkloadAbout": ".arrival",
     "WorkloadOptions": ".arrival",
     "lines_of_workload": ".formats",
-    "open_workload": ".sources",
-    "with_options": ".sources",
+    "open_workload": ".opening",
+    "with_options": ".opening",
 }
 
 __all__ = [*MODULES]

@@ -6,5 +6,5 @@ from .arrival import Workload as Workload
 from .arrival import WorkloadAbout as WorkloadAbout
 from .arrival import WorkloadOptions as WorkloadOptions
 from .formats import lines_of_workload as lines_of_workload
-from .sources import open_workload as open_workload
-from .sources import with_options as with_options
+from .opening import open_workload as open_workload
+from .opening import with_options as with_options

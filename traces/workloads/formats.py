@@ -33,7 +33,7 @@ from .arrival import (
 from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_of, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
-from .sessions import Session, Turn, runs_of
+from .sessions import Turn, TurnsLeft, runs_of
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
@@ -67,7 +67,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             raise row.error("at", "must be left out where there is no graph", row.values["at"])
         turns = [*_turns(row, name, unit)]
         if turns:
-            yield row.line, Session(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
+            yield row.line, TurnsLeft(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:
@@ -162,7 +162,7 @@ _MOST_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableFormat:
     """The columns of a format."""
 
     arrives: str  # of the time of arrival
@@ -188,7 +188,7 @@ class Table:
         return (*self.needed, *filter(None, [self.total, self.one]), *self.others)
 
 
-def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
+def read_table(table: TableFormat, reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file, called by their line; times count from the first row where they are of a clock."""
     rows = _rows(reading)
     line, head = next(rows)
@@ -220,7 +220,7 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
             yield line, Arrival(str(line), arrives_ps, *tokens)
 
 
-def check_head(table: Table, reading: Reading, line: int, head: list[str]) -> None:
+def check_head(table: TableFormat, reading: Reading, line: int, head: list[str]) -> None:
     """Raise TraceFormatError for columns that are missing, unknown or there twice."""
     for twice in repeated(head):
         raise reading.error(line, "columns", "must be there once each", twice)
@@ -275,7 +275,7 @@ def _count_of(text: str) -> int | None:
     return None
 
 
-def _check_total(table: Table, reading: Reading, line: int, text: str, wanted: int) -> None:
+def _check_total(table: TableFormat, reading: Reading, line: int, text: str, wanted: int) -> None:
     if text != str(wanted) and _count(reading, line, table.total, text) != wanted:
         rule = f"must be the sum of {table.prompt} and {table.output}, {wanted}"
         raise TraceFormatError(reading.place(line), table.total, rule, text)
@@ -286,7 +286,7 @@ def _any_of(needed: Sequence[str], columns: frozenset[str]) -> bool:
 
 
 _TABLES = {
-    "azure": Table(
+    "azure": TableFormat(
         arrives="TIMESTAMP",
         prompt="ContextTokens",
         output="GeneratedTokens",
@@ -294,14 +294,14 @@ _TABLES = {
         times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
         clock=True,
     ),
-    "vidur": Table(
+    "vidur": TableFormat(
         arrives="arrived_at",
         prompt="num_prefill_tokens",
         output="num_decode_tokens",
         total="num_total_tokens",
         others=("pd_ratio",),
     ),
-    "burstgpt": Table(
+    "burstgpt": TableFormat(
         arrives="Timestamp",
         prompt="Request tokens",
         output="Response tokens",
@@ -310,7 +310,7 @@ _TABLES = {
         clock=True,
         notes=("Session ID, Elapsed time, Model and Log Type are not used: each request arrives at its own time",),
     ),
-    "splitwise": Table(
+    "splitwise": TableFormat(
         arrives="arrival_timestamp",
         prompt="prompt_size",
         output="token_size",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
 from .format import FIRST_LOCAL, LOCAL_BITS, MOST_ID, Reading, Row, WorkloadFormat, rows_of, whole
-from .sessions import GraphError, Node, Runs, Session, SessionGraph, Turn, Waits, runs_of
+from .sessions import GraphError, Node, Runs, SessionGraph, Turn, TurnsLeft, Waits, runs_of
 
 SESSION_LOCAL_BITS = 24  # of ids that count within their session; above them stand its line and its file
 _LINE_BITS, _FILE_BITS = 24, 14
@@ -159,12 +159,12 @@ class _AgentSession:
         self._num_requests = 0  # dropped ones too
         self._is_line = True  # of turns: no sub-agents
 
-    def session(self) -> Session | SessionGraph | None:
+    def session(self) -> TurnsLeft | SessionGraph | None:
         """What was read; None: nothing of it is left."""
         if not self._nodes:
             return None
         if self._is_line:
-            return Session(turns=tuple(node.turn for node in self._nodes))
+            return TurnsLeft(turns=tuple(node.turn for node in self._nodes))
         return SessionGraph(nodes=tuple(self._nodes))
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:

@@ -32,7 +32,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class TurnsLeft:
     """What is left of a session after some of its turns; implements `Turns`."""
 
     turns: tuple[Turn, ...]  # `[T]` all of them

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from paceline.base.files import shipped
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline_laboratory.arena.play import RecordingStage
 
 

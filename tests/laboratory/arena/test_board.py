@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies.spec import PolicySpec
+from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import ladders, versions
 from paceline_laboratory.arena import store as kept
 from paceline_laboratory.arena.board import (

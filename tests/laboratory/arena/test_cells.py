@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.decoding.pool import Member, Pool
-from paceline.policies.chains import ChainSpec, parse_chain
-from paceline.policies.spec import PolicySpec, make_policy
+from paceline.policies.by_name import PolicySpec, make_policy
+from paceline.policies.chain_text import ChainSpec, parse_chain
 from paceline.reports.summary import summarise_run
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.files import CostGrid, CostLine, DrafterFigures, FileCost
-from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import CostTable
 from paceline_laboratory.arena import statics as at_batch_one
 from paceline_laboratory.arena.cells import (

@@ -13,10 +13,10 @@ import pytest
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.runtime.pools.pool import ModelPool
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import agree

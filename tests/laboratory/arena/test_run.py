@@ -11,12 +11,12 @@ from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
 from paceline.decoding.steps import Verify
+from paceline.policies.by_name import PolicySpec, PolicySpecError, make_policy
 from paceline.policies.learned import read_head
-from paceline.policies.spec import PolicySpec, PolicySpecError, make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.cells import ArenaCell, asked_field, loads

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.base.errors import ArgumentError
-from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, Draft, Verify
 from paceline.runtime.feature_reader import FeatureReader
@@ -18,7 +18,7 @@ from paceline.studies.agree import agree
 from paceline.studies.compare import compare
 from paceline.studies.decode import decode
 from paceline.studies.load import compare_under_load
-from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import Closure, TreeClosure
 

@@ -9,7 +9,7 @@ from paceline.base.errors import ArgumentError
 from paceline.decoding.rules import Ratio
 from paceline.decoding.seen import Start
 from paceline.decoding.steps import Draft, Verify
-from paceline.runs.same_steps import compare_runs
+from paceline.runs.agreement import compare_runs
 from paceline.runtime import forced as under_test
 from paceline.runtime.caches import SlotCache
 from paceline.runtime.forced import (
@@ -28,7 +28,7 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import made_up_cost
 from paceline.studies.record import record
 from paceline.studies.setting import named_policy
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 from paceline.traces.shapes import presets
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING

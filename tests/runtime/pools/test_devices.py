@@ -12,7 +12,7 @@ from paceline.decoding.session import Session
 from paceline.runtime.caches import SLOT_STEP, KVShape, SlotCache
 from paceline.runtime.distances import stacked_on
 from paceline.runtime.pools.members import loaded_pool
-from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.state import RequestState, StateManager
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld

@@ -7,10 +7,11 @@ import torch
 from paceline.base.files import shipped
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.pools.check import check_pool
-from paceline.runtime.pools.parts import kept_name, read_head_tokens
+from paceline.runtime.pools.heads import read_head_tokens
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_forced_pool_file, read_pool_file
-from paceline.runtime.recording.finished import model_info
+from paceline.runtime.pools.submodels import kept_name
+from paceline.runtime.recording.model_info import model_info
 from paceline.runtime.recording.recorder import _owner
 from paceline.studies.agree import agree
 from paceline.studies.setting import open_recording

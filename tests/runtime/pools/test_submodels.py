@@ -6,9 +6,9 @@ from itertools import combinations
 import pytest
 import torch
 from paceline.runtime.forward import cache_argument
-from paceline.runtime.pools import parts
-from paceline.runtime.pools.parts import make_submodel
-from paceline.runtime.rules import BrokenRuleError
+from paceline.runtime.pools import submodels as parts
+from paceline.runtime.pools.submodels import make_submodel
+from paceline.runtime.refusals import BrokenRuleError
 from transformers import DynamicCache, PreTrainedModel
 
 from ...claims.model_types import MODEL_TYPES, tiny_config, whole_model

@@ -18,7 +18,7 @@ from paceline.runtime.recording.recorder import record
 from paceline.runtime.threads import Memory
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
-from paceline.traces.contexts.store import read_trace
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, Sampling, TreeClosure
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.request_text import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.policies import make_policy
-from paceline.runtime.sampling import gumbel
+from paceline.runtime.coupled_noise import gumbel
 from paceline.sim import Scenario, TrieTables, simulate
 from paceline.traces import open_recording
 from tokenizers import Tokenizer

@@ -5,13 +5,12 @@ import re
 import numpy as np
 import pytest
 import torch
+from paceline.runtime.coupled_noise import gumbel
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
-from paceline.runtime.recording.finished import Parts, TrieOptions
-from paceline.runtime.recording.recorder import SecondsKept, record
-from paceline.runtime.recording.request_trie import RequestRecorder
-from paceline.runtime.sampling import gumbel
-from paceline.traces.contexts.store import read_trace
+from paceline.runtime.recording.recorder import Parts, SecondsKept, record
+from paceline.runtime.recording.request_trie import RequestRecorder, TrieOptions
+from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, CostTable, Sampling
 
 from ...traces.making import assert_equal, content

@@ -14,11 +14,12 @@ from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Veri
 from paceline.policies.fixed import Chain, ViaSDLossless
 from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
+from paceline.runtime import rejection_sampling as rejection
 from paceline.runtime import sampler
-from paceline.runtime import sampling as rejection
 from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.sampling import SeededChance, truncated
+from paceline.runtime.rejection_sampling import SeededChance
+from paceline.runtime.sampling import truncated
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling

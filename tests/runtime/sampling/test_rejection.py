@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual, truncated
+from paceline.runtime.rejection_sampling import SeededChance, acceptance, judge, residual
+from paceline.runtime.sampling import probabilities, truncated
 from paceline.traces.meta import Sampling
 
 from .enumerating import VOCABULARY, TableModel, outcomes, total_variation

@@ -7,16 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.runtime.coupled_noise import RequestNoise, _portable_log, gumbel, gumbel_rows
 from paceline.runtime.recording.views import scores, view
-from paceline.runtime.sampling import (
-    RequestNoise,
-    SeededChance,
-    _portable_log,
-    gumbel,
-    gumbel_rows,
-    probabilities,
-    truncated,
-)
+from paceline.runtime.rejection_sampling import SeededChance
+from paceline.runtime.sampling import probabilities, truncated
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Sampling
 from scipy import stats

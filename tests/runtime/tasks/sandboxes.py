@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.runtime.sandbox import CodeTests, Limits, check_sandbox
+from paceline.runtime.sandbox import CodeTests, ProcessLimits, check_sandbox
 
 
 def _why_none():
@@ -20,7 +20,7 @@ SANDBOXED = [pytest.param(True, marks=needs_sandbox, id="sandbox"), pytest.param
 
 def limits(*, sandbox, **more):
     """Long enough for a machine that is busy, where nothing is meant to run into them."""
-    return Limits(sandbox=sandbox, **{"wall_s": 120, "cpu_s": 60} | more)
+    return ProcessLimits(sandbox=sandbox, **{"wall_s": 120, "cpu_s": 60} | more)
 
 
 def asked(check, code="def f(*given):\n"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.runtime import code_process, sandbox
 from paceline.runtime.code_process import NotDataError, packed, unpacked
-from paceline.runtime.sandbox import Limits, check_can_run, failure_of
+from paceline.runtime.sandbox import ProcessLimits, check_can_run, failure_of
 
 from .sandboxes import SANDBOXED, asked, body, limits, needs_sandbox
 
@@ -188,13 +188,13 @@ def test_what_is_no_plain_data_is_not_packed(value):
 
 
 def test_where_no_program_can_be_run_that_is_said_beforehand(monkeypatch):
-    check_can_run(Limits(sandbox=False, wall_s=120))
+    check_can_run(ProcessLimits(sandbox=False, wall_s=120))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ArgumentError, match=r"^`run_tests` needs /bin/false to pass an empty test .*, got 'failed'$"):
-        check_can_run(Limits(sandbox=False, wall_s=120))
+        check_can_run(ProcessLimits(sandbox=False, wall_s=120))
     monkeypatch.setattr(sandbox.os, "name", "nt")
     with pytest.raises(ArgumentError, match="`run_tests` needs the limits of a POSIX system, got nt"):
-        check_can_run(Limits())
+        check_can_run(ProcessLimits())
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_where_there_is_no_sandbox_the_line_says_what_to_do(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: bwrap)
     with pytest.raises(ArgumentError, match=told) as raised:
-        check_can_run(Limits())
+        check_can_run(ProcessLimits())
     assert str(raised.value).endswith("`run_tests` unsandboxed runs what the model wrote with your rights")
 
 

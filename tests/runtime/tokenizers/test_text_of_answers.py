@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.tokenizers import TextStream, make_ending, text_before_stop
+from paceline.runtime.stop_strings import TextStream, make_ending, text_before_stop
 
 from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
 

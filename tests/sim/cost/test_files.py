@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.by_name import OnDevice, default_cost, make_cost
 from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
-from paceline.sim.cost.make import OnDevice, default_cost, make_cost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import CostTable

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE, processor
+from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.measured import ProfiledCost, TimedCost, newest_here
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace

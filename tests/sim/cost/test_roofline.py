@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import LOOKUP_S
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces.errors import Experts
-from paceline.traces.meta import WIDTHS, DraftBlock, ModelInfo, Quantised
+from paceline.traces.meta import WIDTHS, DraftBlock, Experts, ModelInfo, Quantised
 from paceline.traces.shapes import presets
 from paceline.traces.shapes_given import given_shapes
 from pydantic import ValidationError

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostModel, CostRangeError
+from paceline.sim.cost.by_name import OnDevice, make_cost
 from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
-from paceline.sim.cost.make import OnDevice, make_cost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.sim.cost.what_if import MappedCost, Price, PricedAsCost, Reading, scaled
+from paceline.sim.cost.what_if import MappedBy, MappedCost, Price, PricedAsCost, scaled
 from paceline.sim.serving.charges import MOST_ERROR, ForwardLines, in_whole_ps
 from paceline.sim.serving.cluster import PlacedCost
 from paceline.sim.serving.running import to_ps, to_s
@@ -158,20 +158,20 @@ def moved(reading, measured_s, here=HERE, there=THERE):
 def test_readings_by_hand():
     memory_s = (4e6 + 400) / 1e11
     measured_s = memory_s + 1e-3  # of launches
-    for reading in (Reading.device, Reading.memory):
+    for reading in (MappedBy.device, MappedBy.memory):
         assert seconds(moved(reading, measured_s), 1) == pytest.approx(memory_s / 2 + 1e-3)
-    assert seconds(moved(Reading.all, measured_s), 1) == pytest.approx(measured_s / 2)
-    assert moved(Reading.all, measured_s).name == "measured, round to fast"
+    assert seconds(moved(MappedBy.all, measured_s), 1) == pytest.approx(measured_s / 2)
+    assert moved(MappedBy.all, measured_s).name == "measured, round to fast"
     arithmetic_s, memory_s = HERE.busy_s("m", num_rows=1, new_tokens=1000, context_tokens=0)
     assert arithmetic_s > memory_s
     measured_s = arithmetic_s + 1.0
-    assert seconds(moved(Reading.device, measured_s), 1000) == pytest.approx(arithmetic_s / 4 + 1.0)
-    assert seconds(moved(Reading.all, measured_s), 1000) == pytest.approx(measured_s / 4)
-    assert seconds(moved(Reading.memory, measured_s), 1000) == pytest.approx(measured_s - memory_s / 2)
+    assert seconds(moved(MappedBy.device, measured_s), 1000) == pytest.approx(arithmetic_s / 4 + 1.0)
+    assert seconds(moved(MappedBy.all, measured_s), 1000) == pytest.approx(measured_s / 4)
+    assert seconds(moved(MappedBy.memory, measured_s), 1000) == pytest.approx(measured_s - memory_s / 2)
 
 
 @given(
-    reading=st.sampled_from(Reading),
+    reading=st.sampled_from(MappedBy),
     measured_s=st.floats(1e-7, 10.0),
     new=st.integers(1, 4096),
     rows=st.integers(1, 8),
@@ -182,12 +182,12 @@ def test_a_faster_device_is_faster_and_by_no_more_than_its_roofline(reading, mea
     there = seconds(moved(reading, measured_s), **asked)
     assert 0.25 * measured_s * (1 - 1e-9) <= there <= measured_s
     # And back again is where one came from, as long as everything scales.
-    if reading is Reading.all:
+    if reading is MappedBy.all:
         assert seconds(moved(reading, there, here=THERE, there=HERE), **asked) == pytest.approx(measured_s)
 
 
 def test_what_no_device_of_that_kind_can_do_is_told():
-    cost = moved(Reading.device, 1e-5)
+    cost = moved(MappedBy.device, 1e-5)
     assert cost.notes() == ("measured by new tokens only: a longer context costs no more",)
     assert seconds(cost, 1) == pytest.approx(0.5e-5)
     assert cost.notes()[-1] == "measured faster than the roofline of round allows, in parts: m"
@@ -207,7 +207,7 @@ def mapped(recording, models, reading, flops=1e12):
 
 def test_recorded_rounds_are_mapped_part_by_part():
     recording = imported(prefill_s={"eagle": 4.0})
-    cost, here = mapped(recording, recording.meta.models, Reading.device)
+    cost, here = mapped(recording, recording.meta.models, MappedBy.device)
     assert cost.knows_rounds
 
     def memory_s(model, new, held):
@@ -225,7 +225,7 @@ def test_recorded_rounds_are_mapped_part_by_part():
 
 def test_means_are_mapped_as_forwards():
     recording = imported()
-    plain, (cost, _) = TimedCost(recording), mapped(recording, recording.meta.models, Reading.all)
+    plain, (cost, _) = TimedCost(recording), mapped(recording, recording.meta.models, MappedBy.all)
     for model, new in (("eagle", 1), ("target", 4)):
         assert seconds(cost, new, model=model) == pytest.approx(seconds(plain, new, model=model) / 2)
     assert seconds(cost, 40, model="eagle") == seconds(cost, 1, model="eagle")
@@ -237,7 +237,7 @@ def test_a_block_drafters_round_is_one_forward():
     drafter, target = shapes("block", "target")
     for block, times in ((None, 4), (DraftBlock(tokens=4), 1)):
         models = (drafter.model_copy(update={"draft_block": block}), target)
-        cost, _ = mapped(recording_of(request, drafters=("block",)), models, Reading.memory, flops=4e12)
+        cost, _ = mapped(recording_of(request, drafters=("block",)), models, MappedBy.memory, flops=4e12)
         assert 1.0 - cost.round_s("q", 0, "block")[0] == pytest.approx(times * 1e-5, rel=1e-2)
 
 

@@ -1,7 +1,7 @@
 """Recordings of any kind for fixed chains, and rounds of a served request step by step."""
 
 from hypothesis import strategies as st
-from paceline.decoding.seen import Load, Observation
+from paceline.decoding.seen import Observation, ServerLoad
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Draft
 from paceline.sim.contexts import TrieTables
@@ -77,7 +77,7 @@ def begun(pool, answers, session_id, recorded_id, most):
 
 def stepped(policy, pool, answers, session):
     """Of each step of a session after its prefill, what a `FixedOp` holds, and what is committed then."""
-    seen = Observation(session, Load(len(pool.members)), answers.signal)
+    seen = Observation(session, ServerLoad(len(pool.members)), answers.signal)
     target = pool.target_level
     while not session.done:
         step = policy.decide(seen)

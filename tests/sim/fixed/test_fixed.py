@@ -10,13 +10,13 @@ from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.policies.about import About
+from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import make_policy
 from paceline.sim import closed_loops, rounds_once
 from paceline.sim.closed_loops import why_looped
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
-from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
 from paceline.sim.simulate import Scenario, simulate

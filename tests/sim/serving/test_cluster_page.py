@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from paceline.policies.chains import policy_options
+from paceline.policies.chain_text import policy_options
 from paceline.sim.serving.cluster_file import (
     ACTIVATION_RESERVE_BYTES,
     BLOCK_TOKENS,

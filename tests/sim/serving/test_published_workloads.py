@@ -1,7 +1,7 @@
 """Published workloads served whole under chains of two and three levels: what comes in comes out, once."""
 
 import pytest
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.runs.serving import ServingAbout, total_ps
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.serving.limits import EngineLimits, KvLimits

@@ -8,7 +8,7 @@ from paceline.decoding.results import COMMIT, DRAFT, VERIFY
 from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy
 from paceline.policies import Band, Commit, Divergence, Draft, Exact, Ratio, Typical, Verify, Vouched
 from paceline.reports import summarise_run
-from paceline.reports.summary import quality_of
+from paceline.reports.quality import quality_of
 from paceline.runs.log import QUALITY_FIELDS
 from paceline.sim.recorded import UnrecordedContextError, recorded_pool
 

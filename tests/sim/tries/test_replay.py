@@ -11,10 +11,10 @@ from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Draft, PolicyError, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TrieTables, context_tables, simulate
-from paceline.sim.contexts import Fallback
+from paceline.sim.contexts_answers import Fallback
 from paceline.sim.recorded import UnrecordedContextError, recorded_pool
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.contexts import store
+from paceline.traces.contexts import on_disk as store
 
 from ...strategies import synthetic_traces, traces
 from ...unit_cost import UnitCost

@@ -5,7 +5,7 @@ from paceline.decoding.steps import PolicyError, Verify
 from paceline.decoding.trees import DraftTree, tree_shape
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.reports.recordings import run_table
+from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
 from paceline.runtime.recording.recorder import record
 from paceline.sim.contexts import TrieTables

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import ImportOptions, format_names, import_recording
-from paceline.traces.rounds.store import read_rounds
+from paceline.traces.rounds.on_disk import read_rounds
 
 from .foreign_files import STATED, one_file_each
 

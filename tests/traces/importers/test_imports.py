@@ -19,7 +19,7 @@ from paceline.traces.importers.formats import FORMATS, detect, format_named
 from paceline.traces.importers.reading import half_of_last_digit
 from paceline.traces.importers.responses import place_plain_steps
 from paceline.traces.importers.totals import constant_hazard, draw_accepted, pair, place, spread
-from paceline.traces.rounds.store import read_rounds
+from paceline.traces.rounds.on_disk import read_rounds
 
 from ...cli.command_line import paceline, refused
 from ..rounds.rounds_strategies import assert_same_rounds

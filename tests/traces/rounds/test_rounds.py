@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
-from paceline.traces.forms import open_recording
+from paceline.traces.opening import open_recording
 from paceline.traces.rounds.check import acceptance_lengths
 from paceline.traces.rounds.columns import gather, misaligned, request_arrays, request_table, rounds_requests, slices
+from paceline.traces.rounds.on_disk import read_rounds, write_rounds
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
-from paceline.traces.rounds.store import read_rounds, write_rounds
 
 from ..making import (
     ROUNDS_META,
@@ -268,7 +268,7 @@ def test_requests_survive_their_table(recording):
 
 @pytest.mark.parametrize("group", [100, 10])
 def test_requests_of_several_row_groups(tmp_path, monkeypatch, group):
-    monkeypatch.setattr("paceline.traces.rounds.store._GROUP", group)
+    monkeypatch.setattr("paceline.traces.rounds.on_disk._GROUP", group)
     trace = bernoulli_trace(by_start=False, requests=9, length=90)
     write(trace, tmp_path / "t.trace")
     for name in ("rounds", "requests"):

@@ -14,8 +14,8 @@ from paceline.base.files import shipped
 from paceline.traces import open_recording
 from paceline.traces.workloads import lines_of_workload, open_workload
 from paceline.traces.workloads.arrival import requests_of
-from paceline.traces.workloads.generated import KINDS
-from paceline.traces.workloads.sharing import SESSION_KINDS
+from paceline.traces.workloads.drawn_arrivals import KINDS
+from paceline.traces.workloads.drawn_sessions import SESSION_KINDS
 from paceline.traces.workloads.summary import summary_of
 
 S = 10**12
@@ -189,7 +189,7 @@ def test_workers_read_again_what_others_wrote_beside_them():
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_session_with_more_text_than_the_bound_is_refused(text, monkeypatch):
-    monkeypatch.setattr("paceline.traces.workloads.sharing.MOST_UNITS", 8)
+    monkeypatch.setattr("paceline.traces.workloads.drawn_sessions.MOST_UNITS", 8)
     with pytest.raises(ArgumentError, match="sessions must have at most 8 units of text, got"):
         list(open_workload(f"{text},unit=1"))
 

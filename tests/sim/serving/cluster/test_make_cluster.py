@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.files import FileCost
-from paceline.sim.cost.make import make_cost
 from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.limits import Admission, EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix

@@ -5,7 +5,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 from paceline.base.files import shipped
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import ServingAbout
 from paceline.sim.cost.base import CostModel
@@ -14,7 +14,7 @@ from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec, Role
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
 from paceline.sim.serving.serve import serve
-from paceline.traces.forms import open_recording
+from paceline.traces.opening import open_recording
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
 from ...rounds.small_rounds import one_request, recording_of, sequential

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.policies.by_name import make_policy, own_policies
 from paceline.policies.fixed import Plain
-from paceline.policies.spec import make_policy, own_policies
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import Deadline

@@ -1,7 +1,7 @@
 """Without contention a served request takes the seconds that replay gives it."""
 
 import pytest
-from paceline.policies.spec import make_policy
+from paceline.policies.by_name import make_policy
 from paceline.sim import Scenario, make_cost, simulate
 from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival

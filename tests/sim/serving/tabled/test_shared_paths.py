@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
-from paceline.policies.spec import make_policy
 from paceline.sim.serving.shared_paths import SharedPaths
 from paceline.traces.workloads.arrival import Arrival
 

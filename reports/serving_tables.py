@@ -14,9 +14,9 @@ from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
 from ..traces.workloads.summary import Distribution, WorkloadSummary
-from .grid import Grid, Printed, facts, flat_rows, shown, table
+from .intervals import Interval, mean_interval
 from .serving import Promises, ServingMetrics, metrics_of
-from .summary import Interval, mean_interval
+from .tables import Grid, Printed, facts, flat_rows, shown, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

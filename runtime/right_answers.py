@@ -1,14 +1,15 @@
-"""What the runtime refuses or calls right: answers, models that break a rule, and oracles among real models."""
+"""Whether the text of a model gives the right answer."""
 
 import re
 from decimal import Decimal
 from typing import Literal, get_args
 
-from ..base.errors import ArgumentError
-from ..policies.about import about_of
-
 Check = Literal["text", "number"]
+
+
 CHECKS: tuple[Check, ...] = get_args(Check)
+
+
 # Digits of any script; commas part thousands, a dot is the decimal one, and a line between two numbers is no sign.
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -36,28 +37,3 @@ def last_number(text: str) -> Decimal | None:
     """The last number in a text; None if there is none."""
     found = _NUMBER.findall(text)
     return Decimal(found[-1].replace(",", "")) if found else None
-
-
-class BrokenRuleError(ValueError):
-    """A model, or what is asked of it, breaks a rule; `rule` is in words, without what was got."""
-
-    def __init__(self, rule: str, got: str = "") -> None:
-        super().__init__(f"{rule}, got {got}" if got else rule)
-        self.rule = rule
-
-
-class ConfigError(ValueError):
-    """One field of a model's config that breaks a rule, before anybody says in which file it stands."""
-
-    def __init__(self, field: str, rule: str, value: object) -> None:
-        super().__init__(f"{field} {rule}, got {value!r}")
-        self.field = field
-        self.rule = rule
-        self.value = value
-
-
-def refuse_oracle(policy: object, name: str) -> None:
-    """Raises ArgumentError, naming the policy, if it sees ahead; its class can be asked before models are loaded."""
-    about = about_of(policy)
-    if about is not None and about.oracle:
-        raise ArgumentError(f"policy {name} sees ahead, which only a recording can grant")

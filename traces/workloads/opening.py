@@ -6,9 +6,9 @@ from pathlib import Path
 from ...base.errors import ArgumentError, known_are
 from ..recording import Recording
 from .arrival import Workload, WorkloadOptions
+from .drawn_arrivals import KINDS, is_spec, make_generator, parse_spec
+from .drawn_sessions import SESSION_KINDS, parse_sessions
 from .formats import open_files
-from .generated import KINDS, is_spec, make_generator, parse_spec
-from .sharing import SESSION_KINDS, parse_sessions
 from .workload import OpenedWorkload
 
 

@@ -17,9 +17,8 @@ from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
 from ..policies.about import about_of
-from ..policies.chains import default_policies
-from ..reports.grid import Grid, Printed, flat_rows
-from ..reports.load import (
+from ..policies.chain_text import default_policies
+from ..reports.serving_tables import (
     HEADINGS,
     VALIDATED_LATENCIES,
     LoadCell,
@@ -30,6 +29,7 @@ from ..reports.load import (
     validation_latency_table,
     worst_and_median,
 )
+from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.serving import ServingAbout, ServingLog
 from ..runtime.clock import Clock
 from ..runtime.forced import ForcedPool

@@ -19,7 +19,7 @@ from ..runs.observed import ObservedAcceptance, ObservedRequest
 from ..traces.errors import TraceFormatError
 from ..traces.importers.metrics_pages import ENGINES, Engine, Page, Scrapes, Speculation, engine_of, page_of
 from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
-from .server import Clock, Endpoint, Exchange, ServerError
+from .server import ClientClock, Endpoint, Exchange, ServerError
 
 _LONGEST = 400  # characters of a reason
 _PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is none of Prometheus
@@ -150,14 +150,14 @@ class Stop(Protocol):
         ...
 
 
-class Load:
+class LoadGenerator:
     """Sends the requests of a workload and gathers their answers; no request is sent after the stop was heard.
 
     `send` is called in threads, and `on_ended` for each request that ended, in any thread, one at a time.
     """
 
     def __init__(
-        self, arrivals: Sequence[Arrival], send: Send, clock: Clock, stop: Stop, on_ended: Callable[[], None]
+        self, arrivals: Sequence[Arrival], send: Send, clock: ClientClock, stop: Stop, on_ended: Callable[[], None]
     ) -> None:
         self._send, self._clock, self._stop, self._on_ended = send, clock, stop, on_ended
         self._coming: list[tuple[int, int, Arrival]] = []

@@ -28,7 +28,7 @@ next token is due later than in `margin` rounds, down to none:
     floor(window x margin x round seconds / seconds until the token is due)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from random import Random
 
@@ -37,7 +37,7 @@ import numpy as np
 from ..base.errors import check_least, check_within
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.seen import Load, Observation
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Step, Verify
 from .about import About
 from .blocks import (
@@ -52,7 +52,7 @@ from .blocks import (
     judged,
     smallest_model,
 )
-from .chains import chains_in
+from .chain_text import chains_in
 from .combined import MadeOf
 from .estimates import ForwardWatch, PerformanceProfiler, RoundWork, WorkPrices
 from .fixed import Chain
@@ -159,7 +159,7 @@ class Autotune:
             self._begin_anew()
             self.resets += 1
 
-    def _pick(self, load: Load) -> int:
+    def _pick(self, load: ServerLoad) -> int:
         """The arm of a round: one to try, now and then one by chance, else that of the turn."""
         untried = next((arm for arm, begun in enumerate(self._begun) if begun < self._trial), None)
         if untried is not None:
@@ -172,7 +172,7 @@ class Autotune:
                 return self._rng.randrange(len(self._begun))
         return self._preferred
 
-    def _rate(self, value: RoundWork, load: Load) -> float:
+    def _rate(self, value: RoundWork, load: ServerLoad) -> float:
         """Tokens per second if all that run played an arm; none as long as no round of it has ended."""
         if not value.tokens:
             return 0.0
@@ -230,7 +230,6 @@ class Goodput(DraftedBlocks):
         check_within("start", start, f"[1, most={most}]")
         check_least("explore", explore, 2)
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
-        self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
         self._drafter, self._target = pool.level(self._draft.model), pool.target_level
         self._free = pool.members[self._drafter].model_free
         self._windows = np.arange(most + 1)
@@ -256,7 +255,7 @@ class Goodput(DraftedBlocks):
         if self._turns.begins(load.num_running):
             self._watch.look(load)
             window = self._choose(load)
-        return self._drafts[window - 1] if window else self._verify
+        return self.block_of(window)
 
     def learn(self, outcome: Outcome) -> None:
         """Follow acceptance, of all and of the request."""
@@ -268,9 +267,9 @@ class Goodput(DraftedBlocks):
             if not self._free:
                 self._to_read.end(outcome.request_id, outcome.num_emitted)
 
-    def _choose(self, load: Load) -> int:
+    def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; the one of the request that begins it."""
-        most = len(self._drafts)
+        most = self._draft.tokens
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
         draft_s = np.zeros(most + 1) if self._free else seconds[self._drafter]
         if np.isfinite(draft_s[0]) and np.isfinite(seconds[self._target, 0]):
@@ -414,19 +413,12 @@ class Slo(DraftedBlocks):
         check_within("margin", margin, "(0, inf)")
         self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
-        self._drafts: dict[int, Draft] = {}
         self._levels = (pool.level(self._draft.model), pool.target_level)
         self._loaded, self._margin = loaded, margin
 
     def block(self, seen: Observation) -> Step:
         """A draft of what its urgency leaves of the request's window, or plain decoding."""
-        window = self._urged(seen, self._schedule.window(seen.request_id))
-        if not window:
-            return self._verify
-        draft = self._drafts.get(window)
-        if draft is None:
-            draft = self._drafts[window] = replace(self._draft, tokens=window)
-        return draft
+        return self.block_of(self._urged(seen, self._schedule.window(seen.request_id)))
 
     def learn(self, outcome: Outcome) -> None:
         """Move the request's window after each verification that judged something."""

@@ -13,7 +13,7 @@ from math import log, pi, sin, sqrt
 from random import Random
 
 from ...base.errors import ArgumentError, check_within, known_are
-from ..forms import by_form
+from ..opening import by_form
 from ..recording import Recording
 from .arrival import MOST_COUNT, MOST_REQUESTS, MOST_TOKENS, PS_PER_S, Arrival, WorkloadAbout
 from .format import Tally

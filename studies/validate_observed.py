@@ -17,8 +17,8 @@ import numpy as np
 
 from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import Progress, held_interrupts
-from ..reports.grid import Grid, Printed, shown
 from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, tpot_ps, verdict
+from ..reports.tables import Grid, Printed, shown
 from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRequest, ObservedRun, read_run
 from ..runs.serving import ServingLog
 from ..sim.cost.base import CostModel
@@ -150,7 +150,7 @@ _Figures = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class FittedSeconds:
     """What a fit came to."""
 
     run: str  # that it was fitted to
@@ -167,14 +167,14 @@ class Calibration:
         return FileCost(f"calibrated on {self.run}", {self.member: self.line})
 
 
-def calibrate(requests: ReplayedRequests, replayer: Replayer) -> Calibration:
+def calibrate(requests: ReplayedRequests, replayer: Replayer) -> FittedSeconds:
     """Fit the seconds of the target's forwards to an observed run; those of the replayer's cluster are not used."""
     observed = _observed(requests.requests)
     tried = 0
 
-    def calibration(figures: _Figures, misfit: float = 0.0) -> Calibration:
+    def calibration(figures: _Figures, misfit: float = 0.0) -> FittedSeconds:
         line = CostLine(intercept_s=figures[0], per_new_token_s=figures[1], per_kv_token_s=figures[2])
-        return Calibration(run=requests.name, member=replayer.target, line=line, misfit=misfit, tried=tried)
+        return FittedSeconds(run=requests.name, member=replayer.target, line=line, misfit=misfit, tried=tried)
 
     def misfit(figures: _Figures) -> float:
         nonlocal tried
@@ -244,7 +244,7 @@ class ObservedValidation(Printed):
     """Simulated and observed figures of a run; prints as `paceline validate --observed` does."""
 
     meta: Mapping[str, Any]  # what was compared: run, server, cluster, policy, cost, bounds, notes
-    calibration: Calibration | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
+    calibration: FittedSeconds | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
     cells: tuple[ObservedCell, ...]  # each figure
 
     @property
@@ -346,7 +346,7 @@ def validate_observed(
     return ObservedValidation(meta=meta, calibration=fitted, cells=cells)
 
 
-def _fitted_to(run: ObservedRun, called: str, judged: ObservedRun, name: str, replayer: Replayer) -> Calibration:
+def _fitted_to(run: ObservedRun, called: str, judged: ObservedRun, name: str, replayer: Replayer) -> FittedSeconds:
     """Seconds of another run; raises ArgumentError where it is the same one, also as a copy."""
     if run.meta == judged.meta and run.requests == judged.requests:
         raise ArgumentError(
@@ -376,7 +376,7 @@ def _about_requests(requests: ReplayedRequests) -> list[str]:
     return [*requests.about.notes, *held]
 
 
-def _fitted_words(found: Calibration) -> str:
+def _fitted_words(found: FittedSeconds) -> str:
     line = found.line
     return (
         f"calibrated on {found.run}: a forward of {found.member} takes {1e3 * line.intercept_s:.4g} ms + "

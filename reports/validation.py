@@ -9,8 +9,8 @@ from itertools import groupby
 from statistics import median
 
 from ..runs.log import RunLog
-from .grid import Grid, table
 from .summary import summarise_run
+from .tables import Grid, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BestPolicy:
     """Which policy is best for a batch and a tag, and what it costs to believe the simulator."""
 
     # batch, tag: of the cells compared
@@ -59,7 +59,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ValidationVerdict:
     """What all cells come to."""
 
     # median_error, worst_error: of total seconds, absolute
@@ -83,7 +83,7 @@ def tpot_error_of(simulated: RunLog, measured: RunLog) -> float | None:
     return None if ours is None or theirs is None else ours.mean / theirs.mean - 1
 
 
-def choices(cells: Sequence[Cell]) -> list[Choice]:
+def choices(cells: Sequence[Cell]) -> list[BestPolicy]:
     """The best policy of each batch and tag, in the order of the cells."""
 
     def place(cell: Cell) -> tuple[int, str]:
@@ -96,18 +96,18 @@ def choices(cells: Sequence[Cell]) -> list[Choice]:
         ours = min(among, key=lambda cell: cell.simulated_s)
         theirs = min(among, key=lambda cell: cell.measured_s)
         regret = ours.measured_s / theirs.measured_s - 1
-        found.append(Choice(batch=batch, tag=tag, simulated=ours.policy, measured=theirs.policy, regret=regret))
+        found.append(BestPolicy(batch=batch, tag=tag, simulated=ours.policy, measured=theirs.policy, regret=regret))
     return found
 
 
-def verdict(cells: Sequence[Cell]) -> Verdict:
+def verdict(cells: Sequence[Cell]) -> ValidationVerdict:
     """Over all cells; raises ValueError for none."""
     if not cells:
         raise ValueError("cells must be one or more, got none")
     return _verdict(cells, choices(cells))
 
 
-def repeatability(cells: Sequence[Cell]) -> Verdict | None:
+def repeatability(cells: Sequence[Cell]) -> ValidationVerdict | None:
     """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator; None for one run.
 
     Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
@@ -127,10 +127,10 @@ def _foretold(cell: Cell, run: int) -> Cell:
     return replace(cell, simulated_s=cell.runs_s[run], runs_s=others, equal=cell.runs_equal)
 
 
-def _verdict(cells: Sequence[Cell], picked: Sequence[Choice]) -> Verdict:
+def _verdict(cells: Sequence[Cell], picked: Sequence[BestPolicy]) -> ValidationVerdict:
     errors = [abs(cell.error) for cell in cells]
     regrets = [choice.regret for choice in picked]
-    return Verdict(
+    return ValidationVerdict(
         median_error=median(errors),
         worst_error=max(errors),
         same_choice=sum(choice.simulated == choice.measured for choice in picked) / len(picked),
@@ -145,7 +145,7 @@ def cells_table(cells: Sequence[Cell], *, title: str) -> Grid:
     return table([_cell_row(cell) for cell in cells], texts=("tag",), title=title)
 
 
-def choices_table(choices: Sequence[Choice]) -> Grid:
+def choices_table(choices: Sequence[BestPolicy]) -> Grid:
     """A row for each batch and tag."""
     return table([_choice_row(choice) for choice in choices], texts=("tag", "simulated best", "measured best"))
 
@@ -166,7 +166,7 @@ def _cell_row(cell: Cell) -> dict[str, str]:
     }
 
 
-def _choice_row(choice: Choice) -> dict[str, str]:
+def _choice_row(choice: BestPolicy) -> dict[str, str]:
     return {
         "tag": choice.tag,
         "batch": f"{choice.batch}",

@@ -21,7 +21,7 @@ from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt,
 from ..base.names import ClassKind, names_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .chains import PlainValue, PolicyClass, read_options
+from .chain_text import PlainValue, PolicyClass, read_options
 from .fixed import Chain
 
 
@@ -47,7 +47,7 @@ _PLACES = {
     "adaedl": "windows:AdaEDL",
     "svip": "fixed:Svip",
     "specdec++": "learned:SpecDec",
-    "tree": "trees_and_ahead:Tree",
+    "tree": "trees_and_ahead:TreeByRanks",
     "tree-dynamic": "trees_and_ahead:TreeDynamic",
     "ngram": "fixed:Ngram",
     "ngram-model": "fixed:NgramFront",
@@ -63,9 +63,9 @@ _PLACES = {
     "dsi": "trees_and_ahead:Dsi",
     "pipespec": "trees_and_ahead:PipeSpec",
     "specrouter": "specrouter.policy:SpecRouter",
-    "goodput": "load:Goodput",
-    "slo": "load:Slo",
-    "autotune": "load:Autotune",
+    "goodput": "under_load:Goodput",
+    "slo": "under_load:Slo",
+    "autotune": "under_load:Autotune",
     "via-sd": "lossy:ViaSD",
     "via-sd-lossless": "fixed:ViaSDLossless",
     "cascade": "lossy:SpeculativeCascade",
@@ -79,7 +79,7 @@ _PLACES = {
     "per-tag": "combined:PerTag",
     "per-turn": "combined:PerTurn",
     "guarded": "combined:Guarded",
-    "off-under-load": "load:OffUnderLoad",
+    "off-under-load": "under_load:OffUnderLoad",
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import ArgumentError, known_are
-from ...traces.forms import by_form
+from ...traces.opening import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
@@ -13,7 +13,7 @@ from .base import CostModel
 from .files import FileCost, TableCost, read_cost_file
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
-from .what_if import MappedCost, Reading, scaled
+from .what_if import MappedBy, MappedCost, scaled
 
 DEFAULT_DEVICE = "h100"
 
@@ -25,7 +25,7 @@ class OnDevice:
     device: str  # of the sheet
     # device of the sheet that the seconds were measured on; None: what the recording's hardware names
     measured_on: str | None = None
-    reading: Reading = Reading.device  # of the measurement
+    reading: MappedBy = MappedBy.device  # of the measurement
 
 
 def make_cost(

@@ -22,18 +22,17 @@ from ..base.terminal import in_words, tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of, check_tags
-from ..policies.chains import BASELINE
-from ..reports.grid import Grid, Printed, table
+from ..policies.chain_text import BASELINE
+from ..reports.tables import Grid, Printed, table
 from ..runtime.forced import ForcedPool
 from ..runtime.forward import ModelForward
 from ..runtime.pools.members import LoadedMembers
 from ..runtime.pools.pool import ModelPool
-from ..runtime.profiling.forwards import Grid as ShapeGrid
-from ..runtime.profiling.forwards import measure_after_away_again, measure_again
+from ..runtime.profiling.forwards import ShapeGrid, measure_after_away_again, measure_again
 from ..runtime.profiling.probe import Journal
-from ..runtime.rules import refuse_oracle
+from ..runtime.refusals import refuse_oracle
 from ..sim.cost.measured import differences, newest_here
-from ..traces.profile import CPU, AfterAway, Profile, ProfileMeta, Shape, read_profile
+from ..traces.profile import CPU, AfterAway, MeasuredForward, Profile, ProfileMeta, read_profile
 from .decode import load_models
 
 # A change of seconds by less than this share is not worth a word.
@@ -123,7 +122,9 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     )
 
 
-def _pace(pairs: Sequence[tuple[Shape, Shape]] | Sequence[tuple[AfterAway, AfterAway]], drift: float) -> MemberPace:
+def _pace(
+    pairs: Sequence[tuple[MeasuredForward, MeasuredForward]] | Sequence[tuple[AfterAway, AfterAway]], drift: float
+) -> MemberPace:
     spread = median(then.spread for then, _ in pairs)
     return MemberPace(
         ratio=median(now.seconds / then.seconds for then, now in pairs),
@@ -320,7 +321,7 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
     """Why what was measured cannot be gone on with; empty where it can."""
     if not 0 <= age_s <= MOST_AGE_S:
         return f"it is {in_words(age_s)} old"
-    shapes = [Shape(*key, seconds=median(seconds), spread=0.0) for key, seconds in journal.seconds().items()]
+    shapes = [MeasuredForward(*key, seconds=median(seconds), spread=0.0) for key, seconds in journal.seconds().items()]
     ratios = {
         name: median(now.seconds / then.seconds for then, now in pairs)
         for name, pairs in measure_again(forwards, shapes).items()

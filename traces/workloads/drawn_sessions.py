@@ -27,8 +27,8 @@ from .arrival import (
     Text,
     WorkloadAbout,
 )
+from .drawn_arrivals import Given, Length, poisson
 from .format import Tally
-from .generated import Given, Length, poisson
 from .sessions import Node, SessionGraph, Turn, Waits, runs_of
 from .workload import ps_of_option
 
@@ -39,7 +39,7 @@ _MOST_S = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
+class DrawnWait:
     """A distribution over waits."""
 
     mean_s: float
@@ -58,13 +58,13 @@ def _given_ps(seconds: float) -> int:
     return ps_of_option(seconds)
 
 
-def seconds_of(name: str, text: str) -> Seconds:
+def seconds_of(name: str, text: str) -> DrawnWait:
     """The distribution that a text says; raises ArgumentError, which names `name`."""
     given, drawn = _GIVEN.fullmatch(text), _EXPONENTIAL.fullmatch(text)
     found = given or drawn
     if found is None or float(found[1]) > _MOST_S:
         raise ArgumentError(f"{name} must be SECONDS or exponential:MEAN in [0, {_MOST_S}], got {text!r}")
-    return Seconds(mean_s=float(found[1]), is_drawn=drawn is not None)
+    return DrawnWait(mean_s=float(found[1]), is_drawn=drawn is not None)
 
 
 # Of ids within a session, more than it may have units; above them stands its number, and number 0 is what all sessions
@@ -72,7 +72,7 @@ def seconds_of(name: str, text: str) -> Seconds:
 SESSION_BITS = 31
 
 
-class Place(NamedTuple):
+class DrawnSession(NamedTuple):
     """Which session is drawn, and how its requests are to be."""
 
     number: int  # from 1; its first request is called by it
@@ -102,8 +102,8 @@ def check_requests(num_requests: int) -> None:
 class SessionKind(Protocol):
     """A kind of session; a frozen record of what its text says."""
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
-        """Draw a session; returns its first request, which knows the others. Raises as `Place.check_units`."""
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
+        """Draw a session; returns its first request, which knows the others. Raises as `DrawnSession.check_units`."""
         ...
 
     @property
@@ -143,7 +143,7 @@ class DrawnLine:
 
     def __init__(
         self,
-        place: Place,
+        place: DrawnSession,
         shared_tokens: int,
         new_tokens: Sequence[int],
         output_tokens: Sequence[int],
@@ -197,14 +197,14 @@ class PersistentAgent:
     system: int  # tokens of the system prompt, >= 0
     prompt: Length  # new tokens of each turn
     output: Length  # tokens of each answer
-    wait: Seconds  # seconds from an answer to the next turn
+    wait: DrawnWait  # seconds from an answer to the next turn
 
     @property
     def num_requests(self) -> int | None:
         """See `SessionKind`."""
         return self.turns.least if self.turns.is_given else None
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""
         turns = self.turns.draw(rng)
         check_requests(turns)
@@ -237,7 +237,7 @@ class SharedWorkers:
         """See `SessionKind`."""
         return self.workers * self.rounds
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""
         ids = count(place.first_id)
         prompt = self.prompt.draw(rng)
@@ -309,7 +309,7 @@ class SessionSource:
         for number, at_ps in enumerate(islice(times, self.sessions), start=1):
             if end_ps is not None and at_ps >= end_ps:
                 return
-            yield self.kind.begin(Place(number, at_ps, self.unit_tokens, self.tag, self.slo), drawn)
+            yield self.kind.begin(DrawnSession(number, at_ps, self.unit_tokens, self.tag, self.slo), drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +321,7 @@ class ToolCalls:
     prompt: Length  # of the question
     output: Length  # that the model writes for each call, and for the answer
     observation: Length  # that a tool returns
-    wait: Seconds  # that a tool takes
+    wait: DrawnWait  # that a tool takes
 
     def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
         """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
@@ -345,7 +345,7 @@ class ReAct(ToolCalls):
         """See `SessionKind`."""
         return self.steps.least + 1 if self.steps.is_given else None
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""
         prompt, outputs, observations, waits_ps = self.draw(rng)
         return DrawnLine(place, self.system, [prompt, *observations], outputs, waits_ps).begin()
@@ -365,7 +365,7 @@ class ReWOO(ToolCalls):
         """See `SessionKind`."""
         return 2
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""
         prompt, outputs, observations, waits_ps = self.draw(rng)
         plan, answer = sum(outputs[:-1]), outputs[-1]
@@ -394,7 +394,7 @@ class TreeRollouts:
         """See `SessionKind`."""
         return num_paths_of(self.branches)
 
-    def begin(self, place: Place, rng: Random) -> Arrival:
+    def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""
         prompt_tokens, output_tokens = self.prompt.draw(rng), self.output.draw(rng)
         units = (prompt_tokens + output_tokens) // place.unit_tokens
@@ -466,7 +466,7 @@ def _calls(kind: type[ReAct | ReWOO], given: Given) -> SessionKind:
     return kind(system=_system(given), wait=wait, **lengths)
 
 
-def _wait(given: Given) -> Seconds:
+def _wait(given: Given) -> DrawnWait:
     return seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
 
 

@@ -8,7 +8,7 @@ requests of an operation.
 
 from collections.abc import Iterator, Sequence
 
-from .prefixes import NO_COUNTS, START, Entered, Hit, MemberPrefixes, PrefixCacheSize, PrefixCounts, Tokens
+from .prefix_cache import NO_COUNTS, START, Entered, Hit, MemberPrefixes, PrefixCacheSize, PrefixCounts, Tokens
 from .session import Session
 
 # The one that comes before it, and its tokens.

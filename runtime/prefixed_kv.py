@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ..decoding.prefixes import Entered, Hit, PrefixCacheSize
+from ..decoding.prefix_cache import Entered, Hit, PrefixCacheSize
 from .caches import (
     NO_MEMORY,
     SLOT_STEP,
@@ -224,7 +224,7 @@ def store_bytes(shape: KVShape, size: PrefixCacheSize) -> int:
 
 
 class PrefixedKV(MemberKV):
-    """Keeps what `decoding.prefixes` says is cached; stands in front of either kind of cache, whose rows it shortens.
+    """Keeps what `decoding.prefix_cache` says is cached, in front of either kind of cache, whose rows get shorter.
 
     `shared_attention` is as `Prefix.attention`; whoever makes the cache sets it.
     """

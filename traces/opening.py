@@ -1,12 +1,12 @@
-"""The two forms of a recording, and the one place that tells them apart, in memory and in a folder."""
+"""Open a recording of either form: the one place that tells the two apart, in memory and in a folder."""
 
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar, cast
 
+from .contexts.on_disk import read_trace
 from .contexts.recording import TrieRecording
-from .contexts.store import read_trace
 from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
@@ -18,7 +18,7 @@ OfRounds = TypeVar("OfRounds")
 def open_recording(path: Path) -> Recording:
     """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
     if kind_of(path) == IMPORTED:  # what reads rounds is imported only then
-        return cast(Recording, vars(import_module(".rounds.store", __package__))["read_rounds"](path))
+        return cast(Recording, vars(import_module(".rounds.on_disk", __package__))["read_rounds"](path))
     return read_trace(path)
 
 

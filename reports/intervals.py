@@ -1,0 +1,54 @@
+"""A mean over seeds and its 95% confidence interval, by Student's t."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import atan, cos, pi, sin, sqrt
+from statistics import fmean, stdev
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and the half width, >= 0, of its confidence interval."""
+
+    mean: float
+    half_width: float  # >= 0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both ends, the lower one first."""
+        return self.mean - self.half_width, self.mean + self.half_width
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of independent values and its 95% interval; raises ValueError for fewer than two values."""
+    count = len(values)
+    if count < 2:
+        raise ValueError(f"an interval needs at least 2 values, got {count}")
+    if min(values) == max(values):  # no rounding error shall look like a spread
+        return Interval(mean=values[0], half_width=0.0)
+    return Interval(mean=fmean(values), half_width=t_quantile(count - 1) * stdev(values) / sqrt(count))
+
+
+def t_quantile(degrees: int) -> float:
+    """The t with P(|T| <= t) = 0.95 for Student's T of `degrees` >= 1 degrees of freedom."""
+    low, high = 0.0, 16.0  # 12.7 at one degree, and less at more
+    while low < (middle := (low + high) / 2) < high:
+        if _central_prob(middle, degrees) < LEVEL:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _central_prob(t: float, degrees: int) -> float:
+    """P(|T| <= t), in closed form for whole degrees (Abramowitz & Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(degrees))
+    odd = degrees % 2
+    term = cos(angle) if odd else 1.0
+    total = 0.0
+    for power in range(1 + odd, degrees, 2):
+        total += term
+        term *= cos(angle) ** 2 * power / (power + 1)
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total

@@ -1,0 +1,82 @@
+"""The chat template of a member, from its files: prompts as the model was trained to read them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+from transformers.utils.hub import cached_file
+
+from ...base.files import read_json
+from .pool_file import PoolFileError
+from .published import fetched
+
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """Puts a question into words that a dialogue is written in, up to where the answer begins."""
+
+    place: Path  # where it stands, for messages
+    text: str  # Jinja, as transformers renders it
+    special: tuple[tuple[str, str], ...]  # texts of special tokens that it may name
+
+    def asked(self, question: str) -> str:
+        """The dialogue that a user begins with a question; raises PoolFileError for a template that cannot be used."""
+        dialogue = [[{"role": "user", "content": question}]]
+        try:
+            (rendered,), _ = render_jinja_template(
+                dialogue, chat_template=self.text, add_generation_prompt=True, **dict(self.special)
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise PoolFileError(self.place, "chat template", "must make a dialogue of one question", reason) from error
+        return str(rendered)
+
+
+def read_chat_template(file: Path, location: str) -> ChatTemplate:
+    """The chat template of a pool's tokenizer, at `location`: file relative to the pool file, or a hub id.
+
+    Raises:
+        PoolFileError: there is none beside the tokenizer, or it cannot be read.
+    """
+    try:
+        template, config = (_file_of(file, location, name) for name in (TEMPLATE, TOKENIZER_CONFIG))
+        values = {} if config is None else _object(config)
+        text = values.get("chat_template") if template is None else template.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise PoolFileError(
+            file, "tokenizer", f"must have a chat template that can be read ({reason})", location
+        ) from error
+    place = template or config
+    if place is None or not isinstance(text, str):
+        rule = f"must have a chat template ({TEMPLATE}, or {TOKENIZER_CONFIG}) beside it for a chat"
+        raise PoolFileError(file, "tokenizer", rule, location)
+    named = {name: _text_of(values.get(name)) for name in _SPECIAL}
+    return ChatTemplate(place, text, tuple((name, said) for name, said in named.items() if said is not None))
+
+
+def _file_of(file: Path, location: str, name: str) -> Path | None:
+    local = file.parent / location
+    folder = local.parent if local.is_file() else fetched(location)
+    if folder is not None:
+        return folder / name if (folder / name).is_file() else None
+    found = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    values = read_json(path, constants=True)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path.name} must be an object")
+    return values
+
+
+def _text_of(token: object) -> str | None:
+    """A special token is a text, or an object with one."""
+    said = token.get("content") if isinstance(token, dict) else token
+    return said if isinstance(said, str) else None

@@ -1,0 +1,74 @@
+"""Tokenizers of a pool, from their files; and loading by transformers without its notices."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from .pool_file import HUB_ID, PoolFile, PoolFileError
+from .published import TOKENIZER, fetched
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing a bar or a report of its own; what fails to load is said in one line."""
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
+    """The tokenizer at `location` and its hash: of the file, or for a hub id of the serialised tokenizer.
+
+    `location` is a file relative to the pool file, or a hub id, of which one that was fetched has a file; `field` of
+    the pool file names it.
+
+    Raises:
+        PoolFileError: there is no such tokenizer, or it cannot be read.
+    """
+    local = file.parent / location
+    if not local.is_file() and (location.endswith(".json") or not HUB_ID.fullmatch(location)):
+        raise PoolFileError(file, field, "must be an existing file or a hub id (owner/name)", location)
+    if not local.is_file() and (here := fetched(location)):
+        local = here / TOKENIZER
+    tokenizer: Tokenizer
+    try:
+        if local.is_file():
+            tokenizer, hashed = Tokenizer.from_file(str(local)), local.read_bytes()
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False).backend_tokenizer
+            hashed = tokenizer.to_str().encode()
+    # The tokenizers package raises bare Exception for a file it cannot read.
+    except Exception as error:
+        raise PoolFileError(file, field, f"cannot be loaded ({error})", location) from error
+    # A file may ask for texts to be cut to a length or filled up to it.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(hashed).hexdigest()
+
+
+def load_member_tokenizers(file: Path, content: PoolFile) -> dict[str, Tokenizer]:
+    """Tokenizers of foreign members and of their submodels, by the member's name.
+
+    Raises:
+        PoolFileError: as `load_tokenizer`.
+    """
+    tokenizers = {
+        entry.name: load_tokenizer(file, f"members[{row}].tokenizer", entry.tokenizer)[0]
+        for row, entry in enumerate(content.members)
+        if entry.tokenizer is not None
+    }
+    for entry in content.members:
+        if entry.submodel_of in tokenizers:
+            tokenizers[entry.name] = tokenizers[entry.submodel_of]
+    return tokenizers

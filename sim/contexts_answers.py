@@ -1,0 +1,336 @@
+"""What a recording of contexts answers to drafts and verifications.
+
+Answers are walks in a request's trie. A token whose context is recorded is *replayed*. Beyond the recorded closure
+tokens are `UNKNOWN`, verdicts come from a fitted fallback, and each such decision is counted as modelled. The target's
+verdict on a draft that starts on the trunk never needs the fallback: where the draft leaves the trunk is recorded, and
+there the target refuses it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
+"""
+
+from copy import copy
+from functools import cached_property
+from hashlib import blake2b
+from math import exp, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.prompt_lookup import looked_up
+from ..decoding.results import Drafted, Judged, made
+from ..decoding.rules import NO_SIGNAL, Ruling, Signal, ruling, token_factor, unknown_facts
+from ..decoding.session import Session
+from ..decoding.steps import Draft, Verify
+from ..traces.contexts.recording import TrieRecording
+from .context_tables import RequestTables, TablesByRequest, Voice, lacks, recorded_facts
+from .recorded import Replayed, UnrecordedContextError, recorded_rule
+
+
+def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
+    distance = np.zeros(len(parent), dtype=np.int32)
+    astray = np.flatnonzero(~on_trunk)
+    above: NDArray[np.integer[Any]] = astray  # of each of these, the context so many tokens before it
+    while len(astray):
+        distance[astray] += 1
+        above = parent[above]
+        off = ~on_trunk[above]
+        astray, above = astray[off], above[off]
+    return distance
+
+
+class _Fitted:
+    """Rates of a recording, fitted when they are asked for: an exact run never needs them."""
+
+    def __init__(self, trace: TrieRecording) -> None:
+        self._trace = trace
+
+    @cached_property
+    def rates(self) -> NDArray[np.float64]:
+        count = len(self._trace.meta.models)
+        equal = np.zeros((count, count))
+        total = 0
+        for record in self._trace.requests:
+            trie = record.trie
+            distance = _distance_from_trunk(trie.parent, trie.on_trunk)
+            outer = distance > distance.max(initial=0) // 2
+            if not outer.any():
+                outer = np.ones(trie.num_nodes, dtype=bool)
+            views = trie.next_token[:, outer]
+            equal += (views[:, None, :] == views[None, :, :]).sum(axis=2)
+            total += int(outer.sum())
+        rates: NDArray[np.float64] = equal / max(total, 1)
+        return rates
+
+
+class Fallback:
+    """Agreement of each pair of models beyond the recording.
+
+    Agreement falls the further a draft has gone astray, so rates are fitted at the contexts that resemble most what
+    lies beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
+    where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come
+    to the same unknown meet the same luck (common random numbers).
+    """
+
+    def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
+        self._seed = seed
+        self._fitted = _Fitted(trace)
+
+    def reseeded(self, seed: int) -> "Fallback":
+        """The same rates, fitted once for both, with draws of another seed."""
+        other = copy(self)
+        other._seed = seed
+        return other
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """`[M, M]` rates of equal next tokens, fitted at first use, which reads the whole recording."""
+        return self._fitted.rates
+
+    def accepts(self, request_id: str, position: int, drafter: int, verifier: int) -> bool:
+        """Whether `verifier` would write what `drafter` wrote at `position` (indices into `meta.models`)."""
+        key = f"{self._seed}/{request_id}/{position}/{drafter}/{verifier}".encode()
+        draw = int.from_bytes(blake2b(key, digest_size=8).digest(), "big") / 2.0**64
+        return draw < float(self.rates[drafter, verifier])
+
+
+UNKNOWN = -1
+
+
+class TrieAnswers:
+    """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
+
+    `fallback` answers beyond the record; None makes the first unknown an error.
+
+    Attributes:
+        num_free: model-free members, which come first in the pool.
+        num_reanchored: per session, times replay resumed on the trunk after it had left the record.
+    """
+
+    def __init__(self, *, tables: TablesByRequest, fallback: Fallback | None) -> None:
+        self._tables = tables
+        self.num_free = tables.num_free
+        self._eos = frozenset(tables.trace.meta.eos_token_ids)
+        ngram = tables.trace.meta.ngram
+        self._vocab_size = tables.trace.meta.vocab_size
+        self._lookup = None if ngram is None else recorded_rule(ngram)
+        self._fallback = fallback
+        features = tables.trace.meta.features
+        self._reader = -1 if features is None else self.num_free + tables.trace.meta.model_names.index(features.model)
+        self._open: dict[str, RequestTables] = {}
+        self.num_reanchored: dict[str, int] = {}
+        self._anchors: dict[str, dict[int, int]] = {}
+
+    def replay(self, session_id: str, request_id: str) -> Replayed:
+        """See `RecordedAnswers`; a trie starts at its root."""
+        record = self._tables.record(request_id)
+        self._open[session_id] = self._tables.of(request_id)
+        return Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
+
+    def release(self, session_id: str) -> None:
+        """See `RecordedAnswers`."""
+        self._open.pop(session_id)
+        self._anchors.pop(session_id, None)
+        self.num_reanchored.pop(session_id, None)
+
+    def recorded(self, session_id: str) -> RequestTables:
+        """What a session replays; raises KeyError for one that replays nothing."""
+        return self._open[session_id]
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
+        tables, level = self._open[session.request_id], session.drafters[index]
+        if session.tree is not None:
+            parent = session.tree.parents[index]
+            voice, place = Voice(tables, level, 1), session.place if parent < 0 else session.places[parent]
+            signal = self._signal_at(voice, level, place)
+            return signal._replace(prob=exp(tables.own_log_prob[level][session.places[index]]))
+        voice = self._voice(session, tables, level, index)
+        return self._signal_at(voice, level, session.places[index - 1] if index else session.place)
+
+    def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
+        if level != self._reader:
+            return Voice(tables, level, 1)
+        return Voice(tables, level, session.num_prompt + len(session.emitted) + index - session.num_judged)
+
+    def _signal_at(self, voice: Voice, level: int, node: int) -> Signal:
+        if node < 0 or level < self.num_free or not voice.is_recorded:
+            return NO_SIGNAL
+        return Signal(
+            exp(voice.number("next_log_prob", node)), voice.number("entropy", node), voice.number("gap", node)
+        )
+
+    def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
+        """See `RecordedAnswers`."""
+        if step.stop is not None or level == self._reader:
+            return self._draft_slowly(session, step, level)
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        next_token, child, eos = tables.next_token[level], tables.child[level], self._eos
+        tokens: list[int] = []
+        places: list[int] = []
+        for _ in range(min(step.tokens, session.room)):
+            if node < 0:
+                return self._draft_slowly(session, step, level)
+            token = next_token[node]
+            node = child[node]
+            tokens.append(token)
+            places.append(node)
+            if token in eos:
+                break
+        return made(Drafted, (tokens, places, 0, None))
+
+    def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
+        """Draft with a stop rule, from the target's states, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        product, factor = 1.0, token_factor(step.stop)
+        tokens: list[int] = []
+        places: list[int] = []
+        num_modelled = 0
+        for _ in range(min(step.tokens, session.room)):
+            voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
+            if node < 0 or not voice.is_recorded:
+                num_modelled += 1
+                self._need_fallback(session, "draft")
+                tokens.append(UNKNOWN)
+                node = -1
+                places.append(node)
+                continue
+            context, token = node, voice.next_token(node)
+            node = voice.child(node)
+            tokens.append(token)
+            places.append(node)
+            if token in self._eos:
+                break
+            if step.stop is not None:
+                signal = self._signal_at(voice, level, context)
+                product *= factor(signal, len(tokens) - 1)
+                if step.stop.holds(signal, product):
+                    break
+        return Drafted(tokens, places, num_modelled)
+
+    def looked_up(self, session: Session, step: Draft) -> Drafted:
+        """See `RecordedAnswers`; replay knows the real tokens as well as the runtime does."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        assert self._lookup is not None
+        if step.copy is not None and max(step.copy) >= self._vocab_size:
+            raise ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {max(step.copy)}")
+        answer = [*session.emitted, *session.tokens]
+        if UNKNOWN in answer and step.copy is None:
+            # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
+            self._need_fallback(session, "draft")
+            return Drafted([], [], 1)
+        context = [*session.prompt, *answer]
+        tokens = session.until_end(looked_up(context, step=step, room=session.room, rule=self._lookup))
+        places = []
+        for token in tokens:
+            node = tables.find_child(node, token) if node >= 0 else -1
+            places.append(node)
+        return Drafted(tokens, places)
+
+    def judged(self, session: Session, step: Verify, level: int) -> Judged:
+        """See `RecordedAnswers`."""
+        tables = self._open[session.request_id]
+        first = session.first_unjudged(level)
+        node = session.places[first - 1] if first else self._anchored(session, tables)
+        if node < 0 or not step.rule.lossless or self._reader >= 0:
+            return self._judge_slowly(session, step, level, first)
+        next_token, distances = tables.next_token[level], tables.tvd[level]
+        tokens, judges, places = session.tokens, session.judges, session.places
+        if first:
+            tokens, judges, places = tokens[first:], judges[first:], places[first:]
+        num_accepted = 0
+        tvd: list[float] = []
+        for token, judge, place in zip(tokens, judges, places):  # noqa: B905 - to be strict costs as much as the rest
+            tvd.append(distances[judge][node])
+            if next_token[node] != token:
+                if token == UNKNOWN:  # drafted before the committed context came back to the trunk
+                    return self._judge_slowly(session, step, level, first)
+                break
+            num_accepted += 1
+            node = place
+            if node < 0:
+                return self._judge_slowly(session, step, level, first)
+        return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, (), None))
+
+    def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
+        """Judge with a lossy rule, beside a drafter from the target's states, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[first - 1] if first else session.place
+        tvd: list[float] = []
+        escalated: list[int] = []
+        num_modelled = 0
+        tokens = session.tokens
+        index = first
+        while index < len(tokens):
+            says, modelled, distance = self._verdict(session, tables, step, level, index, node)
+            tvd.append(distance)
+            num_modelled += modelled
+            if says is Ruling.refuse:
+                break
+            if says is Ruling.escalate:
+                escalated.append(index - first)
+            node = session.places[index]
+            index += 1
+        voice = self._voice(session, tables, level, index)
+        if node < 0 or not voice.is_recorded:
+            own_token, own_place = UNKNOWN, -1
+            if index < len(tokens) or session.room > 0:  # else the session has no room for it
+                num_modelled += 1
+                self._need_fallback(session, "verify")
+        else:
+            own_token, own_place = voice.next_token(node), voice.child(node)
+        return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
+
+    def _verdict(
+        self, session: Session, tables: RequestTables, step: Verify, level: int, index: int, node: int
+    ) -> tuple[Ruling, bool, float]:
+        """(ruling, modelled, distance) for pending token `index` in the context `node`."""
+        proposer = session.judges[index]
+        rule = step.rule
+        verifier, endorser = (self._voice(session, tables, one, index) for one in (level, proposer))
+        if node < 0 or session.tokens[index] == UNKNOWN or not verifier.is_recorded:
+            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # it would, whatever the record said
+                return Ruling.keep, False, nan
+            return self._modelled_verdict(session, tables, level, index, proposer), True, nan
+        distance = verifier.distance(endorser, node)
+        same = verifier.next_token(node) == session.tokens[index]
+        if rule.lossless:
+            return Ruling.keep if same else Ruling.refuse, False, distance
+        drafter = session.drafters[index]
+        said = None if drafter < self.num_free else self._voice(session, tables, drafter, index)
+        facts = recorded_facts(session, verifier, said, index, node, same=same, tvd=distance)
+        if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
+            self._need_fallback(session, "verify")
+            return Ruling.refuse, True, distance
+        return ruling(rule, facts), False, distance
+
+    def _modelled_verdict(
+        self, session: Session, tables: RequestTables, level: int, index: int, proposer: int
+    ) -> Ruling:
+        """What the fallback says of a token outside the record: the two members agree on it, or they do not."""
+        self._need_fallback(session, "verify")
+        if proposer < self.num_free:
+            return Ruling.refuse
+        assert self._fallback is not None
+        position = len(session.emitted) + index
+        free = self.num_free
+        agrees = self._fallback.accepts(tables.request_id, position, proposer - free, level - free)
+        return Ruling.keep if agrees else Ruling.refuse
+
+    def _anchored(self, session: Session, tables: RequestTables) -> int:
+        """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
+        if session.place < 0:
+            self._need_fallback(session, "re-anchor")
+            trunk = tables.trunk
+            ends = tables.token[trunk[-1]] in self._eos
+            session.place = trunk[min(len(session.emitted), len(trunk) - (2 if ends else 1))]
+            count = self.num_reanchored.get(session.request_id, 0)
+            self.num_reanchored[session.request_id] = count + 1
+            self._anchors.setdefault(session.request_id, {})[len(session.emitted)] = session.place
+        return session.place
+
+    def _need_fallback(self, session: Session, what: str) -> None:
+        if self._fallback is None:
+            position = len(session.emitted) + len(session.tokens)
+            raise UnrecordedContextError(session.request_id, position, what)
