@@ -102,11 +102,13 @@ class ClassKind(Generic[Maker]):
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
     """Let a file import what lies beside it; forgotten afterwards, as another folder may have such names."""
-    before = set(sys.modules)
+    before, writes_none = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True  # compiled code stands for every text of this size that is written in this second
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes_none
         sys.path.remove(str(folder))
         beside = {name for name in set(sys.modules) - before if "." not in name and _lies_in(sys.modules[name], folder)}
         for name in set(sys.modules) - before:

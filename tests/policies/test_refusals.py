@@ -49,7 +49,7 @@ REFUSED = [
     ("per-turn,policy=draft:4/target,least=-1.0", "least must be >= 0 and finite, got -1.0"),
     ("per-turn,policy=draft:4/target,after=0", "after must be >= 1, got 0"),
     ("per-turn,policy=draft:4/target,after=5,window=4", "window must be >= 5, got 4"),
-    ("per-turn,policy=tree,by=acceptance", "a policy of token trees goes with by=speed, got Tree by acceptance"),
+    ("per-turn,policy=tree,by=acceptance", "a policy of token trees goes with by=speed, got TreeByRanks by acceptance"),
     ("per-turn,policy=pearl(window=3)", "a policy that works ahead cannot be judged by its seconds"),
     ("guarded,policy=per-tag(default=plain,code=pearl(window=3))", "a policy that works ahead cannot be judged"),
     ("consensus,most=0", "most must be in [1, 1,000,000], got 0"),

@@ -1,6 +1,7 @@
 """From a text to a policy: names, options, chains, ranges, nesting, files, modules and packages; the pages name all."""
 
 import inspect
+import os
 import re
 import sys
 from importlib.metadata import EntryPoint
@@ -179,6 +180,20 @@ def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
         assert make_policy(f"{folder}/policy.py:Mine", POOL).numbers == (number, number)
     assert sys.path == path
     assert not {"numbers_beside", "parts_beside", "parts_beside.inner"} & set(sys.modules)
+
+
+def test_a_file_that_is_written_anew_within_a_second_is_read_anew(tmp_path, monkeypatch):
+    """Python takes compiled code by time and size: the second of two such texts would have been the first."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path, beside = tmp_path / "policy.py", tmp_path / "number_beside.py"
+    for number in range(3):
+        beside.write_text(f"NUMBER = {number}\n")
+        text = "from number_beside import NUMBER\n" + MINE
+        path.write_text(text.replace("self.step", f"self.numbers = (NUMBER, {number})\n        self.step", 1))
+        for file in (path, beside):
+            os.utime(file, (10**9, 10**9))
+        assert make_policy(f"{path}:Mine", POOL).numbers == (number, number)
+    assert not sys.dont_write_bytecode
 
 
 def test_options_are_those_of_the_constructor():
