@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _OPT = "option"
-# What the command line is not told itself, but by the name of the environment variable that holds it.
+# A secret: the command line takes the name of the environment variable that holds it.
 Secret = Annotated[str, "of an environment variable"]
 
 

@@ -197,7 +197,7 @@ class DraftedBlocks(ABC):
         return self._verify
 
     def block_of(self, window: int) -> Draft | Verify:
-        """The draft of so many tokens, each made once; plain decoding where it is none."""
+        """The draft of `window` tokens, made once; 0 is plain decoding. `_draft` must not change meanwhile."""
         step = self._by_window.get(window)
         if step is None:
             step = self._by_window[window] = replace(self._draft, tokens=window)

@@ -253,7 +253,7 @@ MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longe
 
 
 class Candidate(NamedTuple):
-    """A candidate."""
+    """Tokens that may follow, and their score."""
 
     score: float  # tokens of it that are expected to be right, if what follows does so as often as it did before
     tokens: tuple[int, ...]  # of it

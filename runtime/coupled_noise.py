@@ -14,19 +14,11 @@ from numpy.typing import NDArray
 from ..traces.meta import Sampling
 
 _LN2 = 0.6931471805599453
-
-
 # ln(m) = 2 s (1 + s^2/3 + s^4/5 + ...), s = (m - 1) / (m + 1); |s| < 0.1716, so eleven terms reach float64.
 _LOG_SERIES = tuple(2.0 / (2 * term + 1) for term in range(11))
-
-
 _MANTISSA_BITS = 52
-
-
 # As integers, the bits of 1.0 and of the float64 that mantissas begin at, the root of 1/2.
 _ONE, _ROOT_HALF = (int(np.float64(value).view(np.int64)) for value in (1.0, 0.7071067811865476))
-
-
 # Numbers that are worked out at a time, so that all that is in between stays in the processor's nearest caches, and the
 # most positions of a small vocabulary that are drawn together.
 _TILE, _MOST_POSITIONS = 16384, 16

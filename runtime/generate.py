@@ -427,7 +427,7 @@ def read_call(
     kv_limit_bytes: int | None,
     on_log: Callable[[RunLog], None] | None,
 ) -> Call:
-    """Read a call; arguments as of `generate`, where `generate()` of transformers has prepared them.
+    """Read a call; the arguments are those of `generate`, after `GenerationMixin.generate` has prepared them.
 
     `inputs` is what else it prepared for the model, `tokenizer` the model's. Raises ValueError for an option that is
     not honoured, or has a wrong value.

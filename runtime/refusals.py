@@ -1,4 +1,4 @@
-"""What the runtime refuses: models that break a rule, and oracles among real models."""
+"""What the runtime refuses: models and configs that break a rule, and oracles among real models."""
 
 from ..base.errors import ArgumentError
 from ..policies.about import about_of

@@ -5,11 +5,7 @@ from decimal import Decimal
 from typing import Literal, get_args
 
 Check = Literal["text", "number"]
-
-
 CHECKS: tuple[Check, ...] = get_args(Check)
-
-
 # Digits of any script; commas part thousands, a dot is the decimal one, and a line between two numbers is no sign.
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 

@@ -23,7 +23,7 @@ PACKAGES = ("paceline", "paceline_laboratory")
 DIGITS = 12
 SIMULATOR = "paceline_laboratory.arena.play"
 # How a text becomes a policy has no part in what it does, and would bring in all of them.
-NO_SIMULATOR = ("paceline.policies.by_name", "paceline.policies.registry")
+NO_SIMULATOR = ("paceline.policies.by_name",)
 # Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
 SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
 

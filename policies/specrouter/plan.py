@@ -5,8 +5,8 @@ it holds survives (`estimates`), g that of the tokens that one more round of the
 token costs the next level to judge. SpecRouter (arXiv:2505.07680) has fixed windows, and `stop=window` keeps to them.
 
 When to choose anew the paper does not describe. Here a selection holds for a number of rounds, for fewer at first.
-Another set of members must be predicted to be better by a share; windows follow at once. `PerTag` and `InStep` say the
-rest.
+Another set of members must be predicted to be better by a share; windows follow at once. `SelectorPerTag` and `InStep`
+say the rest.
 """
 
 from abc import ABC, abstractmethod

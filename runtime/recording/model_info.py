@@ -13,11 +13,7 @@ from ..pools.members import LoadedMember
 
 # Names by which configs tell how many experts a layer has, and how many of them a token goes through.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
-
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
-
-
 _LAYER = re.compile(r"\.(\d+)\.")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from paceline.policies import Member, Pool, Verify, make_policy
 from paceline.policies.check import check_pool
@@ -21,9 +21,10 @@ from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.contexts.on_disk import read_trace
+from paceline.traces.workloads.arrival import Arrival
 
 from ..decoding.script import run as run_one
-from ..sim.serving.engine.served_runs import LineCost, Run, limits, pico, workloads
+from ..sim.serving.engine.served_runs import LineCost, Run, limits, limits_of, pico, workloads
 from .making import TextSeen, built_by_check, done
 
 OPTIONS = """
@@ -425,12 +426,16 @@ class Widths(LineCost):
         return (40 + 3 * new_tokens) / 10**6
 
 
-@given(arrivals=workloads(), bounds=limits(pico()), data=st.data())
-def test_seconds_go_with_the_tokens_of_the_forward(arrivals, bounds, data):
+FEW = [Arrival(f"q{index}", 0, 9, 30) for index in range(3)]
+
+
+@given(arrivals=workloads(), bounds=limits(pico()), every=st.sampled_from([1, 8]))
+@example(arrivals=FEW, bounds=limits_of(pico()), every=1)
+def test_seconds_go_with_the_tokens_of_the_forward(arrivals, bounds, every):
     pool, told = pico().pool, []
 
     def made():
-        policy = SpecRouter(pool, every=data.draw(st.sampled_from([1, 8])))
+        policy = SpecRouter(pool, every=every)
         profiler = policy.scheduler.knowledge.profiler
         note = profiler.note
 
@@ -443,6 +448,7 @@ def test_seconds_go_with_the_tokens_of_the_forward(arrivals, bounds, data):
         return policy
 
     Run(arrivals, pico(), made, bounds, cost=Widths(pico())).go()
+    assert told or arrivals is not FEW
     for new_tokens, seconds in told:
         assert abs(seconds - (40 + 3 * new_tokens) / 10**6) < 1e-11
 

@@ -293,6 +293,8 @@ def test_seconds_are_found_again_in_another_run(observed_runs):
     found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", calibrate_on=observed_runs / "a")
     assert found.within
     assert found.calibration.misfit < 0.03
+    told = found.to_json()["calibration"]
+    assert told["misfit"] == found.calibration.misfit
     assert max(abs(cell.error) for cell in found.cells) < 0.06
     line = found.calibration.line
     decode_s = SECONDS["intercept_s"] + SECONDS["per_new_token_s"]
