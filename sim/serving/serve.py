@@ -19,11 +19,8 @@ from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
 from ..replay_tables import ReplayTables, check_observed
 from ..simulate import paused_collector
 from .apart import DecodeReplica, Handovers, PrefillReplica, RunEvents, check_roles, connected
-from .fast_replica import TabledReplica
-from .jumping_replica import JumpingReplica, why_no_jumps
-from .limits import Admission
-from .numbers import why_no_numbers
-from .replica import Replica, ReplicaSpec, Role, ServedFrom, Transfer
+from .engine import Replica
+from .replica import ReplicaSpec, Role, ServedFrom, Transfer
 from .requests import AnswerLengths, Deadline, DrawnRequests
 from .routers import Dispatcher
 from .running import (
@@ -36,8 +33,6 @@ from .running import (
     Watcher,
     stop_if_interrupted,
 )
-from .shared_paths import SharedPaths
-from .steady_replica import SteadyReplica
 
 
 def make_replica(
@@ -46,7 +41,6 @@ def make_replica(
     shared: ServedFrom,
     moment: Moment,
     handovers: Handovers | None,
-    paths: SharedPaths,
     *,
     stepwise: bool,
 ) -> tuple[ServedReplica, str]:
@@ -58,7 +52,6 @@ def make_replica(
         shared: what it shares with the others.
         moment: of the run.
         handovers: of the run; None: every replica prefills and decodes.
-        paths: of the run.
         stepwise: whether single steps are asked for.
     """
     if stepwise:
@@ -69,23 +62,15 @@ def make_replica(
         why = "tokens of answers are asked for"
     elif spec.make_world is not None:
         why = "its operations are carried out elsewhere, one by one"
-    elif runs_target_alone(spec.policy):
-        why = why_no_jumps(spec)
-        if not why:
-            return JumpingReplica(index, spec, shared, moment), JUMPS
     else:
-        why = why_no_numbers(spec)
-        if not why:
-            return TabledReplica(index, spec, shared, moment, paths), ROUNDS
+        why = "x"
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
         return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
     may_lag = not stepwise and spec.make_world is None
-    runs_on = may_lag and spec.limits.admission == Admission.first_chunk  # what is guessed changes at every step
-    fast = SteadyReplica if runs_on else Replica
-    return fast(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
+    return Replica(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
 
 
 # Stands before the replicas of a run.
@@ -218,9 +203,8 @@ class _Run:
         self._recorder = whole.recorder
         events = RunEvents(env, moment, self._wake)
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
-        paths = SharedPaths()
         made = [
-            make_replica(index, spec, whole, moment, self._handovers, paths, stepwise=stepwise)
+            make_replica(index, spec, whole, moment, self._handovers, stepwise=stepwise)
             for index, spec in enumerate(replicas)
         ]
         self._replicas = [replica for replica, _ in made]
