@@ -19,7 +19,7 @@ from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules import Signal
 from ...decoding.seen import Load
 from ...decoding.session import Session
-from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
+from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step
 from .requests import ServedRequest, ServedView
 
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
@@ -42,6 +42,9 @@ class AskedPolicy:
         finished: requests that are done, for the replica to take out.
         committed: requests with a Commit since the replica took them last.
         num_modelled: decisions that were modelled rather than replayed.
+        ready: requests that are asked next, in this order.
+        learn: of the policy.
+        idle: steps in a row that left a request as it was, by id.
         judged_sums: `[L]` rows, drafted tokens, accepted and own ones that a member judged; prefills apart.
     """
 
@@ -55,16 +58,16 @@ class AskedPolicy:
         self.judged_sums = [[0, 0, 0, 0] for _ in pool.members]
         self._pool = pool
         self._policy = policy
-        self._decide, self._learn = policy.decide, policy.learn
+        self._decide, self.learn = policy.decide, policy.learn
         self._name = name
         self._signal = signal
         self._decide_s = decide_s
         self._target = pool.target_level
-        self._ready: list[ServedRequest] = []
+        self.ready: list[ServedRequest] = []
         self._slots: list[list[ServedRequest]] = [[] for _ in range(2 * len(pool.members))]
         self._steps: dict[int, tuple[Step, int, int]] = {}
         self._keeps = [not member.model_free for member in pool.members]
-        self._idle: dict[str, int] = {}
+        self.idle: dict[str, int] = {}
         self._by_level = [[level] * 64 for level in range(len(pool.members))]
 
     def enter(self, request: ServedRequest) -> None:
@@ -76,11 +79,11 @@ class AskedPolicy:
 
     def goes_on(self, request: ServedRequest) -> None:
         """A request whose text is read is asked next, after all that are ready."""
-        self._ready.append(request)
+        self.ready.append(request)
 
     def withdraw(self, request: ServedRequest) -> None:
         """A request leaves the batch, without what is pending; the policy is told nothing."""
-        self._ready = [other for other in self._ready if other is not request]
+        self.ready = [other for other in self.ready if other is not request]
         for place, rows in enumerate(self._slots):
             if request in rows:
                 self._slots[place] = [other for other in rows if other is not request]
@@ -89,7 +92,7 @@ class AskedPolicy:
         self._forget(request)
 
     def _forget(self, request: ServedRequest) -> None:
-        self._idle.pop(request.request_id, None)
+        self.idle.pop(request.request_id, None)
         self.load.num_running -= 1
         self.load.context_tokens -= request.num_text
 
@@ -103,7 +106,7 @@ class AskedPolicy:
         """
         load, slots = self.load, self._slots
         load.now_s = now_s
-        ready = self._ready
+        ready = self.ready
         if ready:
             decide, steps, decide_s = self._decide, self._steps, self._decide_s
             for request in ready:  # grows by those whose step is a Commit
@@ -134,7 +137,7 @@ class AskedPolicy:
                     request.asked = 0
                 request.step = step
                 slots[slot].append(request)
-            self._ready = []
+            self.ready = []
         for slot, rows in enumerate(slots):
             if rows:
                 slots[slot] = []
@@ -174,7 +177,7 @@ class AskedPolicy:
 
     def drafted(self, level: int, rows: list[ServedRequest], results: Sequence[Drafted], duration_s: float) -> None:
         """A draft has run."""
-        num_rows, keeps, learn, ready = len(rows), self._keeps[level], self._learn, self._ready
+        num_rows, keeps, learn, ready = len(rows), self._keeps[level], self.learn, self.ready
         many = self._by_level[level]
         for request, (tokens, places, num_modelled, _) in zip(rows, results):  # noqa: B905 - costs as much as the rest
             count = len(tokens)
@@ -183,6 +186,7 @@ class AskedPolicy:
             request.places += places
             request.drafters += by_level
             request.judges += by_level
+            request.agreed = -1
             if keeps and count:
                 request.cached[level] = request.num_text + len(request.tokens) - 1
             request.last = outcome = made(
@@ -195,9 +199,9 @@ class AskedPolicy:
             except BaseException as error:  # foreign code, as above
                 raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
             if not count:
-                guard_progress(self._policy, self._name, self._idle, outcome)
-            elif self._idle:
-                self._idle.pop(request.request_id, None)
+                guard_progress(self._policy, self._name, self.idle, outcome)
+            elif self.idle:
+                self.idle.pop(request.request_id, None)
             ready.append(request)
 
     def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
@@ -222,24 +226,29 @@ class AskedPolicy:
             self.load.context_tokens += outcome.num_emitted
             self.num_modelled += judged.num_modelled
             if outcome.done:
-                self._end(request)
+                self.end(request)
             else:
-                self._ready.append(request)
+                self.ready.append(request)
 
     def _feed_back(self, request: ServedRequest, outcome: Outcome) -> None:
         try:
-            self._learn(outcome)
+            self.learn(outcome)
         except BaseException as error:  # foreign code, as above
             raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
         if outcome.done:
-            self._end(request)
+            self.end(request)
             return
         if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
-            guard_progress(self._policy, self._name, self._idle, outcome)
-        elif self._idle:
-            self._idle.pop(request.request_id, None)
-        self._ready.append(request)
+            guard_progress(self._policy, self._name, self.idle, outcome)
+        elif self.idle:
+            self.idle.pop(request.request_id, None)
+        self.ready.append(request)
 
-    def _end(self, request: ServedRequest) -> None:
+    def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
+        """What `learn` raised; an interrupt is raised on."""
+        return raised(self._name, outcome.request_id, outcome.step, "learn", error)
+
+    def end(self, request: ServedRequest) -> None:
+        """A request is done."""
         self.finished.append(request)
         self._forget(request)

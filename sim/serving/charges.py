@@ -142,6 +142,10 @@ class ServingCharges:
         pool: its members in level order.
         now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
         target_cost: of forwards of the target, in whole picoseconds if they are to be so; None: those of `cost`.
+
+    Attributes:
+        forward_ps: of one forward, by model, rows, new tokens and tokens held.
+        are_forwards: whether an operation costs its forwards and nothing else.
     """
 
     def __init__(
@@ -151,6 +155,13 @@ class ServingCharges:
         self._draft_ps = forward_ps_of(self._cost)
         self._verify_ps = [self._draft_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
         self._names = pool.names
+        models = pool.names[sum(member.model_free for member in pool.members) :]
+        self.forward_ps = self._draft_ps
+        self.are_forwards = (
+            target_cost is None
+            and not isinstance(cost, OperationCost)
+            and all(cost.draft_terms(name) is None for name in models)
+        )
         self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
 
     def close(self, request_id: str) -> None:

@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 from ...decoding.results import Drafted, Judged
 from ...traces.workloads.arrival import PS_PER_S, Arrival
+from ..contexts import TrieAnswers
 from .asked import AskedPolicy
 from .memory import FirstBlocks, first_blocks_of
-from .replica import ReplicaBooks, ReplicaSpec, ServedFrom
+from .quick import QuickSteps
+from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
 from .running import to_ps, to_s
 from .scheduler import Scheduler
+from .world import RecordedWorld
 
 
 class Going(NamedTuple):
@@ -93,7 +96,27 @@ class Replica:
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, shared.reached)
+        self._quick = self._quick_steps(spec)
         self.end_ps = 0
+
+    def _quick_steps(self, spec: ReplicaSpec) -> QuickSteps | None:
+        """None where hardly any operation is as most are elsewhere."""
+        world, answers = self._world, self._shared.answers
+        if not (isinstance(world, RecordedWorld) and world.is_plain and type(answers) is TrieAnswers):
+            return None
+        if answers.has_reader or self._decide_s or spec.role != Role.both:
+            return None
+        return QuickSteps(
+            index=self._index,
+            pool=self._shared.pool,
+            asked=self._asked,
+            world=world,
+            scheduler=self._scheduler,
+            memory=self._memory,
+            books=self._books,
+            recorder=self._recorder,
+            budget=self._budget,
+        )
 
     # -- what others see
 
@@ -166,6 +189,8 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         while True:
+            if self._quick is not None and now_ps < until_ps and self._kept is None and self._scheduler.only_decodes:
+                now_ps = self._run_on(self._quick, now_ps, until_ps)
             going = self._going = self._planned(now_ps)
             if going is None:
                 return None
@@ -176,12 +201,47 @@ class Replica:
             self.commit()
             now_ps = end_ps
 
+    def _run_on(self, quick: QuickSteps, now_ps: int, until_ps: int) -> int:
+        """Carry out operations as most are, as long as they end before `until_ps`; returns when the last one ended.
+
+        An operation that is not, or that ends later, is kept.
+        """
+        asked, target, has_caches = self._asked, self._target, self._memory.has_caches
+        while True:
+            op = asked.next_op(now_ps / PS_PER_S)
+            if op is None or asked.finished or asked.committed:
+                self._kept = op
+                break
+            level, drafts, rows = op
+            end_ps = -1
+            if drafts:
+                end_ps = quick.draft(op, now_ps, until_ps)
+            elif level == target:
+                end_ps = quick.judge(op, now_ps, until_ps)
+            if end_ps < 0:
+                self._kept = op
+                break
+            now_ps = end_ps
+            if level == target:
+                if has_caches:
+                    for request in rows:
+                        self._memory.commit(request)
+                if asked.finished or has_caches:
+                    if asked.finished:
+                        self._end_finished(now_ps)
+                    asked.load.free_kv_share = self._memory.free_share
+                    self._books.note_state(now_ps)
+        self._tell_judged()
+        return now_ps
+
     def _planned(self, now_ps: int) -> Going | None:
         start_ps = now_ps
         while True:
             op, self._kept = self._kept, None
             if op is None:
                 op, start_ps = self._next_op(start_ps)
+            elif self._asked.committed:
+                self._note_committed(start_ps)
             if self._asked.finished:  # by a Commit
                 self._kept = op
                 return Going(self._target, False, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
@@ -238,10 +298,13 @@ class Replica:
         if self._decide_s:
             now_ps += round((asked.load.now_s - now_s) / self._decide_s) * self._decide_ps
         if asked.committed:
-            for request in asked.committed:
-                self._books.note_outputs([request], now_ps)
-            asked.committed = []
+            self._note_committed(now_ps)
         return op, now_ps
+
+    def _note_committed(self, now_ps: int) -> None:
+        for request in self._asked.committed:
+            self._books.note_outputs([request], now_ps)
+        self._asked.committed = []
 
     def _below(
         self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int

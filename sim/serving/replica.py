@@ -60,6 +60,7 @@ class ReplicaBooks:
 
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+        busy: `[L]` picoseconds and forwards of each member that the recorder was not told yet.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ReplicaBooks:
         self._memory = memory
         self._held: tuple[int, int, list[int]] | None = None
         self.num_emitted = self.num_cycled = 0
+        self.busy = [[0, 0] for _ in memory.members]
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int) -> None:
         """Write down what is new in answers; all tokens of one request that are new came out together."""
@@ -116,6 +118,7 @@ class ReplicaBooks:
     def close(self, sessions: Iterable[ServedRequest], until_ps: int) -> None:
         """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
         for level, kv in enumerate(self._memory.members):
+            self._recorder.busy(self._index, level, *self.busy[level])
             if kv is not None:
                 hits = kv.hits
                 asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)

@@ -24,12 +24,13 @@ from typing import NamedTuple, cast
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
-from ...decoding.results import Judged
+from ...decoding.results import Judged, made
 from ...decoding.seen import Observation
 from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
+from ..contexts import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
 
@@ -169,6 +170,8 @@ class ServedRequest(Session):
         depths: tokens of the answer that others of its session wait for, and that are not written yet.
         num_text: tokens of prompt and answer so far.
         step: that it waits for or that runs; `READS` while its text is read.
+        tables: what it replays, of a recording of contexts; None of others.
+        agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
         asked: tokens that a draft of it asks for and has room for; else 0.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
@@ -182,9 +185,9 @@ class ServedRequest(Session):
     """
 
     __slots__ = (
-        "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at", "most_tokens",
+        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at", "most_tokens",
         "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
-        "scheduled", "serial", "step", "view",
+        "scheduled", "serial", "step", "tables", "view",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +224,7 @@ class ServedRequest(Session):
         self.scheduled = False
         self.step: Step = READS
         self.asked = 0
+        self.agreed = -1
         self.chunk = 0
         self.chunk_level = pool.target_level
         self.num_first = 0
@@ -248,11 +252,13 @@ class ServedRequest(Session):
         """See `Session`; the end of a segment is not that of the request."""
         outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
+        self.agreed = -1
         return self._going_on(outcome) if outcome.done else outcome
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
         outcome = super().committed(step)
+        self.agreed = -1
         self.num_text += outcome.num_emitted
         return self._going_on(outcome) if outcome.done else outcome
 
@@ -274,6 +280,62 @@ class ServedRequest(Session):
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
         self._ended = False
+        self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
+
+    @property
+    def has_ending(self) -> bool:
+        """Whether something else than its end-of-sequence tokens ends the answer early."""
+        return self._ending is not None
+
+    def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
+        """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
+        tokens, places, emitted, tables, cached = self.tokens, self.places, self.emitted, self.tables, self.cached
+        target, place, num_judged = self._target, self.place, len(tokens)
+        writes, child = tables.next_token[target], tables.child[target]
+        num_accepted, num_own, tvd = 0, 0, ()
+        if num_judged:
+            num_accepted = self.agreed
+            distances = tables.tvd[target][self.drafters[0]]
+            if num_accepted:
+                path = [place, *places[:num_accepted]] if num_accepted < num_judged else [place, *places[:-1]]
+                tvd = tuple([distances[node] for node in path])
+                place = places[num_accepted - 1]
+                emitted += tokens[:num_accepted] if num_accepted < num_judged else tokens
+            else:
+                tvd = (distances[place],)
+            drafter = self.drafters[0]
+            limit = self.num_text + num_accepted
+            if cached[drafter] > limit:
+                cached[drafter] = limit
+            cached[target] = limit
+            self.tokens, self.places, self.drafters, self.judges = [], [], [], []
+            ends = num_accepted > 0 and emitted[-1] in self.eos
+        else:
+            limit, ends = self.num_text, False
+            for level, held in enumerate(cached):
+                if held > limit:
+                    cached[level] = limit
+            cached[target] = limit
+        length = len(emitted)
+        self.num_judged = self.num_prompt + length
+        if length < self.budget and not ends:
+            own = writes[place]
+            emitted.append(own)
+            self.place = child[place]
+            num_own = 1
+            ends = own in self.eos or length + 1 >= self.budget
+        else:
+            self.place, ends = place, True
+        num_emitted = num_accepted + num_own
+        self.num_text += num_emitted
+        refused_at = num_accepted if num_accepted < num_judged else None
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
+            duration_s, num_rows, ends, 0,
+        ))
+        # fmt: on
+        return self._going_on(outcome) if ends else outcome
 
 
 class ServedView(Observation):

@@ -57,6 +57,8 @@ class RecordedWorld:
         rows: takes the requests of each verification before it is charged, by serial; None: nobody looks.
 
     Attributes:
+        answers: see above.
+        charges: seconds of operations.
         duration_ps: of the latest operation.
     """
 
@@ -70,48 +72,53 @@ class RecordedWorld:
         target_cost: CostModel | None = None,
         rows: list[int] | None = None,
     ) -> None:
-        self._answers = answers
+        self.answers = answers
         self._rows = rows
-        self._charges = ServingCharges(cost, pool, now_s, target_cost)
+        self.charges = ServingCharges(cost, pool, now_s, target_cost)
         self._reads = Verify(pool.target)
         self.duration_ps = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an operation costs its forwards and nothing else, whoever takes part."""
+        return self._rows is None and self.charges.are_forwards
 
     def open(self, session: Session) -> None:
         """Nothing: a served session replays its request from when it is made."""
 
     def close(self, session: Session) -> None:
         """Forget the request."""
-        self._answers.release(session.request_id)
-        self._charges.close(session.request_id)
+        self.answers.release(session.request_id)
+        self.charges.close(session.request_id)
 
     def put_back(self, session: Session) -> None:
         """See `EngineWorld`; what it replays stays."""
-        self._charges.close(session.request_id)
+        self.charges.close(session.request_id)
 
     def signal(self, session: Session, index: int) -> Signal:
         """What the drafter said of the pending token at `index`."""
-        return self._answers.signal(session, index)
+        return self.answers.signal(session, index)
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let the member at `level` draft."""
-        answers = self._answers
+        answers = self.answers
         forwards: list[Forward] = []
         if level < answers.num_free:
             drafted = [answers.looked_up(session, step) for session, step in items]
-            self.duration_ps = self._charges.looked_up(len(items))
+            self.duration_ps = self.charges.looked_up(len(items))
         else:
             drafted = [answers.drafted(session, step, level) for session, step in items]
-            forwards, self.duration_ps = self._charges.drafted(level, items, drafted)
+            forwards, self.duration_ps = self.charges.drafted(level, items, drafted)
         return made(DraftResults, (drafted, forwards, to_s(self.duration_ps), 1.0, NO_COUNTS))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
         """See `EngineWorld`."""
-        judged = [self._answers.judged(session, step, level) for session, step in items]
+        judged = [self.answers.judged(session, step, level) for session, step in items]
         if self._rows is not None:
             self._rows[:] = [cast(ServedRequest, session).serial for session, _ in (*items, *chunks)]
-        forward, self.duration_ps = self._charges.verified(level, [*items, *chunks] if chunks else items)
+        forward, self.duration_ps = self.charges.verified(level, [*items, *chunks] if chunks else items)
         return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0, NO_COUNTS))
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
         """See `EngineWorld`."""
-        _, self.duration_ps = self._charges.verified(level, [(session, self._reads) for session in sessions])
+        _, self.duration_ps = self.charges.verified(level, [(session, self._reads) for session in sessions])
