@@ -265,7 +265,7 @@ class _Books(ReplicaBooks):
     def note_state(self, at_ps: int) -> None:
         """See `ReplicaBooks`."""
         running, used_blocks = len(self._batch.running), self._memory.used_blocks
-        self._recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
+        self.recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
 
 
 class DecodeReplica(Replica):

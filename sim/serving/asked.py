@@ -70,6 +70,11 @@ class AskedPolicy:
         self.idle: dict[str, int] = {}
         self._by_level = [[level] * 64 for level in range(len(pool.members))]
 
+    @property
+    def between_rounds(self) -> bool:
+        """Whether nobody has anything pending or waits for an operation."""
+        return not (any(self._slots) or any([request.tokens for request in self.ready]))
+
     def enter(self, request: ServedRequest) -> None:
         """A request is in the batch; it is asked for nothing before `goes_on`."""
         load = self.load

@@ -145,6 +145,7 @@ class ServingCharges:
 
     Attributes:
         forward_ps: of one forward, by model, rows, new tokens and tokens held.
+        lines: on which these lie; None of a cost without lines.
         are_forwards: whether an operation costs its forwards and nothing else.
     """
 
@@ -157,6 +158,7 @@ class ServingCharges:
         self._names = pool.names
         models = pool.names[sum(member.model_free for member in pool.members) :]
         self.forward_ps = self._draft_ps
+        self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
         self.are_forwards = (
             target_cost is None
             and not isinstance(cost, OperationCost)

@@ -10,9 +10,12 @@ from functools import partial
 from typing import NamedTuple
 
 from ...decoding.results import Drafted, Judged
+from ...policies.about import decides_by_pending
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts import TrieAnswers
+from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
+from .beats import Beats
 from .memory import FirstBlocks, first_blocks_of
 from .quick import QuickSteps
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
@@ -97,6 +100,7 @@ class Replica:
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, shared.reached)
         self._quick = self._quick_steps(spec)
+        self._beats = None if self._quick is None else self._beats_of(self._quick, spec)
         self.end_ps = 0
 
     def _quick_steps(self, spec: ReplicaSpec) -> QuickSteps | None:
@@ -116,6 +120,26 @@ class Replica:
             books=self._books,
             recorder=self._recorder,
             budget=self._budget,
+        )
+
+    def _beats_of(self, quick: QuickSteps, spec: ReplicaSpec) -> Beats | None:
+        """None of a policy whose rounds are not known before."""
+        import os
+        if os.environ.get("NOBEATS") or not decides_by_pending(spec.policy):
+            return None
+        pool, answers = self._shared.pool, self._shared.answers
+        return Beats(
+            pool=pool,
+            rounds=FixedRounds(policy=spec.policy, name=spec.policy_name, pool=pool, answers=answers),
+            asked=self._asked,
+            scheduler=self._scheduler,
+            memory=self._memory,
+            books=self._books,
+            forward_ps=quick.forward_ps,
+            lines=quick.lines,
+            num_free=answers.num_free,
+            budget=self._budget,
+            lookup_ps=quick.lookup_ps,
         )
 
     # -- what others see
@@ -208,6 +232,8 @@ class Replica:
         """
         asked, target, has_caches = self._asked, self._target, self._memory.has_caches
         while True:
+            if self._beats is not None and asked.between_rounds:
+                now_ps = self._flown(self._beats, now_ps, until_ps)
             op = asked.next_op(now_ps / PS_PER_S)
             if op is None or asked.finished or asked.committed:
                 self._kept = op
@@ -232,6 +258,22 @@ class Replica:
                     asked.load.free_kv_share = self._memory.free_share
                     self._books.note_state(now_ps)
         self._tell_judged()
+        return now_ps
+
+    def _flown(self, beats: Beats, now_ps: int, until_ps: int) -> int:
+        asked = self._asked
+        while asked.ready:
+            end_ps = beats.fly(now_ps, until_ps)
+            if end_ps == now_ps:
+                break
+            now_ps = end_ps
+            if self._memory.has_caches:
+                for request in (*asked.ready, *asked.finished):
+                    self._memory.commit(request)
+            if asked.finished:
+                self._end_finished(now_ps)
+            asked.load.free_kv_share = self._memory.free_share
+            self._books.note_state(now_ps)
         return now_ps
 
     def _planned(self, now_ps: int) -> Going | None:
@@ -446,6 +488,8 @@ class Replica:
         """See `ServedReplica`."""
         if self._going is not None:
             self._books.cut(self._going, until_ps)
+        if self._beats is not None:
+            self._beats.close()
         self._books.close(self._requests.values(), until_ps)
 
 

@@ -41,6 +41,11 @@ class QuickSteps:
         books: of the replica.
         recorder: of the run.
         budget: tokens that a forward is fed at most.
+
+    Attributes:
+        forward_ps: picoseconds of one forward, by model, rows, new tokens and tokens held.
+        lines: on which these lie; None of a cost without lines.
+        lookup_ps: of one prompt lookup.
     """
 
     def __init__(
@@ -66,7 +71,9 @@ class QuickSteps:
         self._books = books
         self._recorder = recorder
         self._budget = budget
-        self._forward_ps = world.charges.forward_ps
+        self.forward_ps = world.charges.forward_ps
+        self.lines = world.charges.lines
+        self.lookup_ps = world.charges.looked_up(1)
         self._levels: list[list[int]] = [[level] * MOST_ROW for level in range(len(pool.members))]
 
     def draft(self, op: Slot, now_ps: int, until_ps: int) -> int:
@@ -101,7 +108,7 @@ class QuickSteps:
             chains.append((request, chain, count, context))
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
-        model, num_rows, forward_ps = self._names[level], len(rows), self._forward_ps
+        model, num_rows, forward_ps = self._names[level], len(rows), self.forward_ps
         duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
         all_new = new_tokens
         if longest > 1:
@@ -171,7 +178,7 @@ class QuickSteps:
                 held = [context for _, _, count, context in chains if count >= length]
                 rows = len(held)
                 middle = sum(held) + rows * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
+                duration_ps += repeats * self.forward_ps(model, rows, rows, middle)
                 new_tokens += repeats * rows
             done = length
         return duration_ps, new_tokens
@@ -198,7 +205,7 @@ class QuickSteps:
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
         num_rows = len(rows)
-        duration_ps = self._forward_ps(self._names[level], num_rows, new_tokens, held_tokens)
+        duration_ps = self.forward_ps(self._names[level], num_rows, new_tokens, held_tokens)
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1

@@ -60,6 +60,7 @@ class ReplicaBooks:
 
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+        recorder: of the run.
         busy: `[L]` picoseconds and forwards of each member that the recorder was not told yet.
     """
 
@@ -68,7 +69,7 @@ class ReplicaBooks:
     ) -> None:
         self._index = index
         self._reached = reached
-        self._recorder = recorder
+        self.recorder = recorder
         self._batch = batch
         self._memory = memory
         self._held: tuple[int, int, list[int]] | None = None
@@ -88,7 +89,7 @@ class ReplicaBooks:
                 gap_ps = at_ps - session.noted_at_ps
                 gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
             else:
-                self._recorder.first_token(session.serial, at_ps)
+                self.recorder.first_token(session.serial, at_ps)
             self.num_emitted += num_answer - num_noted
             if session.earlier:
                 self.num_cycled += num_answer - max(num_noted, session.num_first)
@@ -97,7 +98,7 @@ class ReplicaBooks:
             if session.depths and num_answer >= session.depths[0]:
                 reached.append(session)
         for gap_ps, rows in gaps.items():
-            self._recorder.gaps(gap_ps, 0, 1, rows)
+            self.recorder.gaps(gap_ps, 0, 1, rows)
         if reached:
             self._reached(reached, at_ps)
 
@@ -107,27 +108,27 @@ class ReplicaBooks:
         held = len(batch.running), len(batch.waiting), self._memory.used_blocks
         if held != self._held:
             self._held = held
-            self._recorder.state(self._index, at_ps, *held)
+            self.recorder.state(self._index, at_ps, *held)
 
     def cut(self, going: Cut, until_ps: int) -> None:
         """The run ends while this runs: the member was busy until then, with forwards that are not over."""
         if going.num_forwards:
             lasted_ps = min(until_ps, going.end_ps) - going.start_ps
-            self._recorder.busy(self._index, going.level, max(lasted_ps, 0), forwards=0)
+            self.recorder.busy(self._index, going.level, max(lasted_ps, 0), forwards=0)
 
     def close(self, sessions: Iterable[ServedRequest], until_ps: int) -> None:
         """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
         for level, kv in enumerate(self._memory.members):
-            self._recorder.busy(self._index, level, *self.busy[level])
+            self.recorder.busy(self._index, level, *self.busy[level])
             if kv is not None:
                 hits = kv.hits
                 asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
-                self._recorder.looked_up(self._index, level, asked, found)
+                self.recorder.looked_up(self._index, level, asked, found)
         if self._memory.host is not None:
-            self._recorder.offloaded(self._index, self._memory.host.totals(until_ps))
+            self.recorder.offloaded(self._index, self._memory.host.totals(until_ps))
         for session in sessions:
             if session.num_noted:
-                self._recorder.emitted(session.serial, session.num_noted)
+                self.recorder.emitted(session.serial, session.num_noted)
 
 
 class Role(StrEnum):

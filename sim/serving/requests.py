@@ -264,15 +264,35 @@ class ServedRequest(Session):
 
     def _going_on(self, outcome: Outcome) -> Outcome:
         """What came of a step at a segment's end: the next segment begins, unless the request is done."""
+        if self._begins_anew():
+            self.last = outcome = outcome._replace(done=False)
+        return outcome
+
+    def _begins_anew(self) -> bool:
+        """At a segment's end, whether the next one begins; else the request is done."""
         if self.num_answer >= self.arrival.output_tokens:
-            return outcome
+            return False
         self.num_prompt += len(self.emitted)
         self.num_first = self.num_first or len(self.emitted)
         self.earlier += self.emitted
         self.emitted = []
         self._begin(self._answers.replay(self.request_id, self.recorded_id))
-        self.last = outcome = outcome._replace(done=False)
-        return outcome
+        return True
+
+    def flew(self, count: int, *, ends: bool) -> bool:
+        """Whole rounds have written so many tokens of the recorded answer; returns whether the request is done.
+
+        Args:
+            count: tokens, >= 1.
+            ends: whether the segment ends with them.
+        """
+        start = len(self.emitted)
+        self.emitted += self.tables.trunk_tokens[start : start + count]
+        self.place = self.tables.trunk[start + count]
+        self.num_text += count
+        self.num_judged = self.num_text - 1
+        self.last = None
+        return ends and not self._begins_anew()
 
     def _begin(self, replayed: Replayed) -> None:
         """Stand at the start of a segment, which the request's own end may cut."""
