@@ -73,7 +73,13 @@ class AskedPolicy:
     @property
     def between_rounds(self) -> bool:
         """Whether nobody has anything pending or waits for an operation."""
-        return not (any(self._slots) or any([request.tokens for request in self.ready]))
+        if any(self._slots):
+            return False
+        for request in self.ready:
+            last = request.last
+            if request.tokens or (last is not None and not last.num_emitted):
+                return False
+        return True
 
     def enter(self, request: ServedRequest) -> None:
         """A request is in the batch; it is asked for nothing before `goes_on`."""
