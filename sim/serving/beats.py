@@ -12,18 +12,20 @@ from typing import NamedTuple
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import PS_PER_S
 from ..played_round import FixedOp, Round
+from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
 from .charges import ForwardLines
 from .quick import ForwardPs
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
-from .requests import ServedRequest
+from .requests import NEVER, ServedRequest
 from .scheduler import Scheduler
 
 MOST_LACKING = 256  # tokens that a cache which takes part may lack
 LACK_BITS = 20
 MOST_SLOTS = 1 << 10
+MOST_TEXT = 1 << 62
 
 
 class Slot(NamedTuple):
@@ -111,11 +113,13 @@ class Row:
         lack: number of what its caches lack.
         text: its tokens.
         held: tokens that the blocks of every member which takes part have room for.
+        until: tokens of its text with which it has to be looked at: a block is full, or others wait for them.
     """
 
-    __slots__ = ("held", "lack", "node", "nodes", "position", "request", "room", "text")
+    __slots__ = ("held", "lack", "node", "nodes", "position", "request", "room", "text", "until")
 
     node: Node
+    until: int
 
     def __init__(self, request: ServedRequest, nodes: dict[int, Node], lack: int, held: int) -> None:
         self.request = request
@@ -200,13 +204,16 @@ class Beats:
         self._by_request: dict[str, dict[int, Node]] = {}
         self._shapes: dict[tuple[Round, int], Shape] = {}
         self._nodes: list[Node] = []
+        self._caching = [
+            level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache
+        ]
         self._cycles: dict[int, Cycle] = {}
 
     def fly(self, now_ps: int, until_ps: int) -> int:
         """Let all who are ready run whole cycles that end before `until_ps`; returns when the last one ended."""
         rows = []
         for request in self._asked.ready:
-            if request.depths or request.place < 0 or request.arrival.answer:
+            if request.place < 0:
                 return now_ps
             nodes = self._by_request.get(request.recorded_id)
             if nodes is None:
@@ -218,17 +225,23 @@ class Beats:
             if node is None:
                 return now_ps
             row.node = node
+            row.until = self._until(request)
             rows.append(row)
         now_ps = self._flown(rows, now_ps, until_ps)
         for row in rows:
-            if row.text > row.request.num_text:
-                self._land(row, ends=False)
+            self._land(row, ends=False)
         self._asked.load.now_s = now_ps / PS_PER_S
         return now_ps
 
     def _held(self, request: ServedRequest) -> int:
         room = request.room_held
         return min([room[level] for level in self._levels])
+
+    def _until(self, request: ServedRequest) -> int:
+        """Tokens of the text with which a block may enter a prefix cache, or others of its session are told."""
+        # The newest token is in no cache.
+        until = min([request.full_at[level] for level in self._caching], default=MOST_TEXT) + 1
+        return min(until, request.arrival.prompt_tokens + request.depths[0]) if request.depths else until
 
     def _flown(self, rows: list[Row], now_ps: int, until_ps: int) -> int:
         target, busy, cycles = self._target, self._books.busy, self._cycles
@@ -289,30 +302,39 @@ class Beats:
                 row.position += tokens
                 row.room = room = row.room - tokens
                 after = node.after
-                if after is None or after.needs > room:
+                if after is None or after.needs > room or row.text >= row.until:
                     ended.append(row)
                 else:
                     row.node = after
             if ended:
                 self._note(rows, first_ps, now_ps, gaps)
                 gaps = []
-                ended = [row for row in ended if not self._goes_on(row)]
+                ended = [row for row in ended if not self._goes_on(row, now_ps)]
         if first_ps >= 0:
             self._note(rows, first_ps, now_ps, gaps)
         return now_ps
 
-    def _goes_on(self, row: Row) -> bool:
-        """Find the next round of a row where it was not known, or its segment ends; False: the flight ends here."""
-        node = row.node
-        if node.ends:
-            if not self._land(row, ends=True):
-                return False
+    def _goes_on(self, row: Row, now_ps: int) -> bool:
+        """Look at a row whose next round was not known, or that has come to an end; False: the flight ends here."""
+        node, request = row.node, row.request
+        goes_on = True
+        if node.ends or row.text >= row.until:
+            goes_on = self._land(row, ends=node.ends)
+            self._memory.commit(request)
+            if request.depths and request.num_answer >= request.depths[0]:
+                self._books.reached([request], now_ps)
+                goes_on = False
             row.begin()
-        after = self._node_of(row)
-        if after is None:
+            row.until = self._until(request)
+        if not goes_on or request.order == NEVER:
             return False
-        if not node.ends and row.room >= after.needs:
-            node.after = after
+        after = node.after
+        if after is None or after.needs > row.room:
+            after = self._node_of(row)
+            if after is None:
+                return False
+            if not node.ends and row.room >= after.needs:
+                node.after = after
         row.node = after
         return True
 
@@ -534,6 +556,8 @@ class Beats:
         """Let a request be what it is after the rounds that it flew; returns whether it goes on."""
         asked, books, request = self._asked, self._books, row.request
         count = row.text - request.num_text
+        if not count:
+            return True
         for level, tokens in zip(self._levels, self._lacking[row.lack], strict=False):
             request.cached[level] = row.text - tokens
         asked.load.context_tokens += count
@@ -541,7 +565,10 @@ class Beats:
         if request.earlier:
             books.num_cycled += count
         request.num_noted += count
-        if not request.flew(count, ends=ends):
+        start = len(request.emitted)
+        tokens_out = self._rounds.tokens(request.recorded_id, start, count)
+        place = ON_TRUNK if request.tables is None else request.tables.trunk[start + count]
+        if not request.flew(tokens_out, place, ends=ends):
             return True
         asked.ready.remove(request)
         asked.end(request)

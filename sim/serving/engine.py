@@ -267,9 +267,8 @@ class Replica:
             if end_ps == now_ps:
                 break
             now_ps = end_ps
-            if self._memory.has_caches:
-                for request in (*asked.ready, *asked.finished):
-                    self._memory.commit(request)
+            for request in (*asked.ready, *asked.finished) if self._memory.has_caches else ():
+                self._memory.commit(request)
             if asked.finished:
                 self._end_finished(now_ps)
             asked.load.free_kv_share = self._memory.free_share

@@ -61,6 +61,7 @@ class ReplicaBooks:
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
         recorder: of the run.
+        reached: see above.
         busy: `[L]` picoseconds and forwards of each member that the recorder was not told yet.
     """
 
@@ -68,7 +69,7 @@ class ReplicaBooks:
         self, index: int, recorder: ServingRecorder, batch: Batch, memory: ReplicaMemory, reached: Reached
     ) -> None:
         self._index = index
-        self._reached = reached
+        self.reached = reached
         self.recorder = recorder
         self._batch = batch
         self._memory = memory
@@ -100,7 +101,7 @@ class ReplicaBooks:
         for gap_ps, rows in gaps.items():
             self.recorder.gaps(gap_ps, 0, 1, rows)
         if reached:
-            self._reached(reached, at_ps)
+            self.reached(reached, at_ps)
 
     def note_state(self, at_ps: int) -> None:
         """Write down what is held from now on, if that is something else than before."""

@@ -279,17 +279,17 @@ class ServedRequest(Session):
         self._begin(self._answers.replay(self.request_id, self.recorded_id))
         return True
 
-    def flew(self, count: int, *, ends: bool) -> bool:
-        """Whole rounds have written so many tokens of the recorded answer; returns whether the request is done.
+    def flew(self, tokens: list[int], place: int, *, ends: bool) -> bool:
+        """Whole rounds have written more of the recorded answer; returns whether the request is done.
 
         Args:
-            count: tokens, >= 1.
+            tokens: of it, at least one.
+            place: after them.
             ends: whether the segment ends with them.
         """
-        start = len(self.emitted)
-        self.emitted += self.tables.trunk_tokens[start : start + count]
-        self.place = self.tables.trunk[start + count]
-        self.num_text += count
+        self.emitted += tokens
+        self.place = place
+        self.num_text += len(tokens)
         self.num_judged = self.num_text - 1
         self.last = None
         return ends and not self._begins_anew()
