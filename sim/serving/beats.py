@@ -6,7 +6,7 @@ of a batch are sums of these. Whatever else comes up ends the flight between two
 there, step by step; nothing but speed would be lost without this module.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...decoding.pool import Pool
@@ -15,12 +15,10 @@ from ..played_round import FixedOp, Round
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
-from .charges import ForwardLines
-from .quick import ForwardPs
+from .charges import ForwardLines, ForwardPs
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, ServedRequest
-from .scheduler import Scheduler
 
 MOST_LACKING = 256  # tokens that a cache which takes part may lack
 LACK_BITS = 20
@@ -160,7 +158,6 @@ class Beats:
         pool: the members.
         rounds: of the policy.
         asked: the policy, whose ready requests these are.
-        scheduler: of the replica.
         memory: of the replica.
         books: of the replica.
         forward_ps: picoseconds of one forward.
@@ -168,6 +165,7 @@ class Beats:
         num_free: model-free members, which come first in the pool.
         budget: tokens that a forward is fed at most.
         lookup_ps: of one prompt lookup.
+        length_of: tokens of the recorded answer of a request, by its id; None of policies that draft.
     """
 
     def __init__(
@@ -176,7 +174,6 @@ class Beats:
         pool: Pool,
         rounds: FixedRounds,
         asked: AskedPolicy,
-        scheduler: Scheduler,
         memory: ReplicaMemory,
         books: ReplicaBooks,
         forward_ps: ForwardPs,
@@ -184,13 +181,13 @@ class Beats:
         num_free: int,
         budget: int,
         lookup_ps: int,
+        length_of: Callable[[str], int] | None,
     ) -> None:
         self._names = pool.names
         self._target = pool.target_level
         self._keeps = [not member.model_free for member in pool.members]
         self._rounds = rounds
         self._asked = asked
-        self._scheduler = scheduler
         self._memory = memory
         self._books = books
         self._forward_ps = forward_ps
@@ -198,6 +195,8 @@ class Beats:
         self._num_free = num_free
         self._budget = budget
         self._lookup_ps = lookup_ps
+        self._alone = length_of is not None
+        self._length_of = length_of or (lambda _: 0)
         self._levels = [pool.target_level]  # that take part and have caches, as far as is known
         self._lacks: dict[tuple[int, ...], int] = {}
         self._lacking: list[tuple[int, ...]] = []
@@ -227,7 +226,8 @@ class Beats:
             row.node = node
             row.until = self._until(request)
             rows.append(row)
-        now_ps = self._flown(rows, now_ps, until_ps)
+        flown = self._jumped if self._alone else self._flown
+        now_ps = flown(rows, now_ps, until_ps)
         for row in rows:
             self._land(row, ends=False)
         self._asked.load.now_s = now_ps / PS_PER_S
@@ -314,6 +314,60 @@ class Beats:
             self._note(rows, first_ps, now_ps, gaps)
         return now_ps
 
+    def _jumped(self, rows: list[Row], now_ps: int, until_ps: int) -> int:
+        """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
+        num_rows, target, first_ps, recorder = len(rows), self._target, -1, self._books.recorder
+        while True:
+            texts = sum([row.text for row in rows])
+            new = sum([row.node.new for row in rows])
+            most = min([min(self._left(row), row.until - row.text) for row in rows])
+            room = min([row.held - row.node.wanted - row.text for row in rows]) + 1
+            key = (num_rows << 20 | new) << 40
+            known = self._cycles.get(key)
+            if known is None or not known[0] <= texts < known[1]:
+                known = self._cycle(key, rows, texts)
+            start, end, _, _, each_ps, slope_ps = known
+            each_ps, more_ps = each_ps + slope_ps * (texts - start), slope_ps * num_rows
+            if new != num_rows:  # somebody's cache lacks more than the newest token
+                most = 1
+            elif end < texts + most * num_rows:
+                most = -(-(int(end) - texts) // num_rows)
+            if room < 1 and (new > self._budget or not self._reserve(rows, (), now_ps)):
+                break
+            most = min(most, max(room, 1), _steps_before(until_ps - now_ps, each_ps, more_ps, most))
+            if most < 1 or new > self._budget:
+                break
+            took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
+            busy = self._books.busy[target]
+            busy[0] += took_ps
+            busy[1] += most
+            if first_ps < 0:
+                first_ps = now_ps + each_ps
+                self._note(rows, first_ps, first_ps, [])
+                if most > 1:
+                    recorder.gaps(each_ps + more_ps, more_ps, most - 1, num_rows)
+            else:
+                recorder.gaps(each_ps, more_ps, most, num_rows)
+            now_ps += took_ps
+            for row in rows:
+                row.request.noted_at_ps = now_ps
+                row.node.times += most
+                row.lack = row.node.lack
+                row.text += most
+                row.position += most
+                row.room -= most
+            going = True
+            for row in rows:
+                if row.node.ends or row.text >= row.until or row.node.new > 1 or self._left(row) == 1:
+                    going &= self._goes_on(row, now_ps)
+            if not going:
+                break
+        return now_ps
+
+    def _left(self, row: Row) -> int:
+        """Cycles until the segment's last one, which is one of its own."""
+        return 1 if row.node.ends else min(row.room, self._length_of(row.request.recorded_id) - row.position) - 1 or 1
+
     def _goes_on(self, row: Row, now_ps: int) -> bool:
         """Look at a row whose next round was not known, or that has come to an end; False: the flight ends here."""
         node, request = row.node, row.request
@@ -328,7 +382,7 @@ class Beats:
             row.until = self._until(request)
         if not goes_on or request.order == NEVER:
             return False
-        after = node.after
+        after = None if self._alone else node.after
         if after is None or after.needs > row.room:
             after = self._node_of(row)
             if after is None:
@@ -587,3 +641,17 @@ class Beats:
 
 def _order(row: Row) -> int:
     return row.request.order
+
+
+def _steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:
+    """How many steps end before `left_ps` are over, at most `most`; the first takes `each_ps`, each other more."""
+    if most * each_ps + more_ps * (most * (most - 1) // 2) < left_ps:
+        return most
+    low, high = 0, most  # so many end in time, and so many do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if middle * each_ps + more_ps * (middle * (middle - 1) // 2) < left_ps:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -21,6 +21,7 @@ from ..cost.base import ContextLine, CostModel, DraftTerms, LinedCost, Operation
 from .running import to_ps
 
 MOST_ERROR = 5e-8
+ForwardPs = Callable[[str, int, int, int], int]  # picoseconds by model, rows, new tokens and tokens held
 MOST_KEPT = 2**14  # pieces of lines, a few MB
 
 

@@ -5,12 +5,12 @@ A **cycle** lets every decoding request draft, and be judged below the target, l
 `commit` what came of it; up to an instant at which nobody looks, `plan` carries out whatever ends before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ...decoding.results import Drafted, Judged
-from ...policies.about import decides_by_pending
+from ...policies.about import decides_by_pending, runs_target_alone
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts import TrieAnswers
 from ..rounds_once import FixedRounds
@@ -98,48 +98,52 @@ class Replica:
         self._requests: dict[str, ServedRequest] = {}
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
-        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, shared.reached)
-        self._quick = self._quick_steps(spec)
-        self._beats = None if self._quick is None else self._beats_of(self._quick, spec)
+        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
+        self._runs_ahead = (
+            isinstance(self._world, RecordedWorld)
+            and self._world.is_plain
+            and not spec.decide_s
+            and spec.role == Role.both
+        )
+        self._told = False
+        self._quick = self._quick_steps()
+        self._beats = self._beats_of(spec)
         self.end_ps = 0
 
-    def _quick_steps(self, spec: ReplicaSpec) -> QuickSteps | None:
+    def _quick_steps(self) -> QuickSteps | None:
         """None where hardly any operation is as most are elsewhere."""
-        world, answers = self._world, self._shared.answers
-        if not (isinstance(world, RecordedWorld) and world.is_plain and type(answers) is TrieAnswers):
+        answers = self._shared.answers
+        if not (self._runs_ahead and type(answers) is TrieAnswers) or answers.has_reader:
             return None
-        if answers.has_reader or self._decide_s or spec.role != Role.both:
-            return None
+        assert isinstance(self._world, RecordedWorld)
         return QuickSteps(
-            index=self._index,
             pool=self._shared.pool,
             asked=self._asked,
-            world=world,
+            world=self._world,
             scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
-            recorder=self._recorder,
             budget=self._budget,
         )
 
-    def _beats_of(self, quick: QuickSteps, spec: ReplicaSpec) -> Beats | None:
+    def _beats_of(self, spec: ReplicaSpec) -> Beats | None:
         """None of a policy whose rounds are not known before."""
-        import os
-        if os.environ.get("NOBEATS") or not decides_by_pending(spec.policy):
+        if not self._runs_ahead or not decides_by_pending(spec.policy):
             return None
-        pool, answers = self._shared.pool, self._shared.answers
+        assert isinstance(self._world, RecordedWorld)
+        pool, answers, charges = self._shared.pool, self._shared.answers, self._world.charges
         return Beats(
             pool=pool,
             rounds=FixedRounds(policy=spec.policy, name=spec.policy_name, pool=pool, answers=answers),
             asked=self._asked,
-            scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
-            forward_ps=quick.forward_ps,
-            lines=quick.lines,
+            forward_ps=charges.forward_ps,
+            lines=charges.lines,
             num_free=answers.num_free,
             budget=self._budget,
-            lookup_ps=quick.lookup_ps,
+            lookup_ps=charges.looked_up(1),
+            length_of=self._shared.lengths.of if runs_target_alone(spec.policy) else None,
         )
 
     # -- what others see
@@ -201,7 +205,7 @@ class Replica:
         self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
 
-    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
+    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
         """Decide what runs next, and carry out what ends before `until_ps`.
 
         Returns:
@@ -213,8 +217,10 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         while True:
-            if self._quick is not None and now_ps < until_ps and self._kept is None and self._scheduler.only_decodes:
-                now_ps = self._run_on(self._quick, now_ps, until_ps)
+            if self._runs_ahead and now_ps < until_ps and self._kept is None and self._scheduler.only_decodes:
+                now_ps = self._run_on(now_ps, until_ps)
+            if self._told:  # others may come from what has ended
+                self._told, until_ps = False, 0
             going = self._going = self._planned(now_ps)
             if going is None:
                 return None
@@ -225,22 +231,26 @@ class Replica:
             self.commit()
             now_ps = end_ps
 
-    def _run_on(self, quick: QuickSteps, now_ps: int, until_ps: int) -> int:
+    def _run_on(self, now_ps: int, until_ps: float) -> int:
         """Carry out operations as most are, as long as they end before `until_ps`; returns when the last one ended.
 
         An operation that is not, or that ends later, is kept.
         """
-        asked, target, has_caches = self._asked, self._target, self._memory.has_caches
-        while True:
+        asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
+        while not self._told:
             if self._beats is not None and asked.between_rounds:
                 now_ps = self._flown(self._beats, now_ps, until_ps)
+                if self._told:
+                    break
             op = asked.next_op(now_ps / PS_PER_S)
             if op is None or asked.finished or asked.committed:
                 self._kept = op
                 break
             level, drafts, rows = op
             end_ps = -1
-            if drafts:
+            if quick is None:
+                pass
+            elif drafts:
                 end_ps = quick.draft(op, now_ps, until_ps)
             elif level == target:
                 end_ps = quick.judge(op, now_ps, until_ps)
@@ -260,9 +270,9 @@ class Replica:
         self._tell_judged()
         return now_ps
 
-    def _flown(self, beats: Beats, now_ps: int, until_ps: int) -> int:
+    def _flown(self, beats: Beats, now_ps: int, until_ps: float) -> int:
         asked = self._asked
-        while asked.ready:
+        while asked.ready and not self._told:
             end_ps = beats.fly(now_ps, until_ps)
             if end_ps == now_ps:
                 break
@@ -469,6 +479,12 @@ class Replica:
                 self._shared.outputs[request.request_id] = request.earlier + request.emitted
             self._recorder.finished(request.serial, at_ps)
             self._shared.on_ended(request.arrival, at_ps)
+            if request.arrival.turns is not None:
+                self._told = True
+
+    def _reached(self, requests: Iterable[ServedRequest], at_ps: int) -> None:
+        self._told = True
+        self._shared.reached(requests, at_ps)
 
     def _tell_judged(self) -> None:
         for level, sums in enumerate(self._asked.judged_sums):

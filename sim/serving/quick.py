@@ -5,19 +5,17 @@ unusual (memory is short, somebody waits, a rule, a stop, a context beyond the r
 carries out the same operation from the same state.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...decoding.pool import Pool
 from ...decoding.results import made
 from ...decoding.rules import Exact
 from ...decoding.steps import Draft, Outcome, Verify
-from ...runs.recorder import ServingRecorder
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import later_held
 from ..context_tables import Chain
 from ..contexts import TrieAnswers
 from .asked import AskedPolicy, Slot
-from .charges import ServingCharges
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import ServedRequest
@@ -25,43 +23,33 @@ from .scheduler import Scheduler
 from .world import RecordedWorld
 
 MOST_ROW = 64
-ForwardPs = Callable[[str, int, int, int], int]
 
 
 class QuickSteps:
     """Mutates what `Replica` does: the requests, the policy's load, the books.
 
     Args:
-        index: of the replica.
         pool: the members.
         asked: the policy.
         world: of the replica.
         scheduler: of the replica.
         memory: of the replica.
         books: of the replica.
-        recorder: of the run.
         budget: tokens that a forward is fed at most.
 
-    Attributes:
-        forward_ps: picoseconds of one forward, by model, rows, new tokens and tokens held.
-        lines: on which these lie; None of a cost without lines.
-        lookup_ps: of one prompt lookup.
     """
 
     def __init__(
         self,
         *,
-        index: int,
         pool: Pool,
         asked: AskedPolicy,
         world: RecordedWorld,
         scheduler: Scheduler,
         memory: ReplicaMemory,
         books: ReplicaBooks,
-        recorder: ServingRecorder,
         budget: int,
     ) -> None:
-        self._index = index
         self._names = pool.names
         self._target = pool.target_level
         self._first_level = world.answers.num_free
@@ -69,14 +57,11 @@ class QuickSteps:
         self._scheduler = scheduler
         self._memory = memory
         self._books = books
-        self._recorder = recorder
         self._budget = budget
-        self.forward_ps = world.charges.forward_ps
-        self.lines = world.charges.lines
-        self.lookup_ps = world.charges.looked_up(1)
+        self._forward_ps = world.charges.forward_ps
         self._levels: list[list[int]] = [[level] * MOST_ROW for level in range(len(pool.members))]
 
-    def draft(self, op: Slot, now_ps: int, until_ps: int) -> int:
+    def draft(self, op: Slot, now_ps: int, until_ps: float) -> int:
         """Let a member draft if that ends before `until_ps`; returns when, or -1 where it is not as most are."""
         level, _, rows = op
         if level < self._first_level:
@@ -108,7 +93,7 @@ class QuickSteps:
             chains.append((request, chain, count, context))
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
-        model, num_rows, forward_ps = self._names[level], len(rows), self.forward_ps
+        model, num_rows, forward_ps = self._names[level], len(rows), self._forward_ps
         duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
         all_new = new_tokens
         if longest > 1:
@@ -178,12 +163,12 @@ class QuickSteps:
                 held = [context for _, _, count, context in chains if count >= length]
                 rows = len(held)
                 middle = sum(held) + rows * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self.forward_ps(model, rows, rows, middle)
+                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
                 new_tokens += repeats * rows
             done = length
         return duration_ps, new_tokens
 
-    def judge(self, op: Slot, now_ps: int, until_ps: int) -> int:
+    def judge(self, op: Slot, now_ps: int, until_ps: float) -> int:
         """Let the target judge if that ends before `until_ps`; returns when, or -1 where it is not as most are."""
         level, _, rows = op
         new_tokens = held_tokens = 0
@@ -205,7 +190,7 @@ class QuickSteps:
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
         num_rows = len(rows)
-        duration_ps = self.forward_ps(self._names[level], num_rows, new_tokens, held_tokens)
+        duration_ps = self._forward_ps(self._names[level], num_rows, new_tokens, held_tokens)
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1
