@@ -217,16 +217,16 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         while True:
-            if self._runs_ahead and now_ps < until_ps and self._kept is None and self._scheduler.only_decodes:
+            may_run_on = self._runs_ahead and not self._told and self._kept is None
+            if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
                 now_ps = self._run_on(now_ps, until_ps)
-            if self._told:  # others may come from what has ended
-                self._told, until_ps = False, 0
             going = self._going = self._planned(now_ps)
+            told, self._told = self._told, False
             if going is None:
                 return None
             self._books.note_state(now_ps)
             self.end_ps = end_ps = going.end_ps
-            if end_ps >= until_ps:
+            if end_ps >= until_ps or told:  # others may come from what has ended
                 return end_ps
             self.commit()
             now_ps = end_ps
