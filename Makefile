@@ -1,7 +1,8 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make lint   format and lint, without torch
 # make check  the fast loop: lint, types, layers, and the tests of decoding, policies, traces, sim and reports
-# make test   the tests, but for those that take minutes and the commands that pages show
+# make test   the tests, but for the laboratory's, those that take minutes and the commands that pages show
+# make lab    the tests of the laboratory, a package of its own beside this one; CI runs it after make test
 # make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written anew
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test pages slow bench docs screens experiments arena clean lint types layers
+.PHONY: demo check test lab pages slow bench docs screens experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -25,20 +26,21 @@ $(BIN)/python:
 		|| { echo "this Python cannot make virtual environments: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# A link to the root, so that a type checker sees the folders as the package they are.
-.typing/paceline:
+# Links, so that a type checker sees the folders as the packages they are.
+.typing/paceline .typing/paceline_laboratory:
 	mkdir -p .typing
 	ln -sfn .. .typing/paceline
+	ln -sfn ../laboratory .typing/paceline_laboratory
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 # The CPU build of torch, where its index can be reached; elsewhere whatever pip finds for the constraint.
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml laboratory/pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
 		--extra-index-url https://download.pytorch.org/whl/cpu torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[figures,runtime,search,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[figures,runtime,search,dev]' --editable ./laboratory
 	touch $@ $(VENV)/.base
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
@@ -52,7 +54,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev .typing/paceline
+types: $(VENV)/.dev .typing/paceline .typing/paceline_laboratory
 	$(BIN)/mypy
 
 layers: $(VENV)/.dev
@@ -62,7 +64,10 @@ check: lint types layers
 	$(PYTEST) -q -x -m "not slow and not pages" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
 test: lint types layers
-	$(PYTEST) -m "not slow and not pages"
+	$(PYTEST) -m "not slow and not pages" --ignore tests/laboratory
+
+lab: $(VENV)/.dev
+	$(PYTEST) -m "not slow and not pages" tests/laboratory
 
 pages: $(VENV)/.dev
 	$(PYTEST) -m pages tests/docs

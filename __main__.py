@@ -1,5 +1,6 @@
 """`paceline` and `python -m paceline`."""
 
+import gc
 import os
 import signal
 import sys
@@ -18,9 +19,12 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    gc.disable()  # imports leave no garbage
     from .cli.app import command  # noqa: PLC0415
     from .cli.errors import run_command, showable_output  # noqa: PLC0415
 
+    gc.enable()
+    gc.freeze()
     with showable_output():
         code = run_command(command())
     if signal.getsignal(signal.SIGINT) is _end:

@@ -1,14 +1,6 @@
-"""Errors that name the argument, failures of foreign code in words, and what to install where an extra is missing.
+"""Errors in one line: of arguments (name, range, value), of foreign code (words and place), of missing extras.
 
-Arguments that are refused: in one line that names the argument, its range and what was given instead.
-
-Counts with their noun, as people write them: `1 request`, `2,215 tokens`.
-
-What foreign code, a policy that somebody else wrote, raised: in words, and where; it may be unable to say itself.
-
-How to install an extra that is missing, in one line that fits this installation and this machine.
-
-Text from outside, such as a server's, made safe to print: control characters are escaped.
+Also what such lines are made of: counts with their noun, and text from outside that is safe to print.
 """
 
 import inspect
@@ -43,17 +35,18 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class ArgumentError(ValueError):
-    """An argument that does not do; its text has the names of arguments in backquotes: "`batch` must be >= 1, got 0".
+    """An argument that does not do.
 
-    The command line prints its options instead of them.
+    Its text has names of arguments in backquotes, "`batch` must be >= 1, got 0"; the command line prints its options
+    instead.
     """
 
 
 def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) -> str:
-    """What is said of arguments, said of options.
+    """What an ArgumentError says of arguments, said of options.
 
     Args:
-        text: as an ArgumentError says it.
+        text: of the error.
         rule: whether it is the rule of a file.
         own: options of the command that are called as the argument is, whatever others call it.
     """
@@ -109,7 +102,6 @@ def repeated(values: Iterable[Value]) -> list[Value]:
 
 
 def _beginning(names: Sequence[str], where: str) -> str:
-    """Names with commas between: all of them, or as many as can be read and how many there are."""
     ends = list(accumulate(len(name) + 2 for name in names))
     shown = bisect_right(ends, _MOST_LISTED)
     if shown == len(names):
@@ -127,17 +119,11 @@ def _read(interval: str) -> tuple[float, float, str]:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`count` and the noun in its number.
-
-    Args:
-        count: >= 0, shown with commas.
-        noun: of one thing.
-        plural: of several; None: the noun with an s.
-    """
+    """`count` >= 0, with commas, and the noun in its number; `plural` None is the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-OURS = __name__.partition(".")[0]
+OURS = {__name__.partition(".")[0], "paceline_laboratory"}
 INSTALLED = {"site-packages", "dist-packages"}
 LONGEST = 300  # characters of what a value says of itself
 
@@ -172,13 +158,9 @@ def at(error: BaseException) -> str:
 def raised_at(error: BaseException, *, installed: bool = True) -> str | None:
     """The deepest line of the user's file that an error passed: `my_policy.py:7`; None if it passed none.
 
-    The user's file is the first that is neither ours nor of the standard library: what it calls may be anybody's. An
-    error that was raised from another one is where that one was, if it passed no such file itself.
-
-    Args:
-        error: caught where foreign code was called, or anywhere above.
-        installed: whether the file may be of an installed package. Not where the error was caught far above: what came
-            through libraries alone may be our own mistake.
+    The user's file is the first that is neither ours nor of the standard library. An error that was raised from another
+    one is where that one was, if it passed no such file itself. `installed`: the file may be of an installed package;
+    not where the error was caught far above, since what came through libraries alone may be our own mistake.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -202,7 +184,7 @@ def defined_at(cls: object) -> str:
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether a class is not of this package."""
+    """Whether a class is of none of our packages."""
     return not _is_ours(cls.__module__)
 
 
@@ -218,7 +200,6 @@ def decides_at(policy: object) -> str | None:
 
 
 def _foreign_lines(error: BaseException) -> Iterator[tuple[str, int]]:
-    """File and line of each frame of foreign code, the outermost first."""
     for frame, line in walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
         if not name.startswith("<") and not _is_ours(str(frame.f_globals.get("__name__"))) and not _is_standard(name):
@@ -226,8 +207,8 @@ def _foreign_lines(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _is_ours(module: str) -> bool:
-    """Whether a module is of this package: by name, since a user's file may lie in a checkout of it."""
-    return module.partition(".")[0] == OURS
+    """Whether a module is of our packages: by name, since a user's file may lie in a checkout of them."""
+    return module.partition(".")[0] in OURS
 
 
 def _is_standard(file: str) -> bool:
@@ -250,6 +231,7 @@ def _shown(file: str, line: int) -> str:
 ROOT = Path(__file__).parents[1]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_TORCH = "runtime"
+LABORATORY = "laboratory"  # a package of its own, in a folder of the checkout
 # Of that extra, in the order in which a reader knows them; which one an import misses first is chance.
 KNOWN_BY = ("torch", "transformers", "tokenizers")
 # What drivers of NVIDIA (also below Windows) and AMD leave behind.
@@ -258,33 +240,24 @@ GPU_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/
 
 @contextmanager
 def needs_torch(who: str = "this command") -> Iterator[None]:
-    """Around the import of modules that run real models: tells in one line what to install where the extra is missing.
-
-    Args:
-        who: is told to need it.
-
-    Raises:
-        ModuleNotFoundError: the extra is not installed; the message says how.
-    """
+    """Around imports of modules that run real models; raises ModuleNotFoundError, which says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
-        package = __name__.partition(".")[0]
-        if error.name is not None and error.name.partition(".")[0] == package:
+        if error.name is not None and _is_ours(error.name):
             raise
         missing = next((module for module in KNOWN_BY if find_spec(module) is None), error.name)
         raise ModuleNotFoundError(f"{who} runs real models and needs {missing}: {install_hint(NEEDS_TORCH)}") from error
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra: of the checkout that this is, or of the package that is installed.
+    """The command that installs an extra of pyproject.toml, or `LABORATORY`, which only checkouts have.
 
-    Args:
-        extra: of pyproject.toml. Where it brings torch and no GPU is found, the index of its CPU builds is named: on
-            Linux the default ones are several gigabytes of CUDA.
+    Where the extra brings torch and no GPU is found, the command names the index of CPU builds: on Linux the default
+    ones are several gigabytes of CUDA.
     """
     command = f"{_pip()} install {_requirement(extra)}"
-    if extra == NEEDS_TORCH and sys.platform == "linux" and not _has_gpu():
+    if extra in (NEEDS_TORCH, LABORATORY) and sys.platform == "linux" and not _has_gpu():
         command += f" --extra-index-url {CPU_INDEX}"
     return command
 
@@ -300,13 +273,12 @@ def _pip() -> str:
 
 def _requirement(extra: str) -> str:
     if not (ROOT / "pyproject.toml").is_file():
-        return f"'paceline[{extra}]'"
+        return f"--editable ./{extra}" if extra == LABORATORY else f"'paceline[{extra}]'"
     folder = "." if Path.cwd() == ROOT.resolve() else str(ROOT.resolve())
-    return f"--editable {shlex.quote(f'{folder}[{extra}]')}"
+    return f"--editable {shlex.quote(f'{folder}/{extra}' if extra == LABORATORY else f'{folder}[{extra}]')}"
 
 
 def _has_gpu() -> bool:
-    """Without torch, which is what is missing."""
     return shutil.which("nvidia-smi") is not None or any(Path(sign).exists() for sign in GPU_SIGNS)
 
 

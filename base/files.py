@@ -1,17 +1,8 @@
-"""Strict JSON, files that appear whole, the machine's folders, and the files that come with the package.
+"""Strict JSON, files and folders that appear whole or not at all, this machine's folders, and shipped files.
 
-The machine at hand: what it is called, and where what is measured on it is kept.
-
-Where the pool and the recordings that come with the package are.
-
-JSON from others: nothing is accepted that would have to be guessed at, such as a key that stands there twice.
-
-What it holds is bounded: bytes of a file or a line, and how deep brackets nest.
-
-Files and folders that appear whole or not at all.
-
-They are written beside their place, under a name that nobody else uses, and moved there at the end. A link stays one:
-what it leads to is replaced. Errors name what was asked for, never what it was written under.
+JSON is refused where a reader would have to guess (a key that stands twice), and its size and nesting are bounded. New
+files are written beside their place under a name of their own and moved there at the end. A link stays a link, and
+errors name the path that was asked for.
 """
 
 import errno
@@ -114,17 +105,16 @@ Refused: TypeAlias = Callable[[Path, str, str, object], ValueError]  # of a file
 
 
 def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
-    """The value that a text holds.
+    """The one value that a text holds.
 
     Args:
-        text: of one value.
+        text: UTF-8.
         decimals: whether numbers with a point or an exponent become `Decimal`, digit by digit, instead of floats.
         constants: whether NaN, Infinity and -Infinity are taken, as floats: for files of others, whose fields are
-            checked one by one as they are read, and most of which nobody reads.
+            checked one by one as they are read.
 
     Raises:
-        ValueError: no UTF-8, no JSON (NaN and Infinity are none, without `constants`), brackets nested deeper than 100,
-            or an object that has a key twice; one line.
+        ValueError: no UTF-8, no JSON, brackets nested deeper than 100, or an object that has a key twice; one line.
     """
     try:
         found = json.loads(
@@ -150,13 +140,9 @@ def read_json(path: Path, *, constants: bool = False) -> Any:  # noqa: ANN401 - 
 
 
 def checked_json(path: Path, refused: Refused, *, content: bytes | None = None, constants: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
-    """The one value of a file; what it cannot be is said in one line.
+    """The one value of a file, or of its `content` where that was read already; `constants` as of `decode_json`.
 
-    Args:
-        path: of the file.
-        refused: makes the error to be raised, of path, field, rule and value.
-        content: all of the file, where it was read already.
-        constants: as of `decode_json`.
+    Raises what `refused` makes of path, field, rule and value.
     """
     try:
         return decode_json(read_bounded(path) if content is None else content, constants=constants)
@@ -225,14 +211,9 @@ def place_of(path: Path) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, or through a pipe or a device.
+    """Write a file (text as UTF-8), or through a pipe or a device; what `path` leads to is replaced at the very end.
 
-    Args:
-        path: of the file; the file it leads to is replaced at the very end.
-        content: text is written as UTF-8.
-
-    Raises:
-        OSError: naming `path`; a file there is as it was, and nothing lies beside it.
+    Raises OSError that names `path`; then a file there is as it was, and nothing lies beside it.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     place = place_of(path)
@@ -246,10 +227,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to fill that takes the place of the one `path` leads to if the block ends well, and vanishes if not.
+    """A file to fill, which takes the place of the one `path` leads to if the block ends well, and vanishes if not.
 
-    Raises:
-        OSError: naming `path`.
+    Raises OSError that names `path`.
     """
     place = place_of(path)
     part = _beside(place)
@@ -266,12 +246,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that takes the place of the one `path` leads to if the block ends well, and vanishes if not.
+    """A folder to fill, which takes the place of the one `path` leads to if the block ends well, and vanishes if not.
 
-    Folders above that are missing are made, and vanish with it.
-
-    Raises:
-        OSError: naming `path`.
+    Missing folders above it are made, and vanish with it. Raises OSError that names `path`.
     """
     place = place_of(path)
     part, former = _beside(place), _beside(place)
@@ -298,7 +275,6 @@ def _remove(part: Path) -> None:
 
 
 def _clear(place: Path, part: Path, former: Path, made: list[Path]) -> None:
-    """Take away all but what was there before, or what is whole now."""
     if former.exists() and not place.exists():
         former.rename(place)
     for folder in (part, former):
@@ -311,7 +287,7 @@ def _clear(place: Path, part: Path, former: Path, made: list[Path]) -> None:
 
 
 def _twice(clear: Callable[[], object]) -> None:
-    """Clear away, also where an interrupt comes in between: it comes once."""
+    """Clear away, once more if an interrupt comes in between: it comes once."""
     try:
         clear()
     except KeyboardInterrupt:

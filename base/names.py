@@ -1,13 +1,4 @@
-"""Classes that users name, names that a package imports when asked for, and the notation of answers that branch.
-
-Classes that users name: those of this package, those that others registered, or one of a file or a module.
-
-The notation of answers that branch: `4@0/2@32` is four paths at the prompt, each split in two after 32 tokens.
-
-Names of a package that are imported when they are asked for (PEP 562).
-
-Whoever imports one module of a package would wait for all that the package exports.
-"""
+"""Classes that users name, names that a package imports when asked for, and the notation of answers that branch."""
 
 import importlib
 import importlib.util
@@ -31,21 +22,13 @@ Maker = TypeVar("Maker", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassKind(Generic[Maker]):
-    """One kind of class that can be named, such as policies.
+    """One kind of class that can be named, such as policies."""
 
-    Attributes:
-        noun: what one is called.
-        group: of entry points, in which other packages register theirs.
-        methods: that each must have.
-        example: name of a class, for messages.
-        refused: raised for what a package registered and cannot be used, where it is named.
-    """
-
-    noun: str
-    group: str
-    methods: tuple[str, ...]
-    example: str
-    refused: type[ValueError]
+    noun: str  # what one is called
+    group: str  # of entry points, in which other packages register theirs
+    methods: tuple[str, ...]  # that each must have
+    example: str  # name of a class, for messages
+    refused: type[ValueError]  # raised for what a package registered and cannot be used, where it is named
 
     def registered(self) -> dict[str, list[EntryPoint]]:
         """What other packages registered, by name; nothing is loaded. A name with two entries stands for neither."""
@@ -61,8 +44,7 @@ class ClassKind(Generic[Maker]):
     def called(self, name: str, own: Mapping[str, Maker]) -> Maker | None:
         """What a name stands for: one of `own`, one of other packages, or of a file or module; None if unknown.
 
-        Raises:
-            ValueError: a file or module that is not there or raises, or that has no such class; or `refused`.
+        Raises ValueError for a file or module that is not there or raises, or that has no such class; or `refused`.
         """
         if names_path(name):
             path, colon, attribute = name.rpartition(":")
@@ -119,11 +101,7 @@ class ClassKind(Generic[Maker]):
 
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
-    """Let a file import what lies beside it, as a script may.
-
-    What it imported from there is forgotten again, so that a file of another folder with a neighbour of the same name
-    gets its own.
-    """
+    """Let a file import what lies beside it; forgotten afterwards, as another folder may have such names."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
@@ -137,7 +115,6 @@ def _neighbours(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a file, or a package, of this folder itself."""
     file = getattr(module, "__file__", None)
     if file is None:
         return any(Path(place).parent == folder for place in getattr(module, "__path__", ()))
@@ -163,27 +140,14 @@ _BRANCH = re.compile(r"([0-9]{1,40})@([0-9]{1,40})")
 
 
 class Branch(NamedTuple):
-    """One depth at which each path so far becomes several.
+    """One depth at which each path so far becomes several."""
 
-    Attributes:
-        num_paths: that it becomes, >= 1; the path itself is the first of them.
-        depth: tokens of the answer before that, counted from the prompt, >= 0.
-    """
-
-    num_paths: int
-    depth: int
+    num_paths: int  # that it becomes, >= 1; the path itself is the first of them
+    depth: int  # tokens of the answer before that, counted from the prompt, >= 0
 
 
 def branches_of(name: str, text: str) -> tuple[Branch, ...]:
-    """Read the notation.
-
-    Args:
-        name: what an error calls it, such as "`rollouts`".
-        text: of the branches.
-
-    Raises:
-        ArgumentError: it says nothing, or what `check_branches` refuses.
-    """
+    """Read the notation; raises ArgumentError, which calls it `name`, if it says nothing or as `check_branches`."""
     found: list[Branch] = []
     for part in text.split("/"):
         given = _BRANCH.fullmatch(part)
@@ -221,12 +185,7 @@ def as_text(branches: Iterable[Branch]) -> str:
 
 
 def imported_when_asked(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package.
-
-    Args:
-        package: its `__name__`.
-        modules: by each name that it exports, the module that has it, relative to the package.
-    """
+    """The `__getattr__` of a package with this `__name__`; `modules` has, by exported name, the relative module."""
 
     def get(name: str) -> object:
         if name not in modules:

@@ -1,12 +1,8 @@
 """Progress and interrupts of a command, and the characters that its terminal can show.
 
-Interrupts that wait: Ctrl-C, or an order to end, is heard where there is something whole to be kept.
-
-How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
-
-And what has to be known before it begins (`tell`). Standard output is never written to.
-
-Text for screens, which cannot show all of it: ASCII lookalikes where there are some, escapes for the rest.
+Ctrl-C, or an order to end, waits where something whole has to be kept. Progress is a bar where standard error is a
+terminal, else a line every ten seconds; nothing goes to standard output. Characters that a screen cannot show become
+ASCII lookalikes where there are some, else escapes.
 """
 
 import signal
@@ -17,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from importlib.resources import files
 from threading import Event, Thread
 from types import FrameType, TracebackType
@@ -51,10 +48,7 @@ class Interrupts:
 
 @contextmanager
 def held_interrupts() -> Iterator[Interrupts]:
-    """The first interrupt is noted, for whoever looks; a second one raises KeyboardInterrupt, wherever that is.
-
-    In other threads than the main one nothing is held, and nothing heard: signals are not theirs.
-    """
+    """Notes the first interrupt for whoever looks; a second one raises KeyboardInterrupt at once. Main thread only."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
@@ -71,10 +65,8 @@ def held_interrupts() -> Iterator[Interrupts]:
 def interrupts_of_callbacks(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Raise once more, and soon, the interrupts that Python drops because they came in a destructor or callback.
 
-    Imports have such callbacks. Without this a Ctrl-C that comes there prints "Exception ignored", and nothing ends.
-
-    Args:
-        handler: of interrupts that are ignored since the first one; it is set again.
+    Imports have such callbacks: without this a Ctrl-C there prints "Exception ignored", and nothing ends. `handler` is
+    the one of interrupts that are ignored since the first; it is set again.
     """
     before, ours = sys.unraisablehook, threading.main_thread()
 
@@ -107,7 +99,7 @@ _is_quiet = ContextVar("_is_quiet", default=False)
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is told of stages that begin inside: another's progress is shown around them, or seconds are measured."""
+    """Nothing is told of stages that begin inside: others show progress around them, or seconds are measured."""
     before = _is_quiet.set(True)
     try:
         yield
@@ -130,17 +122,14 @@ def _write(line: str) -> None:
 class Progress:
     """The position of one stage; a context manager, which is told while it is open. Final.
 
-    Lines come from a thread of their own, so that a single unit that takes minutes is told too. Whatever ends within
-    ten seconds says nothing; of what takes longer the last line says how long.
+    Lines come from a thread of their own, so that a single unit of minutes is told too. A stage that ends within ten
+    seconds says nothing; else the last line says how long it took.
 
     Args:
         stage: what is done, in words.
         total: units there are, >= 0; None where nobody knows.
         unit: what is counted, in the plural.
         done: of them before the stage begins, as a killed one left them.
-
-    Attributes:
-        total: as given.
     """
 
     def __init__(self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
@@ -181,12 +170,7 @@ class Progress:
         self.advance_to(self._done + count)
 
     def advance_to(self, done: int, note: str | None = None) -> None:
-        """So many units are done in all.
-
-        Args:
-            done: units, those done before the stage began among them.
-            note: a few words that stand with them from now on; None leaves them.
-        """
+        """So many units are done in all, earlier ones included; `note`, if not None, stands with them from now on."""
         self._done = done
         if note is not None:
             self._note = note
@@ -234,7 +218,6 @@ class Progress:
 
 
 def _bar(console: Console, progress: Progress) -> Bars:
-    """A bar on a terminal, which leaves nothing there."""
     doing, counted, left = (
         # A long name is folded; numbers would be cut.
         TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
@@ -261,7 +244,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
+@cache
+def lookalikes() -> dict[str, str]:
+    """ASCII for characters that not every terminal has."""
+    return tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
 
 
 def shown_in(text: str, encoding: str) -> str:
@@ -287,5 +273,4 @@ def _writes(text: str, encoding: str) -> bool:
 
 def _replaced(char: str, encoding: str) -> str:
     # Escapes are ASCII, which every encoding of a terminal writes.
-    lookalike: str | None = LOOKALIKES.get(char)
-    return lookalike or char.encode(encoding, "backslashreplace").decode("ascii")
+    return lookalikes().get(char) or char.encode(encoding, "backslashreplace").decode("ascii")

@@ -28,13 +28,7 @@ class TomlFileError(ValueError):
 
 
 def read_toml(file: Path, kind: str, refused: type[TomlFileError]) -> dict[str, Any]:
-    """The values of a file.
-
-    Args:
-        file: to be read.
-        kind: of file, in words, for messages.
-        refused: raised for a file that is no TOML or cannot be read.
-    """
+    """The values of a file; raises `refused`, which calls it a `kind`, if it is no TOML or cannot be read."""
     try:
         return decode_toml(read_bounded(file).decode("utf-8"))
     except OSError as error:
@@ -68,7 +62,6 @@ def checked_toml(
 
 
 def _first_of(error: ValidationError, file: Path | str, refused: type[TomlFileError]) -> TomlFileError:
-    """The first complaint as one line."""
     first = error.errors()[0]
     field = ""
     for part in first["loc"]:

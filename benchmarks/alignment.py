@@ -12,10 +12,10 @@ import json
 from collections.abc import Sequence
 
 from paceline.base.files import shipped
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.shared import Tally, add_drafts
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tokenizers import Alignment
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.shared import Tally, add_drafts
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import chain
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TrieTables, recorded_pool, simulate
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.traces import SyntheticSpec, make_trace
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import chain
 from shared.closed_forms import chain_speed, speedup
 from shared.report import parser_of, show
 

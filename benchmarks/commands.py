@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import RUNS, interleaved
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import RUNS, interleaved
 from shared.large_recordings import write_recording
 from shared.processes import paceline, run, seconds_and_bytes
 from shared.report import parser_of, show

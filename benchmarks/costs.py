@@ -16,10 +16,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from paceline.laboratory.findings import table_cell
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import ModelInfo
 from paceline.traces.shapes import presets
+from paceline_laboratory.findings import table_cell
 from shared.report import show
 
 SHAPES = {

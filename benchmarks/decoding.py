@@ -14,11 +14,11 @@ from operator import attrgetter
 from statistics import fmean, median
 
 from paceline.base.files import shipped
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import RUNS, in_turns, peak_bytes
-from paceline.laboratory.shared import watch_caches
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import RUNS, in_turns, peak_bytes
+from paceline_laboratory.shared import watch_caches
 from shared.contenders import Answered, Job, Task, by_hand, generating, mean_round, runtime
 from shared.report import parser_of, show, verdict
 

@@ -11,7 +11,6 @@ from time import perf_counter
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.laboratory.findings import Cell, table_cell
 from paceline.policies import make_policy
 from paceline.policies.about import round_tokens
 from paceline.reports import Summary, summarise_run
@@ -25,6 +24,7 @@ from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
+from paceline_laboratory.findings import Cell, table_cell
 from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, made_up
 from shared.report import parser_of, show
 

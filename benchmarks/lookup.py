@@ -8,9 +8,9 @@ from random import Random
 from statistics import fmean
 
 from paceline.decoding.request_text import LookupRule, prompt_lookup
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import RUNS, interleaved
 from paceline.sim.cost.base import LOOKUP_S
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import RUNS, interleaved
 from shared.report import parser_of, show
 
 RULE = LookupRule(max_match=3)

@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.findings import Cell, ExperimentSetting, table_cell
-from paceline.laboratory.replays import recording_of, replayed, scenario_of, speed_of
-from paceline.laboratory.shared import GREEDY, models_of, ran, ran_in_turns
 from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.log import with_quality
 from paceline.runtime.decode import Alone, text_qualities
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.sim import Scenario
+from paceline_laboratory.findings import Cell, ExperimentSetting, table_cell
+from paceline_laboratory.replays import recording_of, replayed, scenario_of, speed_of
+from paceline_laboratory.shared import GREEDY, models_of, ran, ran_in_turns
 from shared.report import parser_of, show
 
 TIMED_PROMPTS = 18

@@ -17,13 +17,13 @@ from typing import Any
 
 import paceline
 import torch
-from paceline.laboratory.findings import Cell, table_cell
 from paceline.runtime import products as product_choice
-from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.forward_kinds import ForwardKind
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.products import KnownChoices
 from paceline.runtime.sampling import gumbel
+from paceline_laboratory.findings import Cell, table_cell
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM

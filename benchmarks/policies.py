@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.laboratory.findings import Cell, ExperimentSetting, table_cell
-from paceline.laboratory.replays import TimedSteps, interleaved, recording_of, scenario_of
 from paceline.policies.spec import make_policy, own_policies
 from paceline.policies.specrouter.search import FORMS, Figures, best_chain
 from paceline.sim.simulate import Scenario, grant_foresight, simulate
 from paceline.studies.fit import fit_head
+from paceline_laboratory.findings import Cell, ExperimentSetting, table_cell
+from paceline_laboratory.replays import TimedSteps, interleaved, recording_of, scenario_of
 from shared.closed_forms import least_along_paths
 from shared.report import parser_of, show
 

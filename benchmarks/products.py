@@ -13,17 +13,13 @@ from time import perf_counter
 import torch
 from paceline.base.files import shipped
 from paceline.base.terminal import tracked
-from paceline.laboratory.findings import Cell, table_cell
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.products import TOKEN_COUNTS, time_products, usable_products
+from paceline_laboratory.findings import Cell, table_cell
 from shared.report import parser_of, show
 
 # Hidden and intermediate width, width of keys and values, words.
-DECODERS = {
-    "20M": (384, 1152, 384, 32000),
-    "150M": (768, 2048, 768, 32000),
-    "600M": (1536, 3968, 1536, 32000),
-}
+DECODERS = {"20M": (384, 1152, 384, 32000), "150M": (768, 2048, 768, 32000), "600M": (1536, 3968, 1536, 32000)}
 HEAD = (576, 49152)
 SIZES = ("pico", *DECODERS, "head")
 MOST_BEHIND = 0.05  # as a share of the quickest

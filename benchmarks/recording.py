@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from paceline.base.files import shipped
-from paceline.laboratory.findings import table_cell
-from paceline.laboratory.replays import peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.recording.recorder import record
 from paceline.traces import Closure, Sampling
+from paceline_laboratory.findings import table_cell
+from paceline_laboratory.replays import peak_bytes
 from shared.report import parser_of, show
 
 WHOLE = 60

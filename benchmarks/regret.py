@@ -12,13 +12,13 @@ from random import Random
 import numpy as np
 from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import ALL, chain, replayed, speed_of, three_levels, two_levels
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario
 from paceline.traces import TrieRecording
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import ALL, chain, replayed, speed_of, three_levels, two_levels
 from shared.report import parser_of, show
 
 GOAL = 0.98

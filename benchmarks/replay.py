@@ -6,8 +6,6 @@ python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--agains
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import RUNS, Timing, interleaved, peak_bytes
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost.base import CostModel
@@ -18,6 +16,8 @@ from paceline.traces import SyntheticSpec, TrieRecording, make_trace
 from paceline.traces.contexts.trie import TrieRequest
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsRequest
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import RUNS, Timing, interleaved, peak_bytes
 from shared.against import show_against
 from shared.engine_logs import log_of, sequential
 from shared.report import parser_of, show

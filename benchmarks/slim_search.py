@@ -11,7 +11,6 @@ from statistics import fmean
 
 from paceline.base.files import shipped
 from paceline.base.terminal import tracked
-from paceline.laboratory.findings import Cell, table_cell
 from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
@@ -25,6 +24,7 @@ from paceline.runtime.slim import (
     num_skipped,
     search_masks,
 )
+from paceline_laboratory.findings import Cell, table_cell
 from shared.report import parser_of, show
 
 SEEDS = range(12)

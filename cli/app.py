@@ -1,12 +1,8 @@
-"""Commands that are known by name: the module of one is imported when the command is called.
+"""The application: every command by its name. The module of a command is imported when the command is called.
 
-The command line in one of several processes of torchrun: rank 0 prints and writes, who fails first says why.
-
-Options that go together are the fields of a record: declared once, taken by several commands, handed on as one.
-
-Together they import all of paceline, which every command, `--help` and `--version` would wait for.
-
-The application: every command, by itself or in its group.
+Together they import all of paceline, which every command, `--help` and `--version` would wait for. Options that go
+together are the fields of a record: declared once, taken by several commands, handed on as one. Of several processes of
+torchrun, rank 0 prints and writes, and who fails first says why.
 """
 
 import ast
@@ -16,11 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import is_dataclass
-from functools import partial, wraps
-from importlib.metadata import version
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from ..base.errors import needs_torch
+from ..base.errors import LABORATORY, install_hint, needs_torch
 from ..base.terminal import quiet
 from ..runtime.launched import launched
 
@@ -78,31 +74,6 @@ def one_voice() -> Iterator[None]:
         yield
 
 
-def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
-
-    Args:
-        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
-    """
-    own = signature(command).parameters.values()
-    records = {
-        one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
-    }
-    fields = {name: signature(record).parameters for name, record in records.items()}
-
-    @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
-        for name, record in records.items():
-            given[name] = record(**{field: given.pop(field) for field in fields[name]})
-        command(**given)
-
-    spelled = [option for one in own for option in fields.get(one.name, {one.name: one}).values()]
-    # By keyword, so that one without a default may stand behind one that has it.
-    options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
-    vars(called)["__signature__"] = Signature(options)
-    return called
-
-
 Function = Callable[..., None]
 
 
@@ -129,24 +100,46 @@ class CommandByName(TyperCommand):
         return TyperCommand(self.name, help=self._purpose()).get_short_help_str(limit)
 
 
-def function_by_name(name: str, place: str) -> CommandByName:
+@dataclass(frozen=True, slots=True)
+class LaboratoryCommand:
+    """A command of the laboratory, a package of its own that may not be installed.
+
+    Attributes:
+        words: as they are typed, and as its entry point in the group `paceline.commands` is called.
+        purpose: what it does.
+    """
+
+    words: str
+    purpose: str
+
+    def found(self) -> Any:  # noqa: ANN401 - a command, or a function that makes some
+        """What its entry point names; raises ModuleNotFoundError, which says what to install, where there is none."""
+        for entry in entry_points(group="paceline.commands", name=self.words):
+            return _imported(entry.module, entry.attr)
+        how = install_hint(LABORATORY)
+        raise ModuleNotFoundError(f"`paceline {self.words}` needs paceline-laboratory, in paceline's checkout: {how}")
+
+
+def function_by_name(name: str, place: str | LaboratoryCommand) -> CommandByName:
     """The command of a function; `place` is its module in `cli/` and its name, as in `serving:cluster`."""
-    return CommandByName(name, lambda: _command_of(name, _imported(place)), partial(_docstring, place))
+    if isinstance(place, LaboratoryCommand):
+        return CommandByName(name, lambda: _command_of(name, place.found()), lambda: place.purpose)
+    return CommandByName(name, lambda: _command_of(name, _imported(*_module(place))), partial(_docstring, place))
 
 
-def group_by_name(name: str, purpose: str, places: Mapping[str, str]) -> TyperGroup:
+def group_by_name(name: str, purpose: str, places: Mapping[str, str | LaboratoryCommand]) -> TyperGroup:
     """A group of functions, by the names of their commands."""
     return _group(name, purpose, {each: function_by_name(each, place) for each, place in places.items()})
 
 
-def made_group_by_name(name: str, purpose: str, place: str) -> CommandByName:
-    """A group whose commands one function makes; `place` is where that function is."""
+def made_group_by_name(name: str, place: LaboratoryCommand) -> CommandByName:
+    """A group whose commands one function makes, by their names."""
 
     def make() -> TyperGroup:
-        functions = _imported(place)()
-        return _group(name, purpose, {each: _command_of(each, function) for each, function in functions.items()})
+        functions = place.found()()
+        return _group(name, place.purpose, {each: _command_of(each, made) for each, made in functions.items()})
 
-    return CommandByName(name, make, lambda: purpose)
+    return CommandByName(name, make, lambda: place.purpose)
 
 
 def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> TyperGroup:
@@ -155,7 +148,7 @@ def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> Typ
 
 def _command_of(name: str, function: Function) -> TyperCommand:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name)(spelled_out(function))
+    app.command(name)(_imported(*_module("typed:spelled_out"))(function))
     made = get_command(app)
     assert isinstance(made, TyperCommand)
     return made
@@ -167,8 +160,7 @@ def _module(place: str) -> tuple[str, str]:
     return f"{__package__}.{module}", name
 
 
-def _imported(place: str) -> Any:  # noqa: ANN401 - a command, or a function that makes some
-    module, name = _module(place)
+def _imported(module: str, name: str) -> Any:  # noqa: ANN401 - a command, or a function that makes some
     if module not in sys.modules:
         # Imports leave no garbage, and what they make stays: looking for some takes a fifth of their time.
         gc.disable()
@@ -192,7 +184,7 @@ def _docstring(place: str) -> str:
 
 
 # By the name that is typed: the module in cli/, and the function whose docstring says what it does.
-COMMANDS = {
+COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "compare": "compare:compare",
     "simulate": "serving:simulate",
     "workload": "serving:workload",
@@ -205,8 +197,13 @@ COMMANDS = {
     "agree": "models:agree",
     "profile": "seconds:profile",
     "validate": "seconds:validate",
-    "arena": "laboratory:arena",
-    "arena-models": "laboratory:arena_models",
+    "arena": LaboratoryCommand(
+        "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."
+    ),
+    "arena-models": LaboratoryCommand(
+        "arena-models",
+        "Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ.",
+    ),
 }
 TRACE = {
     "list": "recordings:list_recordings",
@@ -221,21 +218,28 @@ POLICY = {
     "check": "policy:check",
     "fit": "policy:fit",
 }
-POOL = {
+POOL: Mapping[str, str | LaboratoryCommand] = {
     "show": "pool:show_members",
     "check": "pool:check",
     "fetch": "pool:fetch",
-    "train": "pool:train",
-    "distil": "pool:distil",
+    "train": LaboratoryCommand(
+        "pool train",
+        "Train the pool of small models on this machine; a second call continues one that was cut short.",
+    ),
+    "distil": LaboratoryCommand(
+        "pool distil",
+        "Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut "
+        "short.",
+    ),
     "search-slim": "pool:search_slim",
     "forced": "pool:forced",
 }
-GROUPS = (
+GROUPS: tuple[tuple[str, str, Mapping[str, str | LaboratoryCommand]], ...] = (
     ("trace", "Look at recordings, check them, import or make some.", TRACE),
     ("policy", "What policies there are, whether one keeps the contract, and fitting those that need it.", POLICY),
     ("pool", "Pools of real models.", POOL),
 )
-EXPERIMENT = ("experiment", "Experiments on the shipped pool and recording, or on yours.")
+EXPERIMENT = LaboratoryCommand("experiment", "Experiments on the shipped pool and recording, or on yours.")
 
 
 def _show_version(wanted: bool) -> None:
@@ -269,5 +273,5 @@ def command() -> Callable[..., object]:
         found.add_command(function_by_name(name, place))
     for name, purpose, places in GROUPS:
         found.add_command(group_by_name(name, purpose, places))
-    found.add_command(made_group_by_name(*EXPERIMENT, "laboratory:experiment_commands"))
+    found.add_command(made_group_by_name(EXPERIMENT.words, EXPERIMENT))
     return found

@@ -2,90 +2,105 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ..base.errors import ArgumentError
+from ..base.options import given
+from ..sim.simulate import MOST_BATCH
+from ..studies.compare import MOST_CELLS
 from ..studies.compare import compare as compare_policies
 from ..studies.compare import sweep as sweep_chains
-from ..studies.setting import open_recording
-from .options import BlockTokensOption, PrefixCacheOption, ServedAsked
-from .output import JsonOption, check_json_path, show
-from .study_options import (
-    ByTagOption,
-    ComparisonAsked,
-    DetailOption,
-    LogOption,
-    PlacementOption,
-    PoliciesOption,
-    RegretOption,
-    SweepOption,
-    TraceOption,
-    batches,
+from ..studies.options import (
+    LoadOptions,
+    LogOptions,
+    PartsOptions,
+    PlacementOptions,
+    PrefixOptions,
+    ReplayOptions,
+    SeedsOptions,
 )
+from ..studies.setting import open_recording
+from .options import WORKLOAD, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .output import JsonOption, check_json_path, show
 
 
 def compare(
     *,
     trace: TraceOption = None,
     policy: PoliciesOption = None,
-    setting: ComparisonAsked,
-    detail: DetailOption = False,
-    by_tag: ByTagOption = False,
-    regret: RegretOption = False,
-    sweep: SweepOption = None,
-    devices: PlacementOption = None,
-    prefix_cache: PrefixCacheOption = None,
-    block_tokens: BlockTokensOption = None,
+    replay: ReplayOptions,
+    batch: Annotated[
+        str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
+    ] = "1",
+    repeats: SeedsOptions,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
+    ] = False,
+    parts: PartsOptions,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHAIN",
+            help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
+            f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
+        ),
+    ] = None,
+    placement: PlacementOptions,
+    prefixes: PrefixOptions,
     json: JsonOption = None,
-    log: LogOption = None,
-    served: ServedAsked,
+    kept: LogOptions,
+    load: LoadOptions,
+    workload: Annotated[
+        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
+    ] = None,
+    rate: RatesOption = None,
+    cluster: GivenClusterOption = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
-    check_json_path(json, log, *([] if setting.cost is None else [Path(setting.cost)]))
-    shared = {"prefix_cache": prefix_cache, "block_tokens": block_tokens}
-    beside = {**shared, "by_tag": by_tag, "regret": regret, "devices": devices}
-    if served.workload is not None:
-        _refuse_beside("--workload", **beside, sweep=sweep, batch=setting.batch != "1")
-        _under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
+    log = None if kept.log is None else Path(kept.log)
+    check_json_path(json, log, *([] if replay.cost is None else [Path(replay.cost)]))
+    under = {**vars(replay), **vars(repeats)}
+    beside = {**vars(prefixes), **vars(parts), **vars(placement)}
+    if workload is not None:
+        _refuse_beside("--workload", **beside, sweep=sweep, batch=batch != "1")
+        # Here: what serves takes about as long to import as all that compares without it.
+        from .serving import show_under_load  # noqa: PLC0415
+
+        under |= {**vars(load), **vars(kept)}
+        show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, detail=detail, json=json)
         return
-    served.refuse_without_workload()
-    sizes = batches(setting.batch)
-    under = setting.setting()
+    for name in given(load) | {
+        name: value for name, value in (("rate", rate), ("cluster", cluster)) if value is not None
+    }:
+        raise ArgumentError(f"`{name}` goes with `workload`")
+    sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=setting.on, log=log)
-        chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **under)
-        show(json, chains)
+        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
+        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under))
         return
     if len(sizes) > 1:
-        raise ValueError(f"--batch takes several numbers with --sweep only, got {setting.batch!r}")
-    recording = open_recording(trace)
-    found = compare_policies(
-        recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, devices=devices, **shared, **under
-    )
+        raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
+    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(kept))
     show(json, found, partial(found.tables, detail=detail))
-
-
-def _under_load(
-    trace: Path | None,
-    policies: list[str] | None,
-    setting: ComparisonAsked,
-    served: ServedAsked,
-    *,
-    detail: bool,
-    json: Path | None,
-    log: Path | None,
-) -> None:
-    # Here: what serves takes about as long to import as all that compares without it.
-    from .serving import show_under_load  # noqa: PLC0415
-
-    show_under_load(trace, policies, setting, served, detail=detail, json=json, log=log)
 
 
 def _refuse_beside(option: str, **values: object) -> None:
     """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
-    given = next((name for name, value in values.items() if value), None)
-    if given is not None:
+    first = next((name for name, value in values.items() if value), None)
+    if first is not None:
         advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
-        raise ArgumentError(f"`{given}` has no part in {option}{advice}")
+        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
+            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
+    return tuple(int(part) for part in parts)

@@ -37,29 +37,26 @@ def run_command(command: Callable[..., object]) -> int:
     Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2. Set
     PACELINE_TRACEBACK=1 to see where it came from.
     """
-    return _flushed(_code_of(command))
-
-
-def _code_of(command: Callable[..., object]) -> int:
+    came: list[int] = []
     try:
-        with one_interrupt(), one_voice():
+        with one_interrupt(came), one_voice():
             result = command(standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
     except typer.Exit as stop:
-        return stop.exit_code
+        code = stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return _say("interrupted", INTERRUPTED)
+        code = _say("interrupted", INTERRUPTED)
     except Interrupted as stop:
-        return _say(f"interrupted: {stop}", INTERRUPTED)
+        code = _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
-        return _refuse_usage(error)
+        code = _refuse_usage(error)
     except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
-        # Up to Python 3.11 an interrupt while a class is made, as imports do, comes as the cause of a RuntimeError.
-        if type(error) is RuntimeError and type(error.__cause__) is KeyboardInterrupt:
-            return _say("interrupted", INTERRUPTED)
-        return _failed(error, command)
-    if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-        return _say("interrupted", INTERRUPTED)
-    return result if isinstance(result, int) else 0
+        # Libraries turn an interrupt into errors of their own kinds, as Python 3.11 does where a class is being made.
+        hidden = came and not os.environ.get("PACELINE_TRACEBACK")
+        code = _say("interrupted", INTERRUPTED) if hidden else _failed(error, command)
+    return _flushed(code)
 
 
 def _failed(error: BaseException, command: Callable[..., object]) -> int:
@@ -71,7 +68,9 @@ def _failed(error: BaseException, command: Callable[..., object]) -> int:
     if isinstance(error, BAD):
         if wanted:
             raise error
-        return _say(told(error, _options_of(command)), BAD_INPUT)
+        # A command of a package that is not there has no options.
+        own = frozenset() if isinstance(error, ModuleNotFoundError) else _options_of(command)
+        return _say(told(error, own), BAD_INPUT)
     lost = lost_rank(error)  # ours, unless it came through a file of the user: a rule or a stop of his own
     if lost is not None:
         return _say(lost, BAD_INPUT)
@@ -95,17 +94,22 @@ def _flushed(code: int) -> int:
 
 
 @contextmanager
-def one_interrupt() -> Iterator[None]:
-    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written."""
+def one_interrupt(came: list[int]) -> Iterator[None]:
+    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written.
+
+    Args:
+        came: takes the number of the signal that interrupted.
+    """
     if threading.current_thread() is not threading.main_thread():  # others have no say in signals
         yield
         return
 
     numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def interrupt(*_: int | FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
+    def interrupt(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = [(number, signal.signal(number, interrupt)) for number in numbers]

@@ -1,11 +1,4 @@
-"""`paceline run`: decode prompts with real models under a policy.
-
-`paceline agree`: the same policies in both worlds, compared step by step.
-
-`paceline record`: token tries of real models for a list of prompts.
-
-`paceline prompts`: a published task's file as prompts for `run`, `record` and `agree`.
-"""
+"""`paceline run | record | agree | prompts`: real models under a policy, alone, recorded, and beside a replay."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..base.errors import counted, escaped, needs_torch, repeated
-from ..base.files import write_whole
+from ..base.files import pool_path, write_whole
 from ..decoding.prefixes import prefix_cache_size
 from ..decoding.rollouts import rollouts_of
+from ..runtime.forward_kinds import KINDS, ForwardKind, replaced
+from ..runtime.launched import launched
+from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import read_prompts
 from ..runtime.tasks import FORMS, prompt_lines, read_task
+from ..studies.options import PrefixOptions
 from ..traces.contexts.meta import ROUNDING
 from ..traces.contexts.recording import TrieRecording
 from .app import is_first
 from .errors import Interrupted
 from .options import (
-    BlockTokensOption,
     CacheOption,
     ChatOption,
     DeadShareOption,
@@ -34,24 +30,22 @@ from .options import (
     LimitOption,
     LiveSampling,
     LiveStartOption,
+    LosslessOption,
     MaxNewTokensOption,
     MemberDevicesOption,
     OverlapOption,
     PoolOption,
-    PrefixCacheOption,
     PromptsOption,
     RecordedSampling,
     RolloutsOption,
     SharedAttentionOption,
     ThreadsOption,
-    check_split,
     dead_share_of,
     limit_bytes,
     named_recording,
-    named_texts,
 )
 from .output import JsonOption, check_file_path, check_json_path, check_new_folder, say, show
-from .study_options import LosslessOption
+from .typed import named_texts
 
 DIFFERENT = 1  # exit code: the worlds differ
 
@@ -96,8 +90,7 @@ def agree(
     run: GivenRunOption = None,
     limit: LimitOption = None,
     lossless: LosslessOption = False,
-    prefix_cache: PrefixCacheOption = None,
-    block_tokens: BlockTokensOption = None,
+    prefixes: PrefixOptions,
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
     overlap: OverlapOption = "auto",
@@ -127,8 +120,7 @@ def agree(
         threads=threads,
         chat=chat,
         overlap=overlap,
-        prefix_cache=prefix_cache,
-        block_tokens=block_tokens,
+        **vars(prefixes),
     )
     show(json, found)
     if not found.agree:
@@ -203,21 +195,20 @@ if TYPE_CHECKING:
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
+
+def _forward(name: str) -> str:
+    if name not in KINDS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, KINDS))}{replaced(name)}.")
+    return name
+
+
 ForwardOption = Annotated[
-    Literal[
-        "auto",
-        "fused",
-        "modules",
-        "fused:plain",
-        "fused:plain-rows",
-        "fused:onednn",
-        "fused:onednn-rows",
-        "fused:onednn-packed",
-        "graphs",
-    ],
+    ForwardKind,
     typer.Option(
+        parser=_forward,
+        metavar=f"<{'|'.join(KINDS)}>",
         help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
-        "one product; graphs are CUDA graphs."
+        "one product; compiled are the modules by torch.compile.",
     ),
 ]
 QualityOption = Annotated[
@@ -264,8 +255,7 @@ def run(
     cache: CacheOption = "slots",
     kv_limit_mib: KVLimitOption = None,
     dead_share: DeadShareOption = None,
-    prefix_cache: PrefixCacheOption = None,
-    block_tokens: BlockTokensOption = None,
+    prefixes: PrefixOptions,
     shared_attention: SharedAttentionOption = "auto",
     forward: ForwardOption = "auto",
     start: LiveStartOption = "prefill",
@@ -291,7 +281,7 @@ def run(
     mode = sampling.chosen()
     branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
-    prefixes = prefix_cache_size(prefix_cache, block_tokens)
+    sharing = prefix_cache_size(prefixes.prefix_cache, prefixes.block_tokens)
     kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
     devices = named_texts("--device", "DEVICE", device)
     check_json_path(json, out, prompts)
@@ -313,7 +303,7 @@ def run(
             cache=cache,
             limit_bytes=kv_bytes,
             dead_share=most_dead,
-            prefixes=prefixes,
+            prefixes=sharing,
             shared_attention=shared_attention,
         ),
         start=start,
@@ -385,6 +375,16 @@ def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None,
     if len(names) > 1 and (out is not None or rollouts is not None):
         option = "--out" if out is not None else "--rollouts"
         raise ValueError(f"{option} goes with one --policy, got {', '.join(names)}; --json has the answers of each")
+
+
+def check_split(pool: Path | None) -> None:
+    """Raises ValueError where several processes have nothing to share, and PoolFileError for a broken pool file."""
+    num_ranks = launched().num_ranks
+    if num_ranks == 1:
+        return
+    file, content = read_pool_file(pool_path(pool))
+    if not any(entry.tp_plan for entry in content.members):
+        raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')
 
 
 def check_stops(texts: Sequence[str]) -> None:

@@ -1,116 +1,30 @@
-"""Options that commands share, and texts of the command line as values.
+"""Options that commands share."""
 
-Texts of options that hold several numbers, names, or numbers by name.
-
-The options of `run`, `record` and `agree` on models: what they read, how tokens are chosen, keys and values.
-
-Recordings on a command line: a folder, or the name of one that comes with the package.
-
-Options that say what a workload is, shared by the commands that take one.
-
-Options of the commands that serve a workload.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import inf, isfinite, nan
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import inf, nan
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from ..base.errors import ArgumentError
 from ..base.files import pool_path, recording_path
-from ..runtime.launched import launched
-from ..runtime.pools.pool_file import read_pool_file
+from ..studies.options import LoadOptions, ReplayOptions
 from ..traces.meta import Sampling
-from ..traces.workloads.arrival import ZERO_TOKENS
+from .typed import named_texts, option_of
 
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=PRESET|NAME=CONFIG|FILE",
-        help="Shapes for costs: a preset (target=llama-3.1-8b, drafter=eagle3), a Hugging Face config.json or its "
-        "folder, or a JSON list of shapes; after @ weights, cache, tokens a forward drafts (@fp8,kv=fp8,block=15); "
-        "repeatable.",
-    ),
+ModelsOption = Annotated[list[str] | None, option_of(ReplayOptions, "models")]
+SloOption = Annotated[list[str] | None, option_of(LoadOptions, "slo")]
+LosslessOption = Annotated[bool, option_of(ReplayOptions, "lossless")]
+ForeignProfileOption = Annotated[bool, option_of(ReplayOptions, "allow_foreign_profile")]
+WORKLOAD = "A file of requests (docs/workloads.md), or a generator, as in poisson:rate=4,requests=1000."
+CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): one replica on it."
+RateOption = Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")]
+RatesOption = Annotated[
+    str | None,
+    typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
 ]
-_MOST_DIGITS = 7
-
-
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """The comma-separated numbers of an option; raises ValueError with the part that is none."""
-    values = []
-    for part in text.split(","):
-        try:
-            values.append(float(part))
-        except ValueError:
-            raise ValueError(f"{option} must hold numbers with commas between, got {part!r}") from None
-    return tuple(values)
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """The comma-separated whole numbers of an option; raises ValueError with the part that is none."""
-    parts = text.split(",")
-    for part in parts:
-        if not (part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS):
-            raise ValueError(f"{option} must hold whole numbers with commas between, got {part!r}")
-    return tuple(int(part) for part in parts)
-
-
-def words(option: str, text: str) -> tuple[str, ...]:
-    """The comma-separated names of an option; raises ValueError for an empty one."""
-    values = tuple(text.split(","))
-    if not all(values):
-        raise ValueError(f"{option} must hold names with commas between, got {text!r}")
-    return values
-
-
-def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`.
-
-    Args:
-        option: as the command line calls it.
-        what: the number is, in capitals.
-        texts: `NAME=number`, one for each name.
-
-    Raises:
-        ValueError: a text of another form, a number that is not finite, or a name given twice.
-    """
-    values: dict[str, float] = {}
-    for name, number in named_texts(option, what, texts).items():
-        found = _number(number)
-        if found is None:
-            raise ValueError(f"{option} must be NAME={what}, got {f'{name}={number}'!r}")
-        if not isfinite(found):
-            raise ValueError(f"{option} of {name} must be finite, got {number}")
-        values[name] = found
-    return values
-
-
-def named_texts(option: str, what: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """The text of each name, in the order given; as `named_numbers`, of `NAME=text`."""
-    values: dict[str, str] = {}
-    for text in texts or ():
-        name, _, value = text.partition("=")
-        if name in values:
-            raise ValueError(f"{option} {name} is given twice")
-        if not name or not value:
-            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
-        values[name] = value
-    return values
-
-
-def _number(text: str) -> float | None:
-    """What a text says as people write numbers, without what only Python takes: `1_000`, spaces, other digits."""
-    if not text.isascii() or "_" in text or text != text.strip():
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
+GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
@@ -160,12 +74,6 @@ KVLimitOption = Annotated[
         help="Memory of all caches on a device together; where it is short, the youngest request waits and recomputes. "
         "One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
     ),
-]
-PrefixCacheOption = Annotated[
-    int | None, typer.Option(help="Blocks of each member's prefix cache; default: none is kept.", min=1)
-]
-BlockTokensOption = Annotated[
-    int | None, typer.Option(help="Of --prefix-cache: tokens of a block; default: 16.", min=1)
 ]
 SharedAttentionOption = Annotated[
     Literal["auto", "on", "off"],
@@ -264,111 +172,15 @@ def dead_share_of(cache: Cache, share: float | None) -> float:
     return share
 
 
-def check_split(pool: Path | None) -> None:
-    """Raises ValueError where several processes have nothing to share, and PoolFileError for a broken pool file."""
-    num_ranks = launched().num_ranks
-    if num_ranks == 1:
-        return
-    file, content = read_pool_file(pool_path(pool))
-    if not any(entry.tp_plan for entry in content.members):
-        raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')
-
-
 def named_recording(given: Path | None) -> Path | None:
     """Callback of options that take a recording; none stays none."""
     return None if given is None else recording_path(given)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadChanges:
-    """Scaling and truncation as they are typed: each field is an option, and one of `WorkloadOptions`."""
-
-    time_scale: Annotated[float | None, typer.Option(help="Multiply all times by this; not beside --rate.")] = None
-    limit: Annotated[int | None, typer.Option(help="Keep the first so many arrivals.")] = None
-    max_prompt_tokens: Annotated[int | None, typer.Option(help="Cut longer prompts to this.")] = None
-    max_output_tokens: Annotated[int | None, typer.Option(help="Cut longer outputs to this.")] = None
-    zero_tokens: Annotated[
-        str, typer.Option(metavar="|".join(ZERO_TOKENS), help="What becomes of requests without a token.")
-    ] = "refuse"
-    tag: Annotated[str | None, typer.Option(help="Give this tag to all requests.")] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadAsked(WorkloadChanges):
-    """Further options of what is only looked at."""
-
-    horizon_s: Annotated[
-        float | None, typer.Option("--horizon-seconds", help="Leave out what would arrive at this time or later.")
-    ] = None
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0
-
-
-WORKLOAD = "A file of requests (docs/workloads.md), or a generator, as in poisson:rate=4,requests=1000."
-SloOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[CLASS:]NAME=SECONDS,...",
-        help="Longest times in seconds for goodput: ttft=2,tpot=0.05; also e2e and queue. Of one class of requests: "
-        "chat:ttft=0.5,tpot=0.05; repeat it for others.",
-    ),
+TraceOption = Annotated[
+    Path | None, typer.Option(callback=named_recording, help="A .trace folder, or a shipped one's name; default: pico.")
 ]
-CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): one replica on it."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadAsked(WorkloadChanges):
-    """What is served and until when, as it is typed: each field is an option."""
-
-    horizon_s: Annotated[
-        float | None,
-        typer.Option("--horizon-seconds", help="Stop the run then, whatever is unfinished; default: the cluster's."),
-    ] = None
-    slo: SloOption = None
-
-    def options(self) -> dict[str, Any]:
-        """As keywords; raises ValueError for an SLO that is none."""
-        return asdict(self) | {"slo": promised(self.slo)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedAsked(LoadAsked):
-    """What `compare` serves, if it is to serve anything."""
-
-    workload: Annotated[
-        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
-    ] = None
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
-    ] = None
-    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")] = None
-
-    def options(self) -> dict[str, Any]:
-        """Those of `LoadAsked`, as keywords."""
-        given = LoadAsked.options(self)
-        for name in ("workload", "rate", "cluster"):
-            del given[name]
-        return given
-
-    def refuse_without_workload(self) -> None:
-        """Refuse options that only --workload takes; raises ArgumentError for the first that was given."""
-        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
-        if given:
-            raise ArgumentError(f"`{given[0]}` goes with `workload`")
-
-
-def promised(slo: list[str] | None) -> Mapping[str, float | Mapping[str, float]]:
-    """Seconds by name, and by class and name; raises ValueError for a text of another form."""
-    parts: dict[str, list[str]] = {}
-    for text in slo or ():
-        name, colon, _ = text.partition("=")[0].rpartition(":")
-        if colon and not name:
-            raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
-        parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
-    of_all = named_numbers("--slo", "SECONDS", parts.pop("", None))
-    if both := sorted(of_all.keys() & parts):
-        raise ValueError(f"--slo cannot promise {both[0]} to all where a class has that name, got {both[0]} as both")
-    return {
-        **of_all,
-        **{name: named_numbers(f"--slo {name}:", "SECONDS", of_class) for name, of_class in parts.items()},
-    }
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME, NAME,key=value,..., a chain (draft:4/target), file.py:Class or package.module:Class."),
+]

@@ -23,8 +23,8 @@ from ..policies.spec import (
 )
 from ..reports.grid import Column, Grid
 from ..studies.fit import fit_head
+from .options import TraceOption
 from .output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json
-from .study_options import TraceOption
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 

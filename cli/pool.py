@@ -1,4 +1,4 @@
-"""`paceline pool show | check | fetch | train | distil | search-slim | forced`."""
+"""`paceline pool show | check | fetch | search-slim | forced`; `train` and `distil` are of the laboratory."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -118,51 +118,6 @@ def _need(need: DeviceNeed) -> str:
         f"keys and values of a request of full length {need.kv_bytes / 1e6:,.1f} MB, "
         f"of {need.total_bytes / 1e9:,.1f} GB"
     )
-
-
-def train(
-    out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
-    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
-    ] = 1,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
-) -> None:
-    """Train the pool of small models on this machine; a second call continues one that was cut short."""
-    with needs_torch():
-        from ..laboratory.training.pool import train_pool
-        from ..laboratory.training.recipe import read_recipe
-        from ..runtime.threads import use_threads
-    use_threads(threads)
-    recipe = read_recipe("tiny" if tiny else "pico")
-    options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
-    command = f"paceline pool train {out.name}{options}"
-    train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
-    typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
-
-
-def distil(
-    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
-    out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
-    work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
-    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
-) -> None:
-    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
-
-    The target writes questions itself, by its chat template, and answers them.
-    """
-    with needs_torch():
-        from ..laboratory.training.distilling import distil_pool
-        from ..laboratory.training.students import read_recipe
-        from ..runtime.threads import check_processors
-    check_processors("`--processes`", processes)
-    options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
-    command = f"paceline pool distil {pool} {out.name}{options}"
-    recipe = read_recipe("tiny" if tiny else "full")
-    folder = work or out.with_name(f"{out.name}.work")
-    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
-    typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")
 
 
 def fetch(

@@ -1,7 +1,7 @@
 """`paceline trace list | inspect | check | make`."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from ..traces.errors import TraceFormatError
 from ..traces.forms import by_form, open_recording
 from ..traces.recording import Recording
 from ..traces.synthetic import SyntheticSpec, make_trace
-from .options import named_recording, numbers, words
+from .options import named_recording
 from .output import JsonOption, check_json_path, check_new_folder, print_table, show_table, write_json
 
 TraceArgument = Annotated[
@@ -94,51 +94,9 @@ def _check_tokenizer(recording: Recording, path: Path, pool: Path) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticAsked:
-    """What a synthetic recording is to be, as it is typed: each field is an option, and one of `SyntheticSpec`."""
-
-    requests: Annotated[int, typer.Option(help="Number of requests.")] = 32
-    tokens: Annotated[int, typer.Option(help="Output tokens per request.")] = 128
-    prompt_tokens: Annotated[int, typer.Option(help="Prompt tokens per request.")] = 32
-    models: Annotated[str, typer.Option(help="Names, smallest first, the target last.")] = "draft,target"
-    acceptance: Annotated[str, typer.Option(help="Agreement with the target, one per model below it.")] = "0.8"
-    off_trunk: Annotated[
-        str | None, typer.Option(help="Agreement with the next larger model off the trunk, one per model below it.")
-    ] = None
-    depth_decay: Annotated[float, typer.Option(help="Share of off-trunk agreement lost per token.")] = 0.05
-    autocorrelation: Annotated[float, typer.Option(help="Lag-1 correlation of agreement, in [0, 1).")] = 0.0
-    run_decay: Annotated[
-        float, typer.Option(help="Share of agreement lost per token that a model has agreed on since its last miss.")
-    ] = 0.0
-    confidence: Annotated[
-        float, typer.Option(help="The smaller, the more a model's probability tells of agreement.")
-    ] = 2.0
-    cost_ratios: Annotated[
-        str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
-    ] = None
-    target_forward_s: Annotated[
-        float, typer.Option("--target-forward-seconds", help="Of one token, by the target.")
-    ] = 0.02
-    vocab_size: Annotated[int, typer.Option(help="Number of token ids.")] = 32000
-    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.")] = 16
-    run: Annotated[int, typer.Option(help="Most tokens of a model after a larger one's.")] = 8
-    tags: Annotated[str, typer.Option(help="Given to the requests in turn.")] = "synthetic"
-    seed: Annotated[int, typer.Option(help="The same seed gives the same trace.")] = 0
-
-    def spec(self, name: str) -> SyntheticSpec:
-        """What is asked for, of that name; raises ValueError for what it cannot be."""
-        given = asdict(self) | {"models": words("models", self.models)}
-        for option in ("acceptance", "off_trunk", "cost_ratios"):
-            given[option] = None if given[option] is None else numbers(option, given[option])
-        return SyntheticSpec(name=name, **given | {"tags": words("tags", self.tags)})
-
-
-def make(
-    *, out: Annotated[Path, typer.Argument(help="The .trace folder to write.")], recording: SyntheticAsked
-) -> None:
+def make(*, out: Annotated[Path, typer.Argument(help="The .trace folder to write.")], recording: SyntheticSpec) -> None:
     """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic wherever it is shown."""
     check_new_folder("OUT", out, what="a recording")
-    spec = recording.spec(out.name.removesuffix(".trace"))
+    spec = replace(recording, name=out.name.removesuffix(".trace"))
     write_trace(make_trace(spec), out)
     typer.echo(f"{out}: synthetic, {counted(spec.requests, 'request')} of {counted(spec.tokens, 'token')}")

@@ -1,33 +1,34 @@
-"""`paceline validate`: how true simulated seconds are on this machine.
-
-`paceline profile`: what this machine takes for the operations of a pool.
-"""
+"""`paceline profile | validate`: what operations take on this machine, and how true simulated seconds are."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..base.errors import ArgumentError, needs_torch
-from ..laboratory.figure import check_figure, write_figure
-from ..laboratory.findings import validation_panels
+from ..base.options import given
+from ..reports.figure import check_figure, write_figure
 from ..reports.grid import Printed
+from ..reports.panels import validation_panels
+from ..studies.calibrate import ObservedValidation, validate_observed
+from .compare import batches
 from .options import (
-    CLUSTER,
     WORKLOAD,
     ChatOption,
     DebugOption,
+    ForeignProfileOption,
+    GivenClusterOption,
     GivenSampling,
+    PoliciesOption,
     PoolOption,
+    RatesOption,
     ThreadsOption,
     named_recording,
-    numbers,
-    whole_numbers,
 )
 from .output import JsonOption, check_file_path, check_json_path, show
-from .study_options import ForeignProfileOption, ObservedAsked, PoliciesOption, Replayed, batches
+from .typed import numbers, whole_numbers
 
 UNFIT = 1  # exit code: a profile no longer fits
 _DecidingTraceOption = Annotated[
@@ -179,14 +180,10 @@ class _Cells:
         int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
     ] = 3
 
-    def given(self) -> dict[str, object]:
-        """What is not as by default, by name."""
-        return {one.name: getattr(self, one.name) != one.default for one in fields(self)}
-
     def refuse_beside_workload(self, figure: Path | None) -> None:
         """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
-        for name, given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
-            if given:
+        for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
+            if is_given:
                 raise ArgumentError(f"`{name}` has no part in --workload, whose batches are the cluster's")
 
 
@@ -201,18 +198,85 @@ class _Load:
             help=f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
         ),
     ] = None
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
-    ] = None
-    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")] = None
+    rate: RatesOption = None
+    cluster: GivenClusterOption = None
     seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
 
     def refuse_without_workload(self) -> None:
         """Refuse what only --workload takes; raises ArgumentError for the first that was given."""
-        for field in fields(self):
-            if getattr(self, field.name) != field.default:
-                raise ArgumentError(f"`{field.name}` goes with --workload")
+        for name in given(self):
+            raise ArgumentError(f"`{name}` goes with --workload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedOn:
+    """What observed requests are served on in the simulator: options that `validate` has for others as well.
+
+    Attributes:
+        cluster: a TOML file, or a device; None: it was not given.
+        policy: as it was given, each time.
+        trace: that acceptance is drawn from; None: the shipped one.
+        cost: of all replicas; None: the cluster's own.
+        seed: of all that is drawn.
+    """
+
+    cluster: str | None
+    policy: list[str] | None
+    trace: Path | None
+    cost: str | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedAsked:
+    """What of a running server is judged, as it is typed: each field is an option."""
+
+    observed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
+            "result of a benchmark.",
+        ),
+    ] = None
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Of --observed: fit the seconds of forwards to this other run first."),
+    ] = None
+    mean_bound: Annotated[
+        float, typer.Option(help="Of --observed: error of means, medians, throughput and total time that passes.")
+    ] = 0.1
+    tail_bound: Annotated[float, typer.Option(help="Of --observed: error of p90 and p99 that passes.")] = 0.2
+
+    def validated(self, asked: ServedOn, unused: Mapping[str, object]) -> ObservedValidation:
+        """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
+        assert self.observed is not None
+        for name, is_given in unused.items():
+            if is_given:
+                raise ArgumentError(f"`{name}` has no part in `observed`, whose requests are those of the run")
+        if asked.cluster is None:
+            raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
+        if asked.policy is not None and len(asked.policy) > 1:
+            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(asked.policy)}")
+        return validate_observed(
+            self.observed,
+            cluster=asked.cluster,
+            calibrate_on=self.calibrate,
+            policy=None if asked.policy is None else asked.policy[0],
+            recording=asked.trace,
+            cost=asked.cost,
+            mean_bound=self.mean_bound,
+            tail_bound=self.tail_bound,
+            seed=asked.seed,
+        )
+
+    def needed_without(self, trace: Path | None) -> Path:
+        """The recording that all else needs; raises ArgumentError without it, or for what only --observed takes."""
+        for name in given(self):
+            raise ArgumentError(f"`{name}` goes with `observed`")
+        if trace is None:
+            raise ArgumentError("`trace` must be given, but with `observed`")
+        return trace
 
 
 def validate(
@@ -240,8 +304,13 @@ def validate(
     check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
-        beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug, **cells.given()}
-        asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
+        beside |= {
+            "allow_foreign_profile": allow_foreign_profile,
+            "chat": chat,
+            "debug": debug,
+            **dict.fromkeys(given(cells), True),
+        }
+        asked = ServedOn(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
         show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
         return
     recorded = observed.needed_without(trace)

@@ -1,21 +1,8 @@
-"""`paceline observe`: a running server, driven with a workload.
+"""`paceline simulate | workload | cluster | metrics | observe`, and `compare --workload`: requests as they arrive."""
 
-`paceline cluster`: what a cluster file comes to.
-
-`paceline metrics`.
-
-`paceline simulate`: a workload served under a policy.
-
-`paceline workload`: what a workload holds.
-
-`paceline compare --workload`: policies that serve requests as they arrive.
-"""
-
-import os
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,26 +12,16 @@ from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
 from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
+from ..studies.options import LoadOptions, ReplayOptions
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
 from ..traces.workloads import WorkloadOptions
+from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
-from .options import (
-    CLUSTER,
-    WORKLOAD,
-    LoadAsked,
-    ModelsOption,
-    ServedAsked,
-    SloOption,
-    WorkloadAsked,
-    WorkloadChanges,
-    named_recording,
-    numbers,
-    promised,
-)
+from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import JsonOption, check_json_path, check_new_folder, show
-from .study_options import ComparisonAsked, ReplayAsked, TraceOption
+from .typed import numbers, promised
 
 
 def cluster(
@@ -89,42 +66,6 @@ def metrics(
 ALL_FAILED = 1  # exit code: no request was answered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Server:
-    """How a server is asked, as it is typed: each field is an option."""
-
-    model: Annotated[str | None, typer.Option(help="By name; default: the only one that the server lists.")] = None
-    chat: Annotated[bool, typer.Option("--chat", help="By /v1/chat/completions; default: by /v1/completions.")] = False
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Environment variable that holds the server's key; it is written nowhere."),
-    ] = None
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout-seconds", help="Most seconds of a request, to the end of its answer; else it failed."),
-    ] = 600.0
-    temperature: Annotated[float, typer.Option(help="Sent with each request; 0: the likeliest token.")] = 0.0
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos", help="Ask for answers as long as the workload says (vLLM, SGLang, llama.cpp's server)."
-        ),
-    ] = False
-    usage: Annotated[
-        bool, typer.Option("--usage/--no-usage", help="Ask for counts of tokens at the end of each stream.")
-    ] = True
-    count_tokens: Annotated[
-        bool,
-        typer.Option("--count-tokens", help="Where no usage came, let the server's tokenizer count, after the run."),
-    ] = False
-    warmup: Annotated[int, typer.Option(metavar="N", help="Requests sent before, one by one, not measured.")] = 1
-
-    def asking(self) -> Asking:
-        """As a record; raises ArgumentError for a variable that holds no key, or an option out of its range."""
-        given = {name: getattr(self, name) for name in self.__slots__ if name != "api_key_env"}
-        return Asking(api_key=_key(self.api_key_env), **given)
-
-
 def observe(
     *,
     url: Annotated[str, typer.Argument(metavar="URL", help="http://HOST:PORT of an OpenAI-compatible server.")],
@@ -135,9 +76,9 @@ def observe(
         int | None,
         typer.Option(metavar="N", help="Closed loop: keep N requests under way, whatever their times of arrival."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")] = None,
+    rate: RateOption = None,
     changes: WorkloadChanges,
-    server: _Server,
+    asking: Asking,
     seed: Annotated[int, typer.Option(help="Of the workload and the order of prompts; sent with each request.")] = 0,
     json: JsonOption = None,
 ) -> None:
@@ -147,11 +88,8 @@ def observe(
     """
     check_json_path(json, Path(workload), prompts, out)
     check_new_folder("--out", out)
-    given = {name: getattr(changes, name) for name in changes.__slots__}
-    options = WorkloadOptions(rate=rate, seed=seed, **given)
-    found = drive_server(
-        url, workload, prompts, asking=server.asking(), options=options, concurrency=concurrency, out=out
-    )
+    options = WorkloadOptions(rate=rate, seed=seed, **vars(changes))
+    found = drive_server(url, workload, prompts, asking=asking, options=options, concurrency=concurrency, out=out)
     show(json, found)
     finished, requests = found.figures.finished, found.figures.requests
     if found.interrupted:
@@ -159,20 +97,6 @@ def observe(
         raise Interrupted(f"{finished:,} of {counted(requests, 'request')} finished and are {kept}")
     if not finished:
         raise typer.Exit(ALL_FAILED)
-
-
-def _key(variable: str | None) -> str | None:
-    """What an environment variable holds; the value is never shown."""
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "")
-    if not key:
-        raise ArgumentError(f"`api_key_env` must name an environment variable that is set, got {variable!r}")
-    if not (key.isascii() and key.isprintable()):
-        raise ArgumentError(
-            f"`api_key_env` must name a variable of printable ASCII, {variable!r} holds other characters"
-        )
-    return key
 
 
 def simulate(
@@ -184,9 +108,9 @@ def simulate(
     ] = None,
     trace: TraceOption = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run, which paceline metrics reads.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")] = None,
-    load: LoadAsked,
-    replay: ReplayAsked,
+    rate: RateOption = None,
+    load: LoadOptions,
+    replay: ReplayOptions,
     json: JsonOption = None,
 ) -> None:
     """Serve a workload under one policy: latencies, throughput, goodput, memory, acceptance.
@@ -197,9 +121,7 @@ def simulate(
     check_json_path(json, Path(workload), Path(cluster), out, *([] if replay.cost is None else [Path(replay.cost)]))
     check_new_folder("--out", out)
     try:
-        found = serve_workload(
-            workload, name, trace, cluster=cluster, rate=rate, out=out, **load.options(), **replay.setting()
-        )
+        found = serve_workload(workload, name, trace, cluster=cluster, rate=rate, out=out, **vars(load), **vars(replay))
     except BrokenWorkloadError as broken:
         if broken.run is not None:
             show(json, broken.run)
@@ -223,8 +145,12 @@ def workload(
         str,
         typer.Argument(metavar="FILE|SPEC", help="A file (see docs/workloads.md), or poisson:rate=4,requests=1000."),
     ],
-    rate: Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")] = None,
-    asked: WorkloadAsked,
+    rate: RateOption = None,
+    changes: WorkloadChanges,
+    horizon_s: Annotated[
+        float | None, typer.Option("--horizon-seconds", help="Leave out what would arrive at this time or later.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     lengths_from: Annotated[
         Path | None,
         typer.Option(
@@ -236,35 +162,27 @@ def workload(
 ) -> None:
     """What a workload holds: requests, times, burstiness, lengths, sessions, shared prefixes."""
     check_json_path(json, Path(workload), lengths_from)
-    options = WorkloadOptions(rate=rate, **asdict(asked))
+    options = WorkloadOptions(rate=rate, horizon_s=horizon_s, seed=seed, **vars(changes))
     show(json, describe_workload(workload, options, lengths_from=lengths_from))
 
 
 def show_under_load(
     trace: Path | None,
     policy: list[str] | None,
-    setting: ComparisonAsked,
-    served: ServedAsked,
+    options: dict[str, Any],
     *,
+    workload: str,
+    rate: str | None,
+    cluster: str | None,
     detail: bool,
     json: Path | None,
-    log: Path | None,
 ) -> None:
     """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
-    workload, cluster = served.workload, served.cluster
-    if workload is None or cluster is None:
+    if cluster is None:
         raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
     check_json_path(json, Path(workload), Path(cluster))
-    found = compare_under_load(
-        trace,
-        policy,
-        workload=workload,
-        cluster=cluster,
-        rates=None if served.rate is None else numbers("--rate", served.rate),
-        log=log,
-        **served.options(),
-        **setting.setting(),
-    )
+    rates = None if rate is None else numbers("--rate", rate)
+    found = compare_under_load(trace, policy, workload=workload, cluster=cluster, rates=rates, **options)
     show(json, found, partial(found.tables, detail=detail))
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"

@@ -1,33 +1,26 @@
-"""Which steps a request may take now, by the contract.
+"""What a policy is, which steps a request may take now, and what is said of a policy that fails at it.
 
-The one question a policy answers about one request: what next? And what is said of a policy that fails at it.
-
-Two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
+A policy has two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
 from ..base.errors import at, decides_at, pass_interrupt, said
 from .overlap import spans_of
 from .pool import Pool
+from .rules import Exact
 from .seen import Observation
 from .session import READER, Session
 from .steps import Commit, Draft, Outcome, Overlap, PolicyError, Step, UnavailableStepError, UnknownHereError, Verify
-from .tree_ops import check_on_tree, check_tree
 from .trees import DraftTree
 
 
 def check_step(session: Session, step: Step) -> int:
-    """The level that executes `step` (the target's for a Commit, the highest of an Overlap).
-
-    Raises:
-        ValueError: with the rule that the step breaks.
-    """
+    """The level that runs `step` (the target's for a Commit, an Overlap's highest); raises ValueError where illegal."""
     pool = session.pool
     if session.tree is not None:
-        check_on_tree(session, step)
+        _check_on_tree(session, step)
     if isinstance(step, Draft):
         return _check_draft(session, step)
     if isinstance(step, Verify):
@@ -43,7 +36,7 @@ def check_step(session: Session, step: Step) -> int:
         what = "token trees are not drafted" if isinstance(step, DraftTree) else "nobody works ahead"
         raise ValueError(f"{what} beside {pool.names[pool.feature_level]}, {READER}")
     if isinstance(step, DraftTree):
-        return check_tree(session, step)
+        return _check_tree(session, step)
     if isinstance(step, Overlap):
         return _check_overlap(session, step)
     raise ValueError("not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap")
@@ -71,6 +64,26 @@ def _check_verifier(pool: Pool, step: Verify) -> int:
             "recording holds no verdicts of it"
         )
     return level
+
+
+def _check_tree(session: Session, step: DraftTree) -> int:
+    pool = session.pool
+    level = pool.level(step.model)
+    if level == pool.target_level:
+        raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+    if not pool.members[level].verifies:
+        raise ValueError(f"{pool.names[level]} drafts no tree: it has no distribution over the target's tokens")
+    if session.tokens:
+        raise ValueError(f"a tree is drafted with nothing pending, and {len(session.tokens)} tokens are")
+    return level
+
+
+def _check_on_tree(session: Session, step: object) -> None:
+    rule = getattr(step, "rule", None)
+    if rule is None:
+        raise ValueError("a tree is pending, and the only step on it is a Verify")
+    if not isinstance(rule, Exact):
+        raise ValueError(f"a tree is verified by Exact(), got {rule!r}")
 
 
 def _check_overlap(session: Session, step: Overlap) -> int:
@@ -104,15 +117,6 @@ class Policy(Protocol):
     def learn(self, outcome: Outcome) -> None:
         """What came of a step, in the order the steps finished."""
         ...
-
-
-def tell(policy: Policy, name: str, outcomes: Sequence[Outcome]) -> None:
-    """Let a policy learn of the parts of a step; raises PolicyError for whatever it raises."""
-    for outcome in outcomes:
-        try:
-            policy.learn(outcome)
-        except BaseException as error:  # a policy is foreign code
-            raise raised(name, outcome.request_id, outcome.step, "learn", error) from error
 
 
 def guard_progress(policy: Policy, name: str, idle: dict[str, int], outcome: Outcome) -> None:

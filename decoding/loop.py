@@ -1,31 +1,32 @@
 """The only caller of policies: asks each ready request for its step, batches equal steps, feeds outcomes back.
 
-No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is.
-The prefill, in which the target writes a request's first token, is an operation of the loop's own: no policy is asked
-for it and none learns of it.
-Letters: B requests of one operation.
+No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is. The prefill, in
+which the target writes a request's first token, is the loop's own operation: no policy is asked for it or learns of it.
+Letter: B requests of one operation.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from ..base.errors import pass_interrupt
-from .legal_steps import Policy, breach, check_step, guard_progress, raised, tell
-from .overlap_op import OverlapOp, check_known
-from .overlap_run import finish_parts
+from .legal_steps import Policy, breach, check_step, guard_progress, raised
 from .pool import Pool
 from .results import (
     DRAFT,
     TREE,
     VERIFY,
+    Deferred,
     Drafted,
     DraftResults,
+    Failed,
     Judged,
     Ledger,
     OverlapResults,
+    Parted,
+    PartRun,
+    Ran,
     Results,
-    Row,
     Rows,
     VerifyResults,
     all_ran,
@@ -34,13 +35,15 @@ from .results import (
     judged_record,
     made,
     op_record,
+    part_record,
 )
 from .seen import Load, Observation, Prefills
 from .session import Session
 from .steps import Commit, Draft, Outcome, Step, Verify
-from .tree_ops import TreeDraftOp, TreeVerifyOp
 from .trees import DraftTree
-from .world import AnyOp, DraftOp, Item, VerifyItem, VerifyOp, WaitingOps, World, set_apart
+from .world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, VerifyItem, WaitingOps, World, check_known
+
+Items = list[tuple[Session, Any]]
 
 # Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.
 DEFERRED_OPS = 8
@@ -59,9 +62,9 @@ class Loop:
         view: what policies see of a request.
 
     Attributes:
-        load: what policies see of the server. `num_waiting` is set by whoever drives the loop, all else by the loop.
-        finished: requests that are done, for whoever drives the loop to take out.
-        failed: requests that failed, each with its error; likewise.
+        load: what policies see of the server. Whoever drives the loop sets `num_waiting`, the loop all else.
+        finished, failed: requests that are done, and those that failed with their errors, for whoever drives the loop
+            to take out.
     """
 
     def __init__(
@@ -102,10 +105,10 @@ class Loop:
             self._ready.append(session)
 
     def admit_apart(self, session: Session) -> VerifyItem:
-        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop.
+        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop; raises as `admit`.
 
-        It is asked for nothing before the item returned was part of an operation of the target that `finish` was told
-        of. Raises ValueError if its id is already running.
+        Its policy is asked only after the item returned was part of an operation of the target that `finish` was told
+        of.
         """
         request_id = session.request_id
         if request_id in self._views:
@@ -121,8 +124,8 @@ class Loop:
     def withdraw(self, session: Session) -> None:
         """Put a running request back, without its pending tokens, until it is admitted again; its world keeps it open.
 
-        Its policy is told nothing: when it is asked next, what was drafted is gone, and `last` is None as before its
-        first step. No operation that `next_op` returned before may be finished with it.
+        Its policy is told nothing; when it is asked next, `last` is None. No operation returned before may be finished
+        with it.
         """
         self._waiting.drop(session)
         self._ready = deque(other for other in self._ready if other is not session)
@@ -131,11 +134,10 @@ class Loop:
         self._forget(session)
         self._withdrawn.add(session.request_id)
 
-    def next_op(self, now_s: float) -> AnyOp | None:
+    def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
-        Raises:
-            PolicyError: the policy raised, returned an illegal step or makes no progress.
+        Raises PolicyError if the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
         ready, waiting, prefills = self._ready, self._waiting, self._prefills
@@ -146,54 +148,45 @@ class Loop:
                 self._commit(session, step)
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
-            elif ready or not waiting.empty:
+            elif ready or waiting.ops:
                 waiting.join(level, session, step)
             elif isinstance(step, Draft):
-                return made(DraftOp, (level, [(session, step)]))
+                return made(Op, (DRAFTS, level, [(session, step)], ()))
             elif session.tree is None and isinstance(step, Verify):
-                return made(VerifyOp, (level, [(session, step)]))
+                return made(Op, (VERIFIES, level, [(session, step)], ()))
             else:
                 waiting.join(level, session, step)
         return waiting.pop()
 
-    def finish(self, op: AnyOp, results: Results, *, start_s: float, now_s: float) -> None:
+    def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
 
-        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
-
-        Raises:
-            TypeError: a draft that was answered with verdicts, or the other way about.
+        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps. Raises
+        TypeError for a draft that was answered with verdicts, or the other way about.
         """
+        kind, level, _, _ = op
+        expected = OverlapResults if kind == OVERLAPS else DraftResults if kind <= TREES else VerifyResults
+        if not isinstance(results, expected):
+            raise TypeError(f"an operation must be answered with {expected.__name__}, not {type(results).__name__}")
         self.load.now_s = now_s
         self.load.free_kv_share = results.free_kv_share
-        if isinstance(op, (DraftOp, TreeDraftOp)) and isinstance(results, DraftResults):
-            self._finish_drafts(op, results, start_s)
-        elif isinstance(op, (VerifyOp, TreeVerifyOp)) and isinstance(results, VerifyResults):
-            self._finish_verifies(op, results, start_s)
-        elif isinstance(op, OverlapOp) and isinstance(results, OverlapResults):
-            self._finish_overlaps(op, results, start_s)
-        else:
-            raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
-
-    def _finish_drafts(self, op: DraftOp | TreeDraftOp, results: DraftResults, start_s: float) -> None:
-        level, asked, duration_s = op.level, cast("list[tuple[Session, Any]]", op.items), results.duration_s
-        items, rows, num_rows = self._set_aside(level, asked, results.rows)
-        if not num_rows:
-            return
-        self._note_ran(DRAFT if isinstance(op, DraftOp) else TREE, level, num_rows, results, start_s)
-        for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
-            outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
-            self._note_drafted(level, step, row, outcome)
-            self._feed_back(session, outcome)
-
-    def _finish_verifies(self, op: VerifyOp | TreeVerifyOp, results: VerifyResults, start_s: float) -> None:
-        level, duration_s, prefill = op.level, results.duration_s, self._prefills.step
         items, rows, num_rows = self._set_aside(level, op.items, results.rows)
         if not num_rows:
             return
-        self._note_ran(VERIFY, level, num_rows, results, start_s)
-        for (session, step), row in zip(items, rows):  # noqa: B905 - as above
-            if step is prefill:
+        self._deferred_ops = 0
+        if isinstance(results, OverlapResults):
+            self._finish_parts(op, items, rows, results.parts, num_rows, start_s)
+            return
+        duration_s, prefill = results.duration_s, self._prefills.step
+        self._note_ran(
+            VERIFY if kind >= VERIFIES else DRAFT if kind == DRAFTS else TREE, level, num_rows, results, start_s
+        )
+        for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
+            if kind <= TREES:
+                outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
+                self._note_drafted(level, step, row, outcome)
+                self._feed_back(session, outcome)
+            elif step is prefill:
                 outcome = session.prefilled(step, row, duration_s=duration_s, num_rows=num_rows)
                 self._note_judged(level, row, outcome, 1)
                 self._begin(session, outcome)
@@ -202,16 +195,27 @@ class Loop:
                 self._note_judged(level, row, outcome, 0)
                 self._feed_back(session, outcome)
 
-    def _finish_overlaps(self, op: OverlapOp, results: OverlapResults, start_s: float) -> None:
-        items, rows, num_rows = self._set_aside(op.level, op.items, results.rows)
-        if not num_rows:
-            return
-        self._deferred_ops = 0
-        outcomes = finish_parts(op, items, rows, results.parts, num_rows, self.load, self._ledger, start_s=start_s)
-        for (session, _), parts in zip(items, outcomes, strict=True):
-            tell(self._policy, self._name, parts[:-1])
+    def _finish_parts(
+        self, op: Op, items: Items, rows: Sequence[Parted], parts: list[PartRun], num_rows: int, start_s: float
+    ) -> None:
+        """Each part of an Overlap is an operation of its own in the log, the largest member's first."""
+        outcomes = [
+            session.overlapped(step, row, parts, num_rows=num_rows)
+            for (session, step), row in zip(items, rows, strict=True)
+        ]
+        last = len(parts) - 1
+        for number, (level, part) in enumerate(zip(op.levels, parts, strict=True)):
+            kind = DRAFT if op.drafts and number == last else VERIFY
+            self._note_ran(kind, level, num_rows, part, start_s + part.after_s)
+            for each, row in zip(outcomes, rows, strict=True):
+                self.load.context_tokens += each[number].num_emitted
+                record = part_record(level, number, each[number], row[number].num_modelled, self.load.now_s)
+                self._ledger.note_step(record)
+        for (session, _), each in zip(items, outcomes, strict=True):
+            for outcome in each[:-1]:
+                self._tell(outcome)
             self._idle.pop(session.request_id, None)  # whoever judges gets on, whatever the last part found
-            self._feed_back(session, parts[-1])
+            self._feed_back(session, each[-1])
 
     def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
         self._ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, self.load.now_s))
@@ -235,29 +239,38 @@ class Loop:
         self._ledger.note_step(committed_record(self.pool.target_level, outcome, self.load.now_s))
         self._feed_back(session, outcome)
 
-    def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
+    def _note_ran(self, kind: int, level: int, num_rows: int, results: Ran, start_s: float) -> None:
         record = op_record(kind, level, num_rows, results, start_s)
-        self._deferred_ops = 0
         self.load.note_ran(record)
         self._ledger.note_op(record)
 
-    def _set_aside(self, level: int, items: list[Item], rows: Rows[Row]) -> tuple[list[Item], Sequence[Row], int]:
+    def _set_aside(self, level: int, items: Items, rows: Rows[Any]) -> tuple[Items, Sequence[Any], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
         if all_ran(rows):
             return items, rows, len(items)
-        apart = set_apart(items, rows)
-        for session, step in apart.deferred:
-            self._waiting.held.append((level, session, step))
-            self._ledger.note_preempted(session.request_id)
-        num_ran = len(apart.ran) + len(apart.failed)
+        ran: Items = []
+        results: list[Any] = []
+        failed: list[tuple[Session, Exception]] = []
+        reason = ""
+        for (session, step), row in zip(items, rows, strict=True):
+            if isinstance(row, Deferred):
+                self._waiting.held.append((level, session, step))
+                self._ledger.note_preempted(session.request_id)
+                reason = row.reason
+            elif isinstance(row, Failed):
+                failed.append((session, row.error))
+            else:
+                ran.append((session, step))
+                results.append(row)
+        num_ran = len(ran) + len(failed)
         if not num_ran:
-            self._guard_memory(apart.reason)
-        for session, error in apart.failed:
+            self._guard_memory(reason)
+        for session, error in failed:
             self._fail(session, error)
-        return apart.ran, apart.rows, num_ran
+        return ran, results, num_ran
 
     def _guard_memory(self, reason: str) -> None:
-        """Fail the latest held request of a world that defers all there is, over and over."""
+        """Fail the latest held request where the world defers all there is, over and over."""
         self._deferred_ops += 1
         if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
             _, session, _ = self._waiting.held.pop()
@@ -296,11 +309,14 @@ class Loop:
             pass_interrupt(error)
             raise breach(self._policy, self._name, session.request_id, step, error) from error
 
-    def _feed_back(self, session: Session, outcome: Outcome) -> None:
+    def _tell(self, outcome: Outcome) -> None:
         try:
             self._policy.learn(outcome)
         except BaseException as error:  # foreign code, as above
-            raise raised(self._name, session.request_id, outcome.step, "learn", error) from error
+            raise raised(self._name, outcome.request_id, outcome.step, "learn", error) from error
+
+    def _feed_back(self, session: Session, outcome: Outcome) -> None:
+        self._tell(outcome)
         if outcome.done:
             self._end(session)
             return
@@ -311,6 +327,5 @@ class Loop:
         self._ready.append(session)
 
     def _end(self, session: Session) -> None:
-        """A request is done."""
         self.finished.append(session)
         self._leave(session)

@@ -1,21 +1,13 @@
-"""Puts together what the parts of an `Overlap` say of one request: who is right decides what stays.
+"""What each part of an `Overlap` works on, what its parts leave of a request, and what a policy learns of each.
 
-Which of a request's pending tokens each part of an `Overlap` works on.
-
-Letters: P parts.
-
-What a policy learns of each part of an `Overlap`.
-
-Letters: P parts.
-
-Letters: P parts, L levels.
+Who is right decides what stays. Letters: P parts, L levels.
 """
 
 from collections.abc import Sequence
 from copy import copy
 from typing import NamedTuple, TypeVar
 
-from .request_text import NOTHING, RequestText, Standing
+from .request_text import NOTHING, PendingTokens, RequestText
 from .results import Drafted, Judged, Parted, PartRun
 from .steps import Draft, Outcome, Overlap
 
@@ -66,17 +58,7 @@ def outcomes_of(
     *,
     num_rows: int,
 ) -> list[Outcome]:
-    """`[P]` outcomes, with nothing emitted and not done.
-
-    Args:
-        request_id: whose step it was.
-        step: the whole.
-        spans: `[P]` the pending tokens of each part.
-        rows: `[P]` what each said.
-        own: `[P]` own tokens that had room.
-        parts: `[P]` how each ran.
-        num_rows: requests in the operation.
-    """
+    """`[P]` outcomes, nothing emitted and not done, from `[P]` spans, rows, own tokens that had room, and runs."""
     outcomes = []
     for part, (first, end), row, num_own, ran in zip(step.steps, spans, rows, own, parts, strict=True):
         num_drafted = num_judged = num_accepted = 0
@@ -105,29 +87,16 @@ def outcomes_of(
 
 
 class Settled(NamedTuple):
-    """What an `Overlap` leaves of a request.
+    """What an `Overlap` leaves of a request."""
 
-    Attributes:
-        pending: what stands from the first part's span on: its accepted tokens, its own one, and what stays of those
-            after them.
-        own: `[P]` 1 where the part's own token had room, else 0.
-        cached: `[L]` tokens of the context that each member's cache holds and that are still its text.
-    """
-
-    pending: Standing
-    own: list[int]
-    cached: list[int]
+    # what stands from the first part's span on: its accepted tokens, its own one, and what stays of those after them
+    pending: PendingTokens
+    own: list[int]  # `[P]` 1 where the part's own token had room, else 0
+    cached: list[int]  # `[L]` tokens of the context that each member's cache holds and that are still its text
 
 
 def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows: Parted) -> Settled:
-    """Take the parts from the last to the first. Changes nothing.
-
-    Args:
-        text: before the operation.
-        levels: `[P]` of the members.
-        spans: `[P]` by `spans_of`.
-        rows: `[P]` what each part said.
-    """
+    """What `[P]` rows leave of the text as it was before, by `[P]` levels and spans; changes nothing."""
     held = list(text.cached)
     own: list[int] = []
     committed = text.num_prompt + len(text.emitted)
@@ -135,7 +104,7 @@ def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows
     for level, (first, end), row in zip(reversed(levels), reversed(spans), reversed(rows), strict=True):
         if isinstance(row, Drafted):
             count = len(row.tokens)
-            ahead = Standing(row.tokens, row.places, [level] * count, [level] * count)
+            ahead = PendingTokens(row.tokens, row.places, [level] * count, [level] * count)
             alike = end + count
             if count and not text.pool.members[level].model_free:
                 held[level] = committed + end + count - 1
@@ -150,23 +119,20 @@ def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows
     return Settled(ahead, own[::-1], cached)
 
 
-def _continues(first: int, end: int, row: Judged, ahead: Standing) -> bool:
-    """Whether what stands after a part's span goes on from the part's verdict.
-
-    A token that replay does not know (below 0) equals none.
-    """
+def _continues(first: int, end: int, row: Judged, ahead: PendingTokens) -> bool:
+    """Whether what stands after a part's span goes on from its verdict; a token below 0, unknown, equals none."""
     return row.num_accepted == end - first and ahead.tokens[:1] == [row.own_token] and row.own_token >= 0
 
 
-def _judged(text: RequestText, level: int, span: Span, row: Judged, ahead: Standing) -> tuple[Standing, int]:
+def _judged(text: RequestText, level: int, span: Span, row: Judged, ahead: PendingTokens) -> tuple[PendingTokens, int]:
     """What stands from the beginning of a part's span on, and how many own tokens of it."""
     first, end = span
     cut = first + row.num_accepted
     judges = [max(judge, level) for judge in text.judges[first:cut]]
-    kept = Standing(text.tokens[first:cut], text.places[first:cut], text.drafters[first:cut], judges)
+    kept = PendingTokens(text.tokens[first:cut], text.places[first:cut], text.drafters[first:cut], judges)
     ended = text.tokens[:cut][-1:]
     if text.budget - len(text.emitted) - cut < 1 or (ended and ended[0] in text.eos):
         return kept, 0
     after = ahead.since(1) if _continues(first, end, row, ahead) else NOTHING
-    own = Standing([row.own_token], [row.own_place], [level], [level])
-    return Standing(*[one + two + three for one, two, three in zip(kept, own, after, strict=True)]), 1
+    own = PendingTokens([row.own_token], [row.own_place], [level], [level])
+    return PendingTokens(*[one + two + three for one, two, three in zip(kept, own, after, strict=True)]), 1

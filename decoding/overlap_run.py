@@ -1,79 +1,18 @@
-"""Carries out an `Overlap` with the two verbs that every world has, one part after the other.
-
-What a loop does with an `Overlap` that a world carried out: new session states, and what is written down of it.
-
-Letters: B requests, P parts.
-
-Letters: B requests, P parts.
-"""
+"""Carries out an `Overlap` with the two verbs that every world has, one part after the other."""
 
 from collections.abc import Sequence
 
 from .overlap import front_of, spans_of
-from .overlap_op import OverlapItem, OverlapOp
-from .results import (
-    DRAFT,
-    VERIFY,
-    Deferred,
-    Drafted,
-    Failed,
-    Judged,
-    Ledger,
-    OverlapResults,
-    Parted,
-    PartRun,
-    Results,
-    op_record,
-    part_record,
-)
-from .seen import Load
+from .results import Deferred, Drafted, Failed, Judged, OverlapResults, Parted, PartRun, Results
 from .session import Session
-from .steps import Draft, Outcome, Verify
-from .world import World
-
-
-def finish_parts(
-    op: OverlapOp,
-    items: Sequence[OverlapItem],
-    rows: Sequence[Parted],
-    parts: Sequence[PartRun],
-    num_rows: int,
-    load: Load,
-    ledger: Ledger,
-    *,
-    start_s: float,
-) -> list[list[Outcome]]:
-    """`[B][P]` outcomes, once sessions are brought up to date and all is written down.
-
-    Args:
-        op: that ran.
-        items: requests that have answers.
-        rows: `[B]` of these.
-        parts: `[P]` how each ran; each is an operation of its own in the log.
-        num_rows: requests that ran, those that failed among them.
-        load: told what ran; knows the time.
-        ledger: told of all parts, the largest member's first.
-        start_s: of the operation.
-    """
-    outcomes = [
-        session.overlapped(step, row, parts, num_rows=num_rows)
-        for (session, step), row in zip(items, rows, strict=True)
-    ]
-    for number, (level, part) in enumerate(zip(op.levels, parts, strict=True)):
-        kind = DRAFT if op.drafts and number == len(parts) - 1 else VERIFY
-        record = op_record(kind, level, num_rows, part, start_s + part.after_s)
-        load.note_ran(record)
-        ledger.note_op(record)
-        for each, row in zip(outcomes, rows, strict=True):
-            load.context_tokens += each[number].num_emitted
-            ledger.note_step(part_record(level, number, each[number], row[number].num_modelled, load.now_s))
-    return outcomes
+from .steps import Draft, Verify
+from .world import OverlapItem, World
 
 
 def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
     """Let each member do its part, the largest first, on the text as it was before; takes the sum of their seconds.
 
-    A world whose answers change what the next part would read, as real caches do, cannot use this.
+    Not for a world whose answers change what the next part would read, as real caches do.
     """
     spans = [spans_of(session, step, levels) for session, step in items]
     answers: list[Results] = []

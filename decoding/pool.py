@@ -5,20 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One pool member.
+    """One pool member."""
 
-    Attributes:
-        name: unique in the pool; what steps and chains call it.
-        model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
-        drafts_only: True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the
-            recording that is replayed holds no verdicts of it.
-        from_features: True for a model that reads the target's last hidden states: what it says depends on how much of
-            the text the target has judged as well (`Session.num_judged`).
-    """
-
-    name: str
-    model_free: bool = False
+    name: str  # unique in the pool; what steps and chains call it
+    model_free: bool = False  # True for a member without weights (prompt lookup): it drafts, it cannot verify
+    # True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the recording that is
+    # replayed holds no verdicts of it
     drafts_only: bool = False
+    # True for a model that reads the target's last hidden states: what it says depends on how much of the text the
+    # target has judged as well (`Session.num_judged`)
     from_features: bool = False
 
     @property
@@ -31,10 +26,9 @@ class Pool:
     """Members from smallest to largest; a member's index is its level, the last one is the target.
 
     Attributes:
-        members: in level order.
-        names: of the members.
-        target_level: level of the target: the number of members less one.
-        feature_level: level of the member that reads the target's states; None if there is none.
+        members, names: in level order.
+        target_level: the number of members less one.
+        feature_level: of the member that reads the target's states; None if there is none.
 
     Raises:
         ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every

@@ -1,14 +1,9 @@
 """The prefix caches of all members, as a world calls them in an operation.
 
-For each operation of a member, a world
-
-1. divides its requests by `waves`, and for each wave
-2. lets `look_up` those whose first forward by that member it is, runs the forward, and
-3. lets `enter` what it computed, in the order of the operation;
-4. after the operation it takes its counts, and
-5. when a request ends, or gives up its memory, it is released.
-
-Letters: B requests of an operation.
+For each operation of a member a world divides its requests by `waves`. For each wave it lets `look_up` the requests
+whose first forward by that member it is, runs the forward, and lets `enter` what that computed, in the order of the
+operation. After the operation it takes the counts. A request that ends, or gives up its memory, is released. Letter: B
+requests of an operation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +16,7 @@ _Block = tuple[int, Tokens]
 
 
 class PoolPrefixes:
-    """Mutated by all methods but `waves`.
-
-    Args:
-        size: of each member's cache.
-    """
+    """A prefix cache of one `size` for each member. Mutated by all methods but `waves`."""
 
     __slots__ = ("_counts", "_members", "size")
 
@@ -44,9 +35,8 @@ class PoolPrefixes:
     def waves(self, level: int, sessions: Sequence[Session]) -> Iterator[list[int]]:
         """Of `[B]` requests the indices of those that run in each forward; whoever asks for the next has run this one.
 
-        A request waits if the next block that its text lacks is one that an earlier request is about to compute: the
-        forward of one then serves all, so that no block is computed twice in an operation. Who waited for a
-        block that did not enter, for want of room, waits no more.
+        A request waits for an earlier one that is about to compute the next block that its text lacks, so that no block
+        is computed twice in an operation; where that block did not enter, for want of room, it waits no more.
         """
         rest = list(range(len(sessions)))
         awaited: dict[int, _Block] = {}
@@ -98,7 +88,7 @@ class PoolPrefixes:
     def enter(self, level: int, session: Session) -> Entered | None:
         """After a forward that read all of a request's committed text; None if no block of it is full and missing.
 
-        None as well for a request that was not looked up: steps of other kinds read its beginning.
+        None as well for a request that was not looked up.
         """
         member, size = self.member(level), self.size.block_tokens
         num_tokens = session.num_prompt + len(session.emitted)
@@ -130,7 +120,6 @@ class PoolPrefixes:
         self._counts[level] = PrefixCounts(*[one + other for one, other in zip(known, more, strict=True)])
 
     def _is_due(self, level: int, session: Session) -> bool:
-        """Whether the member has read nothing of a request."""
         return not session.cached[level] and not self.member(level).holds(session.request_id)
 
 

@@ -1,38 +1,15 @@
-"""The radix tree of cached blocks: who refers to them, and in which order they go.
+"""The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
 
-Which tokens each block of a prefix cache stands for, and what it follows: exact, since token ids are the keys.
+- A text is **looked up** at the member's first forward for its request. A hit is the leading whole blocks that are
+  cached, then the tokens that the text shares with the block in which they part: these are copied (**copy on write**).
+  The text's last token is never in a hit, since what follows it is computed from it.
+- Full blocks of the committed text **enter** after each forward that computed them. Those that another request has put
+  there meanwhile are shared. New blocks take free ones, else evict; where neither suffices, the others stay the
+  request's own, and are tried again.
+- A running request **refers** to its blocks; these are not evicted.
 
-A block has a number below the size of the cache. It is the block's key in the radix tree as well, and where a world
-keeps keys and values, the place of these.
-
-What a prefix cache did in an operation.
-
-A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
-leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
-copying and comparing its keys.
-
-**References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
-block after it. A block that nobody refers to is *evictable*.
-
-**Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
-last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
-those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
-those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
-
-How large the prefix cache of a member is.
-
-The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
-
-- A text is **looked up** when the member's first forward for its request comes. A hit is the leading whole blocks that
-  are cached, and then the tokens that the text shares with the block in which it parts from what is cached: these are
-  copied, as that block goes on otherwise (**copy on write**). The text's last token is never in a hit, since what
-  follows it is computed from it.
-- Blocks **enter** after each forward: the full blocks of the committed text, which the forward computed. What another
-  request has put there meanwhile is shared. New blocks take free ones, else evict; where neither suffices, the others
-  stay the request's own, and are tried again.
-- A running request **refers** to its blocks; these are not evicted. The order of eviction is that of `PrefixTree`.
-
-Letters: N tokens of a text.
+Token ids are the keys (`BlockTexts`); a radix tree knows who refers to which block, and which go first (`PrefixTree`).
+Letter: N tokens of a text.
 """
 
 from array import array
@@ -47,24 +24,18 @@ Tokens = tuple[int, ...]
 START = -1  # stands in front of the first block of a text
 
 
-class Branch(NamedTuple):
-    """The block in which a text parts from what is cached.
+class PartingBlock(NamedTuple):
+    """The block in which a text parts from what is cached."""
 
-    Attributes:
-        block: its number.
-        num_equal: of its tokens that the text has, from the first on, >= 1.
-    """
-
-    block: int
-    num_equal: int
+    block: int  # its number
+    num_equal: int  # of its tokens that the text has, from the first on, >= 1
 
 
 class BlockTexts:
-    """Blocks by the text that they are the end of. Mutated by `add` and `remove`.
+    """Blocks by the text that they are the end of: which tokens each stands for, and what it follows.
 
-    Args:
-        num_blocks: there are, >= 1.
-        block_tokens: tokens of each, >= 1.
+    A block has a number below `num_blocks` (>= 1), which is its key in the radix tree as well, and where a world keeps
+    keys and values, the place of these. Each is of `block_tokens` >= 1 tokens. Mutated by `add` and `remove`.
     """
 
     __slots__ = ("_after", "_free", "_num_blocks", "_num_taken", "_tokens", "block_tokens")
@@ -98,7 +69,7 @@ class BlockTexts:
             before = block
         return found
 
-    def branch(self, before: int, rest: Sequence[int]) -> Branch | None:
+    def branch(self, before: int, rest: Sequence[int]) -> PartingBlock | None:
         """The block after another one that has most in common with what a text goes on with; the oldest of equals."""
         best = None
         if rest:
@@ -109,7 +80,7 @@ class BlockTexts:
                     )
                     num_equal = same or min(len(tokens), len(rest))
                     if best is None or num_equal > best.num_equal:
-                        best = Branch(block, num_equal)
+                        best = PartingBlock(block, num_equal)
         return best
 
     def add(self, before: int, tokens: Tokens) -> int:
@@ -132,19 +103,12 @@ class BlockTexts:
 
 
 class PrefixCounts(NamedTuple):
-    """Sums over the requests of an operation.
+    """Sums over the requests of an operation."""
 
-    Attributes:
-        asked_tokens: of the texts that were looked up.
-        hit_tokens: of these, found: in whole blocks, and copied out of the block in which texts part.
-        entered_blocks: that were new in the cache.
-        evicted_blocks: that made room for them.
-    """
-
-    asked_tokens: int
-    hit_tokens: int
-    entered_blocks: int
-    evicted_blocks: int
+    asked_tokens: int  # of the texts that were looked up
+    hit_tokens: int  # of these, found: in whole blocks, and copied out of the block in which texts part
+    entered_blocks: int  # that were new in the cache
+    evicted_blocks: int  # that made room for them
 
 
 NO_COUNTS = PrefixCounts(0, 0, 0, 0)
@@ -154,19 +118,19 @@ NO_COUNTS = PrefixCounts(0, 0, 0, 0)
 Run: TypeAlias = "array[int]"
 
 
-class Node:
+class PrefixNode:
     """A run of blocks of the tree, and what follows it."""
 
     __slots__ = ("children", "keys", "num_references", "parent")
 
-    def __init__(self, parent: "Node | None", keys: Run, num_references: int) -> None:
+    def __init__(self, parent: "PrefixNode | None", keys: Run, num_references: int) -> None:
         self.parent = parent  # None: the root, which has no blocks
         self.keys = keys
         self.num_references = num_references
-        self.children: dict[int, Node] = {}  # by their first key
+        self.children: dict[int, PrefixNode] = {}  # by their first key
 
 
-class Match(NamedTuple):
+class PrefixMatch(NamedTuple):
     """How much of a text is cached, in leading blocks."""
 
     num_blocks: int
@@ -176,6 +140,17 @@ class Match(NamedTuple):
 class PrefixTree:
     """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
 
+    A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
+    leaves it. Work is per node, not per block, save for copying and comparing keys.
+
+    **References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
+    block after it. A block that nobody refers to is *evictable*.
+
+    **Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
+    last reference is released; of one owner's blocks the last of the text joins first. So the front is always a leaf,
+    and a block goes when it was released longest ago; of those released at once, when it is last in the text. Being
+    looked at moves nothing, being taken leaves the queue.
+
     `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
     told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.
     """
@@ -184,8 +159,8 @@ class PrefixTree:
 
     def __init__(self, on_evicted: Callable[[Run, int], None] | None = None) -> None:
         self._on_evicted = on_evicted
-        self.root = Node(None, array("q"), 0)
-        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self.root = PrefixNode(None, array("q"), 0)
+        self._evictable: OrderedDict[PrefixNode, None] = OrderedDict()
         self.num_evictable = 0
         self.num_blocks = 0
 
@@ -197,11 +172,11 @@ class PrefixTree:
         while pairs:
             ours, theirs = pairs.pop()
             for first, child in ours.children.items():
-                twin = theirs.children[first] = Node(theirs, child.keys, 0)
+                twin = theirs.children[first] = PrefixNode(theirs, child.keys, 0)
                 pairs.append((child, twin))
         return copied
 
-    def match(self, keys: Run) -> Match:
+    def match(self, keys: Run) -> PrefixMatch:
         """The leading blocks that are cached; changes nothing."""
         node, end, num_referenced, most = self.root, 0, 0, len(keys)
         while end < most and (child := node.children.get(keys[end])) is not None:
@@ -212,9 +187,9 @@ class PrefixTree:
                 num_referenced = end
             if equal < len(node.keys):
                 break
-        return Match(end, num_referenced)
+        return PrefixMatch(end, num_referenced)
 
-    def take(self, keys: Run) -> Node:
+    def take(self, keys: Run) -> PrefixNode:
         """The tip of a new reference to leading blocks, all of which must be cached."""
         node, end = self.root, 0
         while end < len(keys):
@@ -223,15 +198,10 @@ class PrefixTree:
             end += len(node.keys)
         return node
 
-    def extend(self, tip: Node, keys: Run) -> tuple[Node, int]:
-        """Move an owner's reference from its tip over the blocks that follow it, which enter the tree.
+    def extend(self, tip: PrefixNode, keys: Run) -> tuple[PrefixNode, int]:
+        """Move a reference from its tip over the next blocks, one or more, which enter the tree.
 
-        Args:
-            tip: where the owner's reference ends, as `take` or `extend` returned it.
-            keys: of the next blocks, at least one.
-
-        Returns:
-            The new tip, and how many of the blocks were cached before, which the owner now shares.
+        Returns the new tip, and how many of the blocks were cached before, which the owner now shares.
         """
         end = 0
         while tip.children and end < len(keys) and (child := tip.children.get(keys[end])) is not None:
@@ -245,10 +215,10 @@ class PrefixTree:
         if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
             tip.keys = tip.keys + new
             return tip, end
-        tip.children[new[0]] = node = Node(tip, new, 1)
+        tip.children[new[0]] = node = PrefixNode(tip, new, 1)
         return node, end
 
-    def release(self, tip: Node) -> None:
+    def release(self, tip: PrefixNode) -> None:
         """Give up a reference, the last block first."""
         node = tip
         while (parent := node.parent) is not None:
@@ -274,24 +244,24 @@ class PrefixTree:
             assert node.parent is not None
             del node.parent.children[node.keys[0]]
 
-    def _refer(self, node: Node) -> None:
+    def _refer(self, node: PrefixNode) -> None:
         """One reference more; what nobody referred to leaves the queue."""
         if not node.num_references:
             del self._evictable[node]
             self.num_evictable -= len(node.keys)
         node.num_references += 1
 
-    def _head(self, node: Node, num_blocks: int) -> Node:
+    def _head(self, node: PrefixNode, num_blocks: int) -> PrefixNode:
         """The first blocks of a node, as a node; the rest of a longer one stays the node it was.
 
-        So tips and places in the queue stay right, since they belong to the end of a run. The head of a run that
-        nobody refers to is in the queue for a moment only: whoever asks for a head refers to it next.
+        So tips and places in the queue, which belong to the end of a run, stay right. Who asks for a head must refer to
+        it next.
         """
         if num_blocks >= len(node.keys):
             return node
         parent = node.parent
         assert parent is not None
-        head = Node(parent, node.keys[:num_blocks], node.num_references)
+        head = PrefixNode(parent, node.keys[:num_blocks], node.num_references)
         node.keys = node.keys[num_blocks:]
         node.parent = parent.children[head.keys[0]] = head
         head.children[node.keys[0]] = node
@@ -300,8 +270,7 @@ class PrefixTree:
         return head
 
 
-def _text(node: Node) -> Run:
-    """The keys from the root to the end of a node."""
+def _text(node: PrefixNode) -> Run:
     text = node.keys
     while (parent := node.parent) is not None and parent.parent is not None:  # the root has none
         text = parent.keys + text
@@ -331,18 +300,10 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheSize:
-    """Of each member's prefix cache.
+    """Of each member's prefix cache; raises ArgumentError if either is below 1."""
 
-    Attributes:
-        num_blocks: >= 1.
-        block_tokens: tokens of a block, >= 1.
-
-    Raises:
-        ArgumentError: either is below 1.
-    """
-
-    num_blocks: int
-    block_tokens: int = BLOCK_TOKENS
+    num_blocks: int  # >= 1
+    block_tokens: int = BLOCK_TOKENS  # tokens of a block, >= 1
 
     def __post_init__(self) -> None:
         check_least("`prefix_cache`", self.num_blocks, 1)
@@ -355,14 +316,9 @@ class PrefixCacheSize:
 
 
 def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> PrefixCacheSize | None:
-    """The size that is asked for; None: no prefix cache.
+    """The size that is asked for: None blocks are no cache, None `block_tokens` are 16.
 
-    Args:
-        prefix_cache: blocks of each member, >= 1; None for no cache.
-        block_tokens: of a block, >= 1; None is 16.
-
-    Raises:
-        ArgumentError: a number below 1, or a size of blocks without a number of them.
+    Raises ArgumentError for a number below 1, or a size of blocks without a number of them.
     """
     if prefix_cache is not None:
         size = BLOCK_TOKENS if block_tokens is None else block_tokens
@@ -373,37 +329,24 @@ def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> Pre
 
 
 class Hit(NamedTuple):
-    """What is cached of a text.
+    """What is cached of a text."""
 
-    Attributes:
-        blocks: its leading whole blocks.
-        branch: the block that tokens after these are copied from; None if there are none.
-        num_tokens: of both.
-    """
-
-    blocks: tuple[int, ...]
-    branch: Branch | None
-    num_tokens: int
+    blocks: tuple[int, ...]  # its leading whole blocks
+    branch: PartingBlock | None  # the block that tokens after these are copied from; None if there are none
+    num_tokens: int  # of both
 
 
 class Entered(NamedTuple):
-    """Blocks of a request that the cache now holds, following those that it referred to before.
+    """Blocks of a request that the cache now holds, following those that it referred to before."""
 
-    Attributes:
-        blocks: in order.
-        num_shared: the first so many were there: another request put them there.
-    """
-
-    blocks: list[int]
-    num_shared: int
+    blocks: list[int]  # in order
+    num_shared: int  # the first so many were there: another request put them there
 
 
 class _Held:
-    """What a request refers to."""
-
     __slots__ = ("last", "num_blocks", "tip")
 
-    def __init__(self, tip: Node, blocks: tuple[int, ...]) -> None:
+    def __init__(self, tip: PrefixNode, blocks: tuple[int, ...]) -> None:
         self.tip = tip
         self.num_blocks = len(blocks)
         self.last = blocks[-1] if blocks else START
@@ -412,11 +355,7 @@ class _Held:
 class MemberPrefixes:
     """A member's prefix cache, without what its blocks hold. Mutated by all methods but `find`.
 
-    Args:
-        size: of the cache.
-
-    Attributes:
-        num_evicted: blocks that ever made room.
+    `num_evicted` counts the blocks that ever made room.
     """
 
     __slots__ = ("_held", "_texts", "_tree", "block_tokens", "num_evicted")
@@ -461,10 +400,7 @@ class MemberPrefixes:
     def enter(self, request_id: str, tokens_of: Callable[[int], Tokens], num_tokens: int) -> Entered:
         """Take in the full blocks of a request's first `num_tokens` tokens, all of them computed, as far as they fit.
 
-        Args:
-            request_id: that was looked up.
-            tokens_of: the tokens of a block of its text, by index.
-            num_tokens: of the text.
+        The request was looked up; `tokens_of` has the tokens of a block of its text, by index.
         """
         held, texts = self._held[request_id], self._texts
         missing = self.missing(request_id, num_tokens)
@@ -499,7 +435,6 @@ class MemberPrefixes:
         return self._texts.num_free + self._tree.num_evictable
 
     def _add(self, before: int, texts: list[Tokens]) -> list[int]:
-        """Blocks that follow one another; there is room for them."""
         short = len(texts) - self._texts.num_free
         if short > 0:
             self._tree.evict(short)

@@ -1,24 +1,13 @@
 """The text of one request: prompt, answer and pending tokens, what caches hold of it, and how it is cut back.
 
-Prompt lookup: a model-free drafter that copies what followed an earlier occurrence of the newest tokens.
-
-After Saxena 2023, "Prompt Lookup Decoding"; transformers, vLLM and SGLang ship the same idea as n-gram speculation,
-with other lengths and other occurrences (docs/pools-and-recordings.md lists their values).
-
-Pending tokens with all that is known of them, as values.
-
-Where an answer ends is defined here, once:
-
-- The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
-- Nothing follows an **end-of-sequence token**, of which a model may have several: a pending one leaves no room, and the
-  request is done when it commits.
-- An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
-
-`place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the text only
-carries it along with the token that leads there.
+Defined here alone are the copies of prompt lookup, and where an answer ends. The **budget** bounds committed plus
+pending tokens: drafts and the verifier's own token stop at it. Nothing follows an **end-of-sequence token** (a model
+may have several): a pending one leaves no room, and the request is done when it commits. An **ending** (a stop string)
+is looked for in what was just committed; nothing after it stays. `place` is the world's own handle of a context, such
+as a trie node; the text carries it along with the token that leads there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -31,17 +20,12 @@ Occurrence = Literal["first", "last", "longest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRule:
-    """How a lookup finds what to copy.
+    """How a lookup finds what to copy."""
 
-    Attributes:
-        max_match: longest suffix to look for, >= 1; shorter ones are tried next.
-        min_match: shortest suffix to look for, 1 to `max_match`.
-        occurrence: which earlier occurrence of the longest suffix that has one is copied from: the `first` in the
-            context, the `last`, or the latest after which there is the `longest` stretch to copy.
-    """
-
-    max_match: int
-    min_match: int = 1
+    max_match: int  # longest suffix to look for, >= 1; shorter ones are tried next
+    min_match: int = 1  # shortest suffix to look for, 1 to `max_match`
+    # which earlier occurrence of the longest suffix that has one is copied from: the `first` in the context, the
+    # `last`, or the latest after which there is the `longest` stretch to copy
     occurrence: Occurrence = "last"
 
     def __post_init__(self) -> None:
@@ -52,23 +36,28 @@ class LookupRule:
 
 
 def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) -> list[int]:
-    """Tokens that followed an earlier occurrence of the context's longest repeated suffix.
+    """Up to `num_tokens` >= 1 tokens that followed an earlier occurrence of the context's longest repeated suffix.
 
-    Args:
-        context: prompt and everything decoded or pending, oldest first.
-        num_tokens: most tokens to return, >= 1.
-        rule: how long a suffix, and which occurrence of it.
-
-    Returns:
-        Between 0 and `num_tokens` tokens; none when no suffix of `min_match` tokens or more occurred before. An
-        occurrence may overlap the suffix itself; what follows it ends where the context does.
+    After Saxena 2023, "Prompt Lookup Decoding"; docs/pools-and-recordings.md lists what engines take. The context is
+    prompt and everything decoded or pending, oldest first. None come back when no suffix of `min_match` tokens or more
+    occurred before. An occurrence may overlap the suffix; what follows it ends where the context does.
     """
-    tokens = list(context)
-    for match in range(min(rule.max_match, len(tokens) - 1), rule.min_match - 1, -1):
-        end = _end_of_occurrence(tokens, match, num_tokens, rule.occurrence)
-        if end is not None:
-            return tokens[end : end + num_tokens]
-    return []
+    back = list(context)
+    back.reverse()
+    most, best, end, place = min(rule.max_match, len(back) - 1), rule.min_match - 1, 0, 0
+    far_enough = {"last": 1, "longest": num_tokens, "first": len(back)}[rule.occurrence]  # from the end of the context
+    for _ in range(back.count(back[0]) - 1 if most > best else 0):  # where the suffix may end earlier, the latest first
+        place = back.index(back[0], place + 1)
+        match = 1
+        while match < most and place + match < len(back) and back[match] == back[place + match]:
+            match += 1
+        if match > best:
+            best, end = match, place
+        elif match == best and 0 < end < far_enough:
+            end = place
+        if best == most and end >= far_enough:
+            break
+    return back[max(0, end - num_tokens) : end][::-1]
 
 
 def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRule) -> list[int]:
@@ -78,27 +67,7 @@ def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRul
     return prompt_lookup(context, num_tokens=min(step.tokens, room), rule=rule)
 
 
-def _end_of_occurrence(tokens: list[int], match: int, num_tokens: int, occurrence: Occurrence) -> int | None:
-    """Where the chosen earlier occurrence of the last `match` tokens ends; None if there is none."""
-    ends = _ends(tokens, match, forwards=occurrence == "first")
-    if occurrence != "longest":
-        return next(ends, None)
-    end = None
-    for end in ends:  # from the last on: each has more tokens after it than the one before
-        if len(tokens) - end >= num_tokens:
-            break
-    return end
-
-
-def _ends(tokens: list[int], match: int, *, forwards: bool) -> Iterator[int]:
-    suffix = tokens[-match:]
-    starts = range(len(tokens) - match)
-    for start in starts if forwards else reversed(starts):
-        if tokens[start] == suffix[0] and tokens[start : start + match] == suffix:
-            yield start + match
-
-
-class Standing(NamedTuple):
+class PendingTokens(NamedTuple):
     """Pending tokens, with the columns of `RequestText`."""
 
     tokens: list[int]
@@ -106,18 +75,29 @@ class Standing(NamedTuple):
     drafters: list[int]
     judges: list[int]
 
-    def since(self, start: int) -> "Standing":
+    def since(self, start: int) -> "PendingTokens":
         """Those from index `start` on."""
-        return Standing(*[column[start:] for column in self])
+        return PendingTokens(*[column[start:] for column in self])
 
 
-NOTHING = Standing([], [], [], [])
+NOTHING = PendingTokens([], [], [], [])
 
 
 # Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
 # answer keeps if it ends inside the new ones (more than before, at most all), else None.
 Ending = Callable[[list[int], int], int | None]
 FinishReason = Literal["stop", "eos", "length"]
+
+
+def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
+    """The ending of a path whose prompt holds part of its answer: what ends the whole answer ends it."""
+    known = list(before)
+
+    def ends(emitted: list[int], num_before: int) -> int | None:
+        kept = ending([*known, *emitted], len(known) + num_before)
+        return None if kept is None else kept - len(known)
+
+    return ends
 
 
 class RequestText:
@@ -132,11 +112,10 @@ class RequestText:
         ending: ends the answer early, at stop strings for one.
 
     Attributes:
-        pool: as given.
         emitted: tokens committed after the prompt.
         place: where the committed context stands in the world's record.
-        tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it
-            and the highest level that endorses it (its drafter until a verifier accepted it).
+        tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it and
+            the highest level that endorses it (its drafter until a verifier accepted it).
         tree: how the pending tokens hang together; None where each follows the one before it.
         cached: per level, how many tokens of the context that member's KV cache holds, none of a pending tree.
         num_judged: tokens of the text that the target judged when it committed last; not its own one.
@@ -228,10 +207,7 @@ class RequestText:
         return "length" if len(self.emitted) >= self.budget else None
 
     def tail(self, start: int) -> list[int]:
-        """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty beyond its end.
-
-        As slow as what it returns is long, not as the context: a world asks for what is new in every step.
-        """
+        """Tokens of the context from index `start` >= 0 on; empty beyond its end. As slow as these are many."""
         emitted = self.emitted
         index = start - self.num_prompt
         if index >= len(emitted):
@@ -277,11 +253,7 @@ class RequestText:
         self.cached[level] = self.num_prompt + len(self.emitted)
 
     def follow(self, path: Sequence[int]) -> bool:
-        """Let of a pending tree one path stay, which its drafter's cache holds as far as it was fed.
-
-        Returns:
-            Whether nodes beyond the path went.
-        """
+        """Let one path of a pending tree stay, as far as its drafter was fed; returns whether nodes beyond it went."""
         tree = self.tree
         assert tree is not None
         limit = self.num_prompt + len(self.emitted)
@@ -327,8 +299,7 @@ class RequestText:
     def _commit_judged(self, num_accepted: int, own_token: int, own_place: int) -> tuple[int, int]:
         """Move what the target accepted to the answer, and its own token where that has room; nothing stays pending.
 
-        Returns:
-            Own tokens and all tokens that are new in the answer.
+        Returns own tokens and all tokens that are new in the answer.
         """
         tokens, places = self.tokens, self.places
         del tokens[num_accepted:], places[num_accepted:]
@@ -349,9 +320,9 @@ class RequestText:
         # Where an ending cuts, the last token it drops is the target's own.
         return num_own if num_emitted == num_written else 0, num_emitted
 
-    def _stand(self, first: int, pending: Standing, cached: list[int]) -> None:
+    def _stand(self, first: int, pending: PendingTokens, cached: list[int]) -> None:
         """Let `pending` stand from index `first` on, in place of all that is there, and caches hold so much."""
-        for name, column in zip(Standing._fields, pending, strict=True):
+        for name, column in zip(PendingTokens._fields, pending, strict=True):
             setattr(self, name, getattr(self, name)[:first] + column)
         self.cached[:] = cached
 
@@ -375,7 +346,6 @@ class RequestText:
         return count
 
     def _end(self, kept: int, num_before: int) -> None:
-        """Cut the answer to `kept` tokens and drop all that is pending."""
         if not num_before < kept <= len(self.emitted):
             most = len(self.emitted)
             raise ValueError(
@@ -387,7 +357,6 @@ class RequestText:
         self._forget_pending(self.num_prompt + kept)
 
     def _forget_pending(self, limit: int) -> None:
-        """Let nothing be pending, and no cache hold more than `limit` tokens of the context."""
         for pending in (self.tokens, self.places, self.drafters, self.judges):
             pending.clear()
         self.tree = None

@@ -1,8 +1,6 @@
-"""What a world answers: for one request what was drafted or judged, and for an operation what ran and how long.
+"""What a world answers for requests and operations, and the records that a loop writes down of them.
 
-What a loop tells whoever writes a run down: one record per operation and one per step.
-
-Their fields, in this order, are the columns of a run log; every other form is derived from them.
+The fields of the records, in their order, are the columns of a run log; every other form is derived from them.
 """
 
 from collections.abc import Sequence
@@ -17,41 +15,25 @@ made = tuple.__new__
 
 
 class Drafted(NamedTuple):
-    """What a world drafted for one request.
+    """What a world drafted for one request."""
 
-    Attributes:
-        tokens: in their order; of a tree parents before their children.
-        places: the place after each.
-        num_modelled: how many of them were modelled.
-        tree: how they hang together, of a DraftTree.
-    """
-
-    tokens: list[int]
-    places: list[int]
-    num_modelled: int = 0
-    tree: Tree | None = None
+    tokens: list[int]  # in their order; of a tree parents before their children
+    places: list[int]  # the place after each
+    num_modelled: int = 0  # how many of them were modelled
+    tree: Tree | None = None  # how they hang together, of a DraftTree
 
 
 class Judged(NamedTuple):
-    """What a world's verifier said of one request's pending tokens.
+    """What a world's verifier said of one request's pending tokens."""
 
-    Attributes:
-        num_accepted: leading judged tokens that stay, escalated ones among them.
-        own_token: the token the verifier writes after them.
-        own_place: the place after `own_token`.
-        tvd: per judged token up to and including the first refused one.
-        num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
-        escalated: indices of the tokens that stay and that this verifier does not endorse, ascending,
-            < `num_accepted`.
-        path: of a pending tree the nodes that stay, from the top; `num_accepted` is its length.
-    """
-
-    num_accepted: int
-    own_token: int
-    own_place: int
-    tvd: Sequence[float] = ()
-    num_modelled: int = 0
+    num_accepted: int  # leading judged tokens that stay, escalated ones among them
+    own_token: int  # the token the verifier writes after them
+    own_place: int  # the place after `own_token`
+    tvd: Sequence[float] = ()  # per judged token up to and including the first refused one
+    num_modelled: int = 0  # decisions (judged tokens and the own token) that were modelled rather than replayed or run
+    # indices of the tokens that stay and that this verifier does not endorse, ascending, < `num_accepted`
     escalated: tuple[int, ...] = ()
+    # of a pending tree the nodes that stay, from the top; `num_accepted` is its length
     path: tuple[int, ...] | None = None
 
 
@@ -94,21 +76,13 @@ def all_ran(rows: Rows[Row]) -> TypeGuard[Sequence[Row]]:
 
 
 class RowResults(NamedTuple, Generic[Row]):
-    """What a world did in an operation for B requests.
+    """What a world did in an operation for B requests."""
 
-    Attributes:
-        rows: `[B]`, a result each, or that the row failed or was deferred.
-        forwards: what ran, deferred rows left out.
-        duration_s: of the operation, seconds.
-        free_kv_share: share of KV memory that is free after the operation, 0 to 1.
-        prefixes: what the member's prefix cache did.
-    """
-
-    rows: Rows[Row]
-    forwards: list[Forward]
-    duration_s: float
-    free_kv_share: float = 1.0
-    prefixes: PrefixCounts = NO_COUNTS
+    rows: Rows[Row]  # `[B]`, a result each, or that the row failed or was deferred
+    forwards: list[Forward]  # what ran, deferred rows left out
+    duration_s: float  # of the operation, seconds
+    free_kv_share: float = 1.0  # share of KV memory that is free after the operation, 0 to 1
+    prefixes: PrefixCounts = NO_COUNTS  # what the member's prefix cache did
 
 
 class DraftResults(RowResults[Drafted]):
@@ -124,35 +98,21 @@ class VerifyResults(RowResults[Judged]):
 
 
 class PartRun(NamedTuple):
-    """How one part of a batched `Overlap` ran.
+    """How one part of a batched `Overlap` ran."""
 
-    Attributes:
-        after_s: seconds from the beginning of the operation to that of the part.
-        forwards: what ran.
-        duration_s: of the part, seconds.
-        prefixes: what its member's prefix cache did.
-    """
-
-    after_s: float
-    forwards: list[Forward]
-    duration_s: float
-    prefixes: PrefixCounts = NO_COUNTS
+    after_s: float  # seconds from the beginning of the operation to that of the part
+    forwards: list[Forward]  # what ran
+    duration_s: float  # of the part, seconds
+    prefixes: PrefixCounts = NO_COUNTS  # what its member's prefix cache did
 
 
 class OverlapResults(NamedTuple):
-    """What a world did in an operation of P parts for B requests.
+    """What a world did in an operation of P parts for B requests."""
 
-    Attributes:
-        rows: `[B]`, what came of each part, or that the row failed or was deferred.
-        parts: `[P]` how each ran.
-        duration_s: of the operation, seconds.
-        free_kv_share: as in `RowResults`.
-    """
-
-    rows: Rows[Parted]
-    parts: list[PartRun]
-    duration_s: float
-    free_kv_share: float = 1.0
+    rows: Rows[Parted]  # `[B]`, what came of each part, or that the row failed or was deferred
+    parts: list[PartRun]  # `[P]` how each ran
+    duration_s: float  # of the operation, seconds
+    free_kv_share: float = 1.0  # as in `RowResults`
 
     @property
     def forwards(self) -> list[Forward]:
@@ -174,26 +134,15 @@ DRAFT, VERIFY, COMMIT, TREE = range(4)
 
 
 class OpRecord(NamedTuple):
-    """An operation that finished.
+    """An operation that finished; what its member's prefix cache did is counted as in `PrefixCounts`."""
 
-    Attributes:
-        kind: DRAFT, VERIFY or TREE (a draft of trees).
-        level: of the member that ran.
-        num_rows: requests in it.
-        num_forwards: of the member.
-        new_tokens: fed in these, over all rows.
-        start_s: seconds since the run began.
-        duration_s: seconds.
-        asked_tokens, hit_tokens, entered_blocks, evicted_blocks: of the member's prefix cache, as in `PrefixCounts`.
-    """
-
-    kind: int
-    level: int
-    num_rows: int
-    num_forwards: int
-    new_tokens: int
-    start_s: float
-    duration_s: float
+    kind: int  # DRAFT, VERIFY or TREE (a draft of trees)
+    level: int  # of the member that ran
+    num_rows: int  # requests in it
+    num_forwards: int  # of the member
+    new_tokens: int  # fed in these, over all rows
+    start_s: float  # seconds since the run began
+    duration_s: float  # seconds
     asked_tokens: int = 0
     hit_tokens: int = 0
     entered_blocks: int = 0
@@ -201,36 +150,23 @@ class OpRecord(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """A step of one request that finished; tokens are counted as in `contract.Outcome`.
+    """A step of one request that finished; tokens (drafted to emitted) are counted as in `steps.Outcome`."""
 
-    Attributes:
-        request_id: whose step it is.
-        kind: DRAFT, VERIFY, TREE, or COMMIT, which is part of no operation.
-        level: of the member that ran, the target's for a Commit.
-        asked: tokens a Draft asked for, nodes of a whole tree.
-        drafted, judged, accepted, own, emitted: tokens.
-        modelled: decisions that were modelled rather than replayed or run.
-        end_s: seconds since the run began.
-        escalated: of the accepted tokens, how many the verifier left to the next one.
-        prefill: 1 for the loop's own step, in which the target wrote the first token.
-        part: index of this part in an `Overlap`, which has one record for each; 0 for all other steps.
-        refused: 1 if a Verify refused a token: of a tree, all nodes beyond the path that stayed, if there were any.
-    """
-
-    request_id: str
-    kind: int
-    level: int
-    asked: int
+    request_id: str  # whose step it is
+    kind: int  # DRAFT, VERIFY, TREE, or COMMIT, which is part of no operation
+    level: int  # of the member that ran, the target's for a Commit
+    asked: int  # tokens a Draft asked for, nodes of a whole tree
     drafted: int
     judged: int
     accepted: int
     own: int
     emitted: int
-    modelled: int
-    end_s: float
-    escalated: int = 0
-    prefill: int = 0
-    part: int = 0
+    modelled: int  # decisions that were modelled rather than replayed or run
+    end_s: float  # seconds since the run began
+    escalated: int = 0  # of the accepted tokens, how many the verifier left to the next one
+    prefill: int = 0  # 1 for the loop's own step, in which the target wrote the first token
+    part: int = 0  # index of this part in an `Overlap`, which has one record for each; 0 for all other steps
+    # 1 if a Verify refused a token: of a tree, all nodes beyond the path that stayed, if there were any
     refused: int = 0
 
 

@@ -1,10 +1,9 @@
-"""Where the continuations of a prompt branch, in words such as `4@0/2@32/2@64`.
+"""Where the continuations of a prompt branch, in words such as `4@0/2@32/2@64`, and which of them may start.
 
-Four paths start at the prompt, each goes on as two after 32 tokens of answer, and each of those as two after 64: 16
-answers. The path that is there goes on under its own id as the first of them; the others are requests of their own,
-whose prompts hold what the path has written until then.
-
-Where the answer of a path ends whose prompt holds the beginning of it.
+Here four paths start at the prompt, each becomes two after 32 tokens of answer, and each of those two after 64: 16
+answers. The path that is there goes on under its own id as the first. The others are sessions of their own: their
+prompts hold what the path has written until then, their budgets are what the answer has left, and chance is by their
+own ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,37 +12,24 @@ from typing import NamedTuple
 
 from ..base.errors import ArgumentError
 from ..base.names import Branch, as_text, branches_of, check_branches, num_paths_of
-from .request_text import Ending
+from .session import Session
 
 _NAME = "`rollouts`"
 
 
 class Fork(NamedTuple):
-    """Where a path that is a request of its own begins.
+    """Where a path that is a request of its own begins."""
 
-    Attributes:
-        request_id: of the path: its parent's id, a dot, and a number that counts the parent's children from 1.
-        parent_id: of the path that it leaves.
-        depth: tokens of answer that both share.
-    """
-
-    request_id: str
-    parent_id: str
-    depth: int
+    request_id: str  # of the path: its parent's id, a dot, and a number that counts the parent's children from 1
+    parent_id: str  # of the path that it leaves
+    depth: int  # tokens of answer that both share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """How every prompt of a run branches.
+    """How every prompt of a run branches; raises ArgumentError as `check_branches`."""
 
-    Attributes:
-        branches: with depths that ascend.
-
-    Raises:
-        ArgumentError: as `check_branches`.
-    """
-
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...]  # with depths that ascend
 
     def __post_init__(self) -> None:
         check_branches(_NAME, self.branches)
@@ -70,11 +56,7 @@ class Rollouts:
         return tuple(forks)
 
     def check(self, request_ids: Iterable[str], max_new_tokens: int) -> None:
-        """Refuse what no run can be.
-
-        Raises:
-            ArgumentError: a path that would have no token left, or that would be called as a prompt is.
-        """
+        """Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is."""
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
             rule = f"depths must be < {max_new_tokens}, the `max_new_tokens` of an answer"
@@ -96,12 +78,100 @@ def rollouts_of(given: object) -> Rollouts:
     return Rollouts(branches=branches_of(_NAME, given))
 
 
-def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
-    """The ending of a path whose prompt holds part of its answer: what ends the whole answer ends it."""
-    known = list(before)
+class Lost(NamedTuple):
+    """A path that cannot start."""
 
-    def ends(emitted: list[int], num_before: int) -> int | None:
-        kept = ending([*known, *emitted], len(known) + num_before)
-        return None if kept is None else kept - len(known)
+    fork: Fork  # where it would have begun
+    tag: str  # of its prompt
+    num_prompt: int  # tokens that its prompt would have had
+    reason: str  # one line that names the path
 
-    return ends
+
+class RolloutGrowth:
+    """The rollouts of one run. Mutated by `ripe` and `ended`, as whoever drives the loop tells it of sessions.
+
+    `roots` has one session for each prompt, whose paths `Rollouts.check` has seen.
+
+    Attributes:
+        sessions: of all paths that could start so far, by id.
+        starts: by path that left another, the tokens of answer that its prompt holds.
+        lost: paths that could not start, by id.
+    """
+
+    def __init__(self, rollouts: Rollouts, roots: Sequence[Session]) -> None:
+        self.rollouts = rollouts
+        self.sessions = {root.request_id: root for root in roots}
+        self.starts: dict[str, int] = {}
+        self.lost: dict[str, Lost] = {}
+        self._roots = tuple(root.request_id for root in roots)
+        self._awaited: dict[str, list[Fork]] = {}
+        for root in self._roots:
+            for fork in rollouts.forks(root):
+                self._awaited.setdefault(fork.parent_id, []).append(fork)
+
+    @property
+    def num_paths(self) -> int:
+        """Answers asked for."""
+        return len(self._roots) * self.rollouts.num_paths
+
+    def paths(self) -> Iterable[tuple[str, Fork | None]]:
+        """Ids of all paths, prompt by prompt, and where they begin; None at the prompt itself."""
+        for root in self._roots:
+            yield root, None
+            for fork in self.rollouts.forks(root):
+                yield fork.request_id, fork
+
+    def ripe(self, session: Session) -> list[Session]:
+        """The paths that may leave this one now, and those that may leave them at once."""
+        awaited = self._awaited.get(session.request_id)
+        if not awaited:
+            return []
+        grown: list[Session] = []
+        start = self.starts.get(session.request_id, 0)
+        while awaited and _goes_beyond(session, awaited[0].depth - start):
+            child = self._leave(session, awaited.pop(0))
+            grown += [child, *self.ripe(child)]
+        return grown
+
+    def ended(self, session: Session, error: Exception | None) -> list[Lost]:
+        """The paths that will never start, now that this one has ended (`error`: it failed); `ripe` comes before."""
+        length = self.starts.get(session.request_id, 0) + len(session.emitted)
+        why = f"ended after {length}" if error is None else "failed before"
+        return self._lost(session, session.request_id, why)
+
+    def _lost(self, session: Session, parent_id: str, why: str) -> list[Lost]:
+        lost: list[Lost] = []
+        start = self.starts.get(session.request_id, 0)
+        for fork in self._awaited.pop(parent_id, ()):
+            rule = f"must leave {fork.parent_id} after {fork.depth} tokens of answer, which {why}"
+            one = Lost(fork, session.tag, session.num_prompt + fork.depth - start, f"request {fork.request_id}: {rule}")
+            self.lost[fork.request_id] = one
+            lost += [one, *self._lost(session, fork.request_id, "never started")]
+        return lost
+
+    def _leave(self, parent: Session, fork: Fork) -> Session:
+        start = self.starts.get(parent.request_id, 0)
+        shared = parent.emitted[: fork.depth - start]
+        self.starts[fork.request_id] = fork.depth
+        child = parent.branch(fork.request_id, shared)
+        self.sessions[fork.request_id] = child
+        return child
+
+
+def _goes_beyond(session: Session, num_tokens: int) -> bool:
+    """Whether something may follow the first so many tokens of a session's own answer."""
+    num_emitted = len(session.emitted)
+    return num_emitted > num_tokens or (num_emitted == num_tokens and not session.done)
+
+
+def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> RolloutGrowth:
+    """The rollouts of a run that has just begun, with one session for each prompt, all of one budget.
+
+    Raises ArgumentError as `Rollouts.check`, or for several paths of greedy sampling, which would all be the same.
+    """
+    if sampling == "greedy" and rollouts.num_paths > 1:
+        rule = "`rollouts` must be sampled (`sampling` coupled or rejection), as greedy paths would all be the same"
+        raise ArgumentError(f"{rule}, got {rollouts} with greedy")
+    if roots:
+        rollouts.check((root.request_id for root in roots), roots[0].budget)
+    return RolloutGrowth(rollouts, roots)

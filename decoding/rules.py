@@ -1,23 +1,11 @@
-"""What a verifier accepts: declarative values whose test is plain arithmetic and comparisons.
+"""What a verifier accepts and when a draft ends early: declarative values, and what they are told of a token.
 
-What a rule is told of a judged token, by either world.
-
-When a verifier takes over from the drafter: the deferral rules of speculative cascades.
-
-Drafter and verifier agree on a token as generator and discriminator of a signalling game.
-
-The same `accepts` runs on floats, numpy arrays and torch tensors. A rule says of itself whether it is lossless, and
-whether it looks at `target_prob` or `own_draft_prob`, which a recording may lack for a token it did not follow.
-A rule with `escalates` gives a third answer: leave the token to the next verifier.
-
-What a drafter says of a token it writes.
-
-When a draft ends early: declarative rules on what the drafter said of the token it just wrote.
-
-A rule is a frozen value and its test is plain arithmetic and comparisons, so that one definition serves floats,
-numpy arrays and torch tensors. The token that trips the rule stays in the draft. Every `holds` takes the signal of the
-newest token and a product over the tokens of this draft, and answers elementwise. What is multiplied is the drafter's
-probability of each token, unless the rule has a `factor` of its own.
+A rule is a frozen value whose test is plain arithmetic and comparisons, so that one definition serves floats, numpy
+arrays and torch tensors. A verifier's rule says whether it is lossless, and whether it reads `target_prob` or
+`own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` may also leave the
+token to the next verifier. The `holds` of a draft's stop takes the signal of the newest token and a product over the
+tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The token that trips it stays in
+the draft.
 """
 
 import math
@@ -31,32 +19,19 @@ from ..base.errors import check_least, check_within
 
 
 class Facts(NamedTuple):
-    """What a rule is told of a judged token: from both distributions at the context before it.
+    """What a rule is told of a judged token, from both distributions there; fields and answer are all `[]` or `[K]`."""
 
-    Every field has one shape, `[]` or `[K]`; so has the answer of a rule.
-
-    Attributes:
-        same: whether the verifier would write this very token.
-        draft_prob: the drafter's probability of it, 0 to 1; NaN for a model-free drafter.
-        target_prob: the verifier's probability of it, 0 to 1.
-        top_prob: the verifier's largest probability, 0 to 1.
-        entropy: of the verifier, nats.
-        tvd: total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter.
-        judge: level of the highest member that endorses it so far: the last verifier that accepted it, else its
-            drafter.
-        draft_top_prob: the drafter's largest probability, 0 to 1; NaN for a model-free drafter.
-        own_draft_prob: the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a
-            model-free drafter, and where a recording does not hold that token.
-    """
-
-    same: Any
-    draft_prob: Any
-    target_prob: Any
-    top_prob: Any
-    entropy: Any
-    tvd: Any
+    same: Any  # whether the verifier would write this very token
+    draft_prob: Any  # the drafter's probability of it, 0 to 1; NaN for a model-free drafter
+    target_prob: Any  # the verifier's probability of it, 0 to 1
+    top_prob: Any  # the verifier's largest probability, 0 to 1
+    entropy: Any  # of the verifier, nats
+    tvd: Any  # total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter
+    # level of the highest member that endorses it so far: the last verifier that accepted it, else its drafter
     judge: Any
-    draft_top_prob: Any
+    draft_top_prob: Any  # the drafter's largest probability, 0 to 1; NaN for a model-free drafter
+    # the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a model-free drafter, and
+    # where a recording does not hold that token
     own_draft_prob: Any
 
 
@@ -87,14 +62,10 @@ class Deferral:
     Where the cascade defers, its text is the verifier's: the token stays if the verifier writes it too (`same`), as in
     plain speculation. Under rejection sampling `same` is the most probable token, so what is kept there leans towards
     it; the paper draws from norm(max(0, ...)) of the mixed distribution instead.
-
-    Attributes:
-        kind: one of `KINDS`.
-        eps: 0 to 1; at 0 `token` keeps ties for the best only.
     """
 
-    kind: str
-    eps: float
+    kind: str  # one of `KINDS`
+    eps: float  # 0 to 1; at 0 `token` keeps ties for the best only
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -145,18 +116,12 @@ class Equilibrium:
     player. By the product of both, equal lambdas make every round vain: a + b >= 1 then holds just if it held at
     first.) In greedy decoding the verifier's own token is its most probable one; with coupled sampling it is its
     sample, and its prior is still taken as top_prob, which favours the verifier.
-
-    Attributes:
-        generator: lambda of the drafter, 0.01 to 100: how strongly it is held to its prior.
-        discriminator: lambda of the verifier, 0.01 to 100.
-        eta: learning rate, > 0.
-        rounds: updates, 1 to 100.
     """
 
-    generator: float = 0.1
-    discriminator: float = 0.2
-    eta: float = 1.0
-    rounds: int = 8
+    generator: float = 0.1  # lambda of the drafter, 0.01 to 100: how strongly it is held to its prior
+    discriminator: float = 0.2  # lambda of the verifier, 0.01 to 100
+    eta: float = 1.0  # learning rate, > 0
+    rounds: int = 8  # updates, 1 to 100
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = True
     needs_own_draft_prob: ClassVar[bool] = True
@@ -203,10 +168,7 @@ class Ruling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Lossless: keep what the verifier writes itself (its argmax, or its coupled sample).
-
-    The sampling mode of the run says which token that is, so `same` is all that is asked.
-    """
+    """Lossless: keep what the verifier writes itself (`same`): its argmax, or its coupled sample, by the run's mode."""
 
     lossless: ClassVar[bool] = True
     needs_target_prob: ClassVar[bool] = False
@@ -218,9 +180,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Keep a token with target_prob >= theta x top_prob (the ratio VIA-SD routes on, arXiv:2606.12243). Lossy.
+    """Keep a token with target_prob >= theta x top_prob. Lossy.
 
-    With greedy decoding it is the lenience of Leviathan et al. 2023 (arXiv:2211.17192, A.5).
+    VIA-SD routes on this ratio (arXiv:2606.12243); with greedy decoding it is the lenience of Leviathan et al. 2023
+    (arXiv:2211.17192, A.5).
     """
 
     theta: float
@@ -278,8 +241,8 @@ class Divergence(_ByDistance):
 class Fuzzy(_ByDistance):
     """Keep what the verifier writes itself, and any token where the two differ by at most `tau`. Lossy.
 
-    The fuzzy acceptance of PyramidSD (arXiv:2510.12966): the divergence, there left open, is the total variation
-    distance (0 to 1) here. At 0 it keeps what `Exact` keeps.
+    PyramidSD (arXiv:2510.12966) leaves the divergence open: here total variation, 0 to 1. At 0 it keeps what `Exact`
+    keeps.
     """
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
@@ -295,14 +258,10 @@ class Band:
     takes its place. r < escalate: the verifier does not trust itself; the token stays for the next one to judge, and
     the tokens after it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
     docs/policies-lossy.md says what we take.
-
-    Attributes:
-        accept: 0 to 1.
-        escalate: 0 to `accept`; at 0 nothing is escalated.
     """
 
-    accept: float
-    escalate: float
+    accept: float  # 0 to 1
+    escalate: float  # 0 to `accept`; at 0 nothing is escalated
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = True
 
@@ -322,15 +281,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy.
+    """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy."""
 
-    With it the target takes a smaller verifier's word, and looks at what that one escalated only.
-
-    Attributes:
-        level: of the pool, >= 1; `Facts.judge` is compared with it.
-    """
-
-    level: int
+    level: int  # of the pool, >= 1; `Facts.judge` is compared with it
     lossless: ClassVar[bool] = False
     needs_target_prob: ClassVar[bool] = False
 
@@ -354,19 +307,11 @@ def ruling(rule: Rule, facts: Facts) -> Ruling:
 
 
 class Signal(NamedTuple):
-    """NaN throughout for a model-free drafter.
+    """What a drafter says of its token; scalars, or arrays of one shape. NaN throughout for a model-free drafter."""
 
-    Scalars, or arrays of one shape where a world works on many tokens at once.
-
-    Attributes:
-        prob: the drafter's probability of the token, 0 to 1.
-        entropy: of its distribution, nats.
-        gap: its largest probability less its second largest, 0 to 1.
-    """
-
-    prob: float
-    entropy: float
-    gap: float
+    prob: float  # the drafter's probability of the token, 0 to 1
+    entropy: float  # of its distribution, nats
+    gap: float  # its largest probability less its second largest, 0 to 1
 
 
 # Of a model-free drafter, and of a context that nobody knows.
@@ -436,17 +381,12 @@ class ProductBelow:
 class RefusalAbove:
     """Stop when the chance that at least one token of this draft is refused exceeds `chance`.
 
-    SpecDec++ (Huang et al. 2024, arXiv:2405.19715): 1 - prod_i P(token i is kept | those before it are) > h. There P is
-    a network on the drafter's hidden states; here it is logistic in what the drafter says of the token,
-    1 / (1 + exp(-(bias + prob p + root_entropy sqrt(H) + gap g + place / (1 + i)))), p its probability, H the entropy
-    in nats, g the gap, i the token's index in the draft.
-
-    Attributes:
-        chance: h, 0 to 1.
-        bias, prob, root_entropy, gap, place: weights, -50 to 50.
+    SpecDec++ (Huang et al. 2024, arXiv:2405.19715): 1 - prod_i P(token i is kept | those before it are) > h. P is
+    logistic here, 1 / (1 + exp(-(bias + prob p + root_entropy sqrt(H) + gap g + place / (1 + i)))), p the token's
+    probability, H the entropy in nats, g the gap, i the token's index in the draft. The five weights are -50 to 50.
     """
 
-    chance: float
+    chance: float  # h, 0 to 1
     bias: float
     prob: float
     root_entropy: float
@@ -477,17 +417,11 @@ class RefusalAbove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivalBelow:
-    """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g.
+    """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g."""
 
-    Attributes:
-        chance: 0 to 1.
-        hazard: h, what every token risks, 0 to 50.
-        of_doubt: g, the weight of its drafter's probability p, 0 to 50.
-    """
-
-    chance: float
-    hazard: float
-    of_doubt: float
+    chance: float  # 0 to 1
+    hazard: float  # h, what every token risks, 0 to 50
+    of_doubt: float  # g, the weight of its drafter's probability p, 0 to 50
 
     def __post_init__(self) -> None:
         check_within("chance", self.chance, "[0, 1]")

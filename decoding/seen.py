@@ -1,9 +1,8 @@
-"""What a policy may see of one request: a live view, the same in both worlds, never an oracle.
+"""What a policy may see of one request, and how requests begin.
 
-How requests begin: with the target's prefill, as in engines, or with a draft on the bare prompt.
-
-All drafts of a request may have to wait for the prefill, none, or those of some members. Then the policy's first step
-decides: it is kept while the prefill runs, so that nobody is asked twice.
+A view is live, the same in both worlds, and never an oracle. A request begins with the target's prefill, as in engines,
+or with a draft on the bare prompt. All drafts of a request may have to wait for the prefill, none, or those of some
+members: then the policy's first step is asked for once and kept while the prefill runs.
 """
 
 from collections.abc import Callable
@@ -25,19 +24,12 @@ def found_nothing(last: Outcome | None) -> bool:
 
 
 class PendingToken(NamedTuple):
-    """One pending token as a policy sees it.
+    """One pending token as a policy sees it."""
 
-    Attributes:
-        token: its id.
-        drafter: the member that wrote it.
-        judge: the highest member that endorses it: the last verifier that accepted it, else its drafter.
-        signal: what the drafter said of it.
-    """
-
-    token: int
-    drafter: str
-    judge: str
-    signal: Signal
+    token: int  # its id
+    drafter: str  # the member that wrote it
+    judge: str  # the highest member that endorses it: the last verifier that accepted it, else its drafter
+    signal: Signal  # what the drafter said of it
 
 
 class Load:
@@ -208,17 +200,11 @@ class Observation:
 
 
 class Start(StrEnum):
-    """Where a request's first token comes from.
+    """Where a request's first token comes from."""
 
-    Attributes:
-        prefill: the target reads the prompt and writes the first token; drafts come after it. What engines do.
-        draft: a policy may draft on the bare prompt; the first verification reads the prompt as well.
-        recorded: as each method of an imported log began.
-    """
-
-    prefill = "prefill"
-    draft = "draft"
-    recorded = "recorded"
+    prefill = "prefill"  # the target reads the prompt and writes the first token; drafts come after it, as in engines
+    draft = "draft"  # a policy may draft on the bare prompt; the first verification reads the prompt as well
+    recorded = "recorded"  # as each method of an imported log began
 
 
 def start_of(given: str) -> Start:
@@ -231,13 +217,8 @@ def start_of(given: str) -> Start:
 def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[bool, ...]:
     """`[L]` for the sessions of a pool of L members: whether a draft by each comes after the target's prefill.
 
-    Args:
-        start: `prefill` or `draft`, as text or as a `Start`, the same for every member.
-        pool: the members.
-        what: is run, for the error.
-
-    Raises:
-        ArgumentError: `recorded`, which only a log can answer; `draft` beside a member that reads the target's states.
+    `start` is `prefill` or `draft`, for every member; `what` is run, for the error. Raises ArgumentError for
+    `recorded`, which only a log can answer, and for `draft` beside a member that reads the target's states.
     """
     begins = start_of(start)
     if begins is Start.recorded:
@@ -253,12 +234,8 @@ def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[b
 class Prefills:
     """The requests of a loop that have not begun yet.
 
-    Args:
-        pool: the members.
-
-    Attributes:
-        step: the prefill; known by identity, so that no policy's step is taken for it.
-        undecided: ids of requests in which the first step decides whether a prefill comes before it.
+    `step` is the prefill, known by identity, so that no policy's step is taken for it; `undecided` has the ids of
+    requests in which the first step decides whether a prefill comes before it.
     """
 
     __slots__ = ("_kept", "step", "undecided")

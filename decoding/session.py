@@ -1,19 +1,16 @@
 """The decoding state of one request: what is committed, what is pending, what each model's cache holds.
 
-The session enforces the legal steps and turns what a world did into the next state; both worlds share it. Where an
-answer ends, `RequestText` says.
-
-The **prefill** is the target's forward over the prompt that writes the first token. Who runs it is the loop, not the
-policy; the session says when it is due.
+The session enforces the legal steps and turns what a world did into the next state; both worlds share it. `RequestText`
+says where an answer ends. The **prefill** is the target's forward over the prompt that writes the first token: the loop
+runs it, the session says when it is due.
 """
 
 from collections.abc import Sequence
 
 from .overlap import levels_of, outcomes_of, settle, spans_of
 from .pool import Pool
-from .request_text import NOTHING, Ending, RequestText
+from .request_text import NOTHING, Ending, RequestText, ending_after
 from .results import Drafted, Judged, Parted, PartRun, made
-from .rollouts import ending_after
 from .steps import Commit, Draft, Outcome, Overlap, Step, Verify
 from .trees import DraftTree
 
@@ -23,27 +20,22 @@ READER = "which reads the target's states"
 class Session(RequestText):
     """One request while it is decoded. Mutated by what came of a step: `drafted`, `judged`, `overlapped` and the like.
 
-    Its world mutates `place` as well, and `cached` through `forget_caches` and `hold_prefix`.
+    Its world mutates `place` as well, and `cached` through `forget_caches` and `hold_prefix`. Arguments, attributes and
+    errors are those of `RequestText`, and:
 
     Args:
-        pool: the members.
-        request_id: unique in the run.
         tag: task or domain.
-        prompt: at least one token.
-        budget: tokens the answer may have, >= 1.
-        eos: the end-of-sequence tokens; may be none.
-        ending: ends the answer early, at stop strings for one.
         prefill_before: `[L]` by level, whether a draft by that member comes after the target's prefill. All True, the
             default, is what engines do: the first token is there before anyone is asked. All False: the first
             verification reads the prompt as well. Mixed: as the member that drafts first says.
 
-    Attributes (and those of `RequestText`):
-        last: what came of the previous step, None before the first; the prefill is no step of a policy. None as well
-            after the request was put back (`Loop.withdraw`).
+    Attributes:
+        last: what came of the previous step; None before the first (the prefill is no step of a policy), and after the
+            request was put back (`Loop.withdraw`).
 
     Raises:
-        ValueError: an empty prompt, a budget below 1, `prefill_before` of another length than the pool, or a member
-            that reads the target's states and is to draft before there are any.
+        ValueError: `prefill_before` of another length than the pool, or a member that reads the target's states and is
+            to draft before there are any.
     """
 
     __slots__ = ("last", "prefill_before", "tag")
@@ -100,8 +92,8 @@ class Session(RequestText):
     def at_once(self, level: int, new: int, held: int) -> int:
         """Of `feed`: tokens that the member's first forward is fed; the others follow one a forward.
 
-        All of them, but where a member reads the target's states: beyond the token after the judged ones it reads its
-        own state of the token before, and needs a forward for each.
+        All, but for a member that reads the target's states: beyond the token after the judged ones it needs a forward
+        for each.
         """
         if level != self.pool.feature_level:
             return new
@@ -194,8 +186,7 @@ class Session(RequestText):
     def branch(self, request_id: str, shared: Sequence[int]) -> "Session":
         """A request of its own whose prompt is this one's with `shared` after it, which its budget has no more.
 
-        Raises:
-            ValueError: nothing of the budget is left, or a member that reads the target's states.
+        Raises ValueError if nothing of the budget is left, or for a member that reads the target's states.
         """
         if self.pool.feature_level is not None:
             raise ValueError(f"answers do not branch beside {self.pool.names[self.pool.feature_level]}, {READER}")

@@ -1,10 +1,7 @@
 """What a policy answers and learns: the kinds of step, and what came of one.
 
-Rules and stops of other people: whether the worlds can call them, told before they do.
-
-A call that does not fit raises in the caller, far below the policy and with no line of the user's file in it.
-
-Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
+Steps are values: build them once and return them again, a policy is called tens of thousands of times a second. Rules
+and stops of other people are checked when a step is made, so that an error names a line of their file.
 """
 
 import inspect
@@ -18,11 +15,7 @@ from .trees import DraftTree
 
 
 def check_rule(rule: object) -> None:
-    """That a rule of a verifier can be called: our own are known to fit, and cost nothing here.
-
-    Raises:
-        ValueError: it cannot; names the class, and where it is defined.
-    """
+    """Raises ValueError, which names the class and where it is defined, if a verifier's rule cannot be called."""
     if is_foreign(type(rule)):
         _check_method(rule, "accepts", "facts")
         if getattr(rule, "escalates", None) is not None:
@@ -30,7 +23,7 @@ def check_rule(rule: object) -> None:
 
 
 def check_stop(stop: object) -> None:
-    """That a stop of a draft can be called; raises as `check_rule`."""
+    """Raises as `check_rule` if a draft's stop cannot be called."""
     if is_foreign(type(stop)):
         _check_method(stop, "holds", "signal", "product")
         if getattr(stop, "factor", None) is not None:
@@ -94,24 +87,16 @@ def _check_tokens(kind: str, tokens: int) -> None:
 class Draft:
     """Append up to `tokens` tokens written by `model`, one forward each.
 
-    The draft is shorter when `stop` holds (that token stays), after an end-of-sequence token, when pending tokens
-    fill the budget, and when a model-free drafter finds nothing.
-
-    Attributes:
-        model: a pool member below the target.
-        tokens: window, 1 to 1,000,000.
-        stop: ends the draft early; None drafts the whole window.
-        copy: `[tokens]` what is drafted, for a policy that looks up by itself: ids that a model-free member appends in
-            place of what it would find; None is its own lookup.
-
-    Raises:
-        ValueError: `tokens` out of range or not whole, a stop that is no rule or cannot be called as one, or a copy of
-            another length, with a stop, or of what are no ids.
+    The draft is shorter when `stop` holds (that token stays), after an end-of-sequence token, when pending tokens fill
+    the budget, and when a model-free drafter finds nothing. Raises ValueError for `tokens` out of range or not whole, a
+    stop that is no rule or cannot be called as one, or a copy of another length, with a stop, or of what are no ids.
     """
 
-    model: str
-    tokens: int
-    stop: Stop | None = None
+    model: str  # a pool member below the target
+    tokens: int  # window, 1 to 1,000,000
+    stop: Stop | None = None  # ends the draft early; None drafts the whole window
+    # `[tokens]` what is drafted, for a policy that looks up by itself: ids that a model-free member appends in place of
+    # what it would find; None is its own lookup
     copy: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,10 +124,7 @@ class Verify:
 
     The accepted prefix stays, the first refused token and all after it go, and the verifier adds a token of its own
     (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
-    pending it is plain decoding.
-
-    Raises:
-        ValueError: a rule that is none, or cannot be called as one.
+    pending it is plain decoding. Raises ValueError for a rule that is none, or cannot be called as one.
     """
 
     model: str
@@ -183,16 +165,12 @@ class Overlap:
 
     A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
     and wrote before any of that was thrown away, and its own seconds. `done` is said with the last one, and
-    `Observation.last` is that one. What stayed is what is pending.
-
-    Attributes:
-        steps: two or more, by members of strictly falling level; each a Verify by a lossless rule, but for the last,
-            which may be a Draft.
-
-    Raises:
-        ValueError: fewer than two, a Draft before the last, or a lossy rule.
+    `Observation.last` is that one. What stayed is what is pending. Raises ValueError for fewer than two, a Draft before
+    the last, or a lossy rule.
     """
 
+    # two or more, by members of strictly falling level; each a Verify by a lossless rule, but for the last, which may
+    # be a Draft
     steps: tuple[Verify | Draft, ...]
 
     def __post_init__(self) -> None:
@@ -216,38 +194,25 @@ Step = SingleStep | Overlap
 
 
 class Outcome(NamedTuple):
-    """What came of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x).
+    """What came of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x)."""
 
-    Attributes:
-        request_id: the request the step was for.
-        step: the step as the policy gave it; of an `Overlap`, the part that this is the outcome of.
-        num_drafted: tokens a Draft appended, nodes of a DraftTree.
-        num_judged: pending tokens a Verify looked at, all nodes of a tree.
-        num_accepted: of those, how many stayed (of a tree the length of the path that was kept); the verifier's own
-            token is not among them.
-        num_own: 1 if the verifier's own token (correction or bonus) was added, else 0.
-        num_emitted: tokens committed to the answer by this step, the target's own token included.
-        refused_at: index among the judged tokens of the first one refused, of a tree the depth at which all nodes
-            beyond the path were; None if none was.
-        tvd: total variation distance drafter to verifier per judged token up to and including the first refused
-            one, 0 to 1, of a tree along its path; NaN where the drafter is model-free or the recording does not say.
-            Real models work them out when they are first read.
-        duration_s: seconds of the batched operation this step was part of.
-        num_rows: requests in that operation.
-        done: whether the request is finished.
-        num_escalated: of the accepted tokens, how many the verifier left to the next one (`rules.Band`).
-    """
-
-    request_id: str
-    step: SingleStep
-    num_drafted: int
-    num_judged: int
+    request_id: str  # the request the step was for
+    step: SingleStep  # the step as the policy gave it; of an `Overlap`, the part that this is the outcome of
+    num_drafted: int  # tokens a Draft appended, nodes of a DraftTree
+    num_judged: int  # pending tokens a Verify looked at, all nodes of a tree
+    # of those, how many stayed (of a tree the length of the path that was kept); the verifier's own token is not among
+    # them
     num_accepted: int
-    num_own: int
-    num_emitted: int
+    num_own: int  # 1 if the verifier's own token (correction or bonus) was added, else 0
+    num_emitted: int  # tokens committed to the answer by this step, the target's own token included
+    # index among the judged tokens of the first one refused, of a tree the depth at which all nodes beyond the path
+    # were; None if none was
     refused_at: int | None
+    # total variation distance drafter to verifier per judged token up to and including the first refused one, 0 to 1,
+    # of a tree along its path; NaN where the drafter is model-free or the recording does not say. Real models work them
+    # out when they are first read.
     tvd: Sequence[float]
-    duration_s: float
-    num_rows: int
-    done: bool
-    num_escalated: int = 0
+    duration_s: float  # seconds of the batched operation this step was part of
+    num_rows: int  # requests in that operation
+    done: bool  # whether the request is finished
+    num_escalated: int = 0  # of the accepted tokens, how many the verifier left to the next one (`rules.Band`)

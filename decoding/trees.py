@@ -1,15 +1,10 @@
-"""The shapes of token trees: which contexts a drafter is asked about, and which of its tokens become nodes.
+"""Token trees: their shapes, the step that drafts one, and how one grows.
 
-A *rank* counts a member's tokens at a context from 0, its own next token, by what it chooses them by: logits if greedy,
-logits over the temperature and noise if coupled. A node of a tree is a context and one token more, its *depth* the
-tokens below the root, which is the committed text.
-
-The step that drafts a token tree.
-
-How a tree grows: whoever can answer for contexts is asked, layer by layer, and hands over the drafter's branches.
-
-Both worlds drive the same growth, and the recorder does, so a tree is the same wherever the branches are. Scores are
-sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat), which float64 adds exactly.
+A *rank* counts a member's tokens at a context from 0, its own next token, by logits if greedy, by logits over the
+temperature plus noise if coupled. A node is a context and one token more; its *depth* counts tokens below the root, the
+committed text. A tree grows layer by layer from the branches at each context. Both worlds and the recorder drive the
+same growth. Scores are sums of log-probabilities on the grid of recordings (multiples of 1/1024 nat), which float64
+adds exactly.
 """
 
 from collections.abc import Sequence
@@ -28,14 +23,11 @@ Path = tuple[int, ...]  # ranks from the root down
 class FixedTree:
     """The same ranks whatever the drafter says, as in SpecInfer (arXiv:2305.09781) and Medusa (arXiv:2401.10774).
 
-    Attributes:
-        paths: ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their
-            order by depth.
-
-    Raises:
-        ArgumentError: no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
+    Raises ArgumentError for no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
     """
 
+    # ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their order by
+    # depth
     paths: tuple[Path, ...]
     _ranks: dict[Path, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -113,20 +105,13 @@ class DynamicTree:
 
     Of each layer the best nodes are asked about, by the product of the drafter's probabilities along their paths; each
     gets as many children. Of all these the best are kept. A parent's product is no less than its child's, and the
-    shallower of equal nodes comes first, so that what is kept is a tree.
-
-    Attributes:
-        beams: nodes of a layer that are asked about, and children of each, 1 to 32.
-        depth: layers, 1 to 1,024.
-        tokens: nodes that are kept, 1 to 1,024.
-
-    Raises:
-        ArgumentError: a number out of range.
+    shallower of equal nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of
+    range.
     """
 
-    beams: int
-    depth: int
-    tokens: int
+    beams: int  # nodes of a layer that are asked about, and children of each, 1 to 32
+    depth: int  # layers, 1 to 1,024
+    tokens: int  # nodes that are kept, 1 to 1,024
 
     def __post_init__(self) -> None:
         check_within("beams of a tree", self.beams, "[1, 32]")
@@ -170,7 +155,6 @@ def _count(widths: Sequence[int]) -> int:
 
 
 def _paths_of(widths: Sequence[int]) -> tuple[Path, ...]:
-    """All nodes of a tree with so many children by depth."""
     paths: list[Path] = []
     layer: list[Path] = [()]
     for width in widths:
@@ -189,8 +173,7 @@ def _best(scores: Sequence[float], count: int) -> Sequence[int]:
 def tree_shape(text: str) -> TreeShape:
     """A shape by its text: `4x2x1` (children by depth), `0+0.0+1` (paths of ranks), or `beam=4,depth=5,tokens=16`.
 
-    Raises:
-        ArgumentError: any other text, or a shape that cannot be; without `tokens` all that grows is kept.
+    Without `tokens` all that grows is kept. Raises ArgumentError for any other text, or a shape that cannot be.
     """
     try:
         if "=" in text:
@@ -222,18 +205,12 @@ class DraftTree:
 
     Legal with nothing pending. The tree's tokens are pending then, parents before their children, and the next step is
     a verification by `Exact` of a larger member, which keeps the path that it would write itself and adds its own
-    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token.
-
-    Attributes:
-        model: a pool member below the target, with weights and the target's tokenizer.
-        shape: which of its tokens become nodes.
-
-    Raises:
-        ArgumentError: a shape that is none.
+    token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token. Raises ArgumentError
+    for a shape that is none.
     """
 
-    model: str
-    shape: TreeShape
+    model: str  # a pool member below the target, with weights and the target's tokenizer
+    shape: TreeShape  # which of its tokens become nodes
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, FixedTree | DynamicTree):
@@ -244,30 +221,19 @@ ROOT = -1
 
 
 class Branches(NamedTuple):
-    """What a drafter would write at one context, best first; may be fewer than were asked for, at least one.
+    """What a drafter would write at one context, best first; may be fewer than were asked for, at least one."""
 
-    Attributes:
-        tokens: ids, all different.
-        log_probs: what the drafter gives to each, nats, on the grid.
-        places: of the context after each, where a world knows it already; else empty.
-    """
-
-    tokens: Sequence[int]
-    log_probs: Sequence[float]
-    places: Sequence[int] = ()
+    tokens: Sequence[int]  # ids, all different
+    log_probs: Sequence[float]  # what the drafter gives to each, nats, on the grid
+    places: Sequence[int] = ()  # of the context after each, where a world knows it already; else empty
 
 
 class Tree(NamedTuple):
-    """A tree that has grown. Letter: N nodes, parents before their children.
+    """A tree that has grown. Letter: N nodes, parents before their children."""
 
-    Attributes:
-        parents: `[N]` index of each node's parent, -1 at the root's children.
-        fed: `[N]` which of the drafter's forwarded nodes each is, -1 for one that it was not fed.
-        widths: nodes that were fed in each of the drafter's forwards after the first, which reads the context.
-    """
-
-    parents: tuple[int, ...]
-    fed: tuple[int, ...]
+    parents: tuple[int, ...]  # `[N]` index of each node's parent, -1 at the root's children
+    fed: tuple[int, ...]  # `[N]` which of the drafter's forwarded nodes each is, -1 for one that it was not fed
+    # nodes that were fed in each of the drafter's forwards after the first, which reads the context
     widths: tuple[int, ...]
 
     @property
@@ -301,12 +267,7 @@ class Tree(NamedTuple):
 
 
 class Growth:
-    """A tree while it grows.
-
-    Args:
-        shape: of the tree.
-        room: most tokens along a path, >= 1.
-        eos: nothing grows from these.
+    """A tree while it grows, at most `room` >= 1 tokens along a path, and nothing after `eos`.
 
     Attributes:
         asks: contexts to answer for next, as (node, number of branches), `ROOT` first; empty once it has grown.

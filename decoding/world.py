@@ -1,37 +1,37 @@
-"""What the loop asks of a world: batched operations, and who carries them out.
+"""What the loop asks of a world: batched operations, who carries them out, and which of them run next.
 
-Letters: B requests of one operation.
+A world may refuse token trees and members that work ahead (`Overlap`). Letters: B requests of one operation, P parts of
+an `Overlap`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .overlap import levels_of
-from .overlap_op import OverlapItem, OverlapOp
-from .results import Deferred, DraftResults, Failed, Row, Rows, VerifyResults
+from .results import DraftResults, OverlapResults, Results, VerifyResults
 from .rules import Signal
 from .session import Session
-from .steps import Draft, Overlap, Verify
-from .tree_ops import TreeDraftOp, TreeItem, TreeVerifyOp
+from .steps import Draft, Overlap, UnknownHereError, Verify
 from .trees import DraftTree
 
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]
 VerifyItem = tuple[Session, Verify]
-Item = TypeVar("Item", DraftItem, VerifyItem, TreeItem, OverlapItem)
+TreeItem = tuple[Session, DraftTree]
+OverlapItem = tuple[Session, Overlap]
 OpStep = Draft | Verify | DraftTree | Overlap  # those that a world carries out
 
 
 class World(Protocol):
     """Where operations happen: a recording (sim) or models (runtime).
 
-    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
-    `Session.forget_caches`, where it drops a request's KV memory (that may be a request outside this operation), and by
+    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`: by
+    `Session.forget_caches`, where it drops a request's KV memory (perhaps of a request outside this operation), and by
     `Session.hold_prefix`, where its prefix cache holds a text.
 
     A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-    back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
-    them: a world that goes on deferring fails the request.
+    back when another request has left the loop or nothing else is left to run. A world that then goes on deferring
+    fails the request.
     """
 
     def open(self, session: Session) -> None:
@@ -55,95 +55,126 @@ class World(Protocol):
         ...
 
 
-class DraftOp(NamedTuple):
-    """A batched draft.
+@runtime_checkable
+class TreeWorld(Protocol):
+    """Drafts trees and judges them; what `World` says of its operations holds here as well."""
 
-    Attributes:
-        level: the member that drafts.
-        items: `[B]`.
-    """
+    def check_tree(self, level: int) -> None:
+        """Raises ValueError where the member at `level` drafts no trees here, with the reason."""
+        ...
 
-    level: int
-    items: list[DraftItem]
+    def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
+        """Let the member at `level` draft trees for `[B]` requests; rows have a `tree`."""
+        ...
 
-    def run(self, world: World) -> DraftResults:
-        """Let a world carry it out."""
-        return world.draft(self.level, self.items)
-
-
-class VerifyOp(NamedTuple):
-    """A batched verification.
-
-    Attributes:
-        level: the member that judges.
-        items: `[B]`.
-    """
-
-    level: int
-    items: list[VerifyItem]
-
-    def run(self, world: World) -> VerifyResults:
-        """Let a world carry it out."""
-        return world.verify(self.level, self.items)
+    def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Let the member at `level` judge the trees that are pending in `[B]` requests; rows have a `path`."""
+        ...
 
 
-Op = DraftOp | VerifyOp
-AnyOp = Op | TreeDraftOp | TreeVerifyOp | OverlapOp
+@runtime_checkable
+class AheadWorld(Protocol):
+    """Carries out every part of an `Overlap`; what `World` says of its operations holds here as well."""
+
+    def check_ahead(self) -> None:
+        """Raises ValueError where no member may work ahead in this run, with the reason."""
+        ...
+
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Let the members at `levels` do their parts for `[B]` requests, whatever runs at the same time."""
+        ...
+
+
+def check_known(world: object, step: object, level: int) -> None:
+    """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises UnknownHereError."""
+    if not isinstance(step, DraftTree | Overlap):
+        return
+    name = type(world).__name__
+    try:
+        if isinstance(step, DraftTree):
+            if not isinstance(world, TreeWorld):
+                raise ValueError(f"token trees are not known here ({name})")
+            world.check_tree(level)
+        else:
+            if not isinstance(world, AheadWorld):
+                raise ValueError(f"nobody works ahead here: {name} carries out one step of a request at a time")
+            world.check_ahead()
+    except ValueError as error:
+        raise UnknownHereError(str(error)) from error
+
+
+# Kinds of operations, those first that run first at one level.
+DRAFTS, TREES, VERIFIES, TREE_VERIFIES, OVERLAPS = range(5)
+
+
+class Op(NamedTuple):
+    """A batched operation."""
+
+    kind: int  # `DRAFTS`, `TREES`, `VERIFIES`, `TREE_VERIFIES` or `OVERLAPS`
+    level: int  # of the member that runs, of an Overlap the largest one
+    items: list[tuple[Session, Any]]  # `[B]` requests with their steps
+    levels: tuple[int, ...] = ()  # `[P]` of an Overlap, the members of its parts
+
+    @property
+    def drafts(self) -> bool:
+        """Whether its only part, or the last one, is a Draft or a DraftTree."""
+        return self.items[0][1].drafts if self.kind == OVERLAPS else self.kind <= TREES
+
+    def run(self, world: World) -> Results:
+        """Let a world carry it out, which knows the step: its loop has looked."""
+        kind, level, items, levels = self
+        if kind == DRAFTS:
+            return world.draft(level, items)
+        if kind == VERIFIES:
+            return world.verify(level, items)
+        if kind == OVERLAPS:
+            assert isinstance(world, AheadWorld)
+            return world.overlap(levels, items)
+        assert isinstance(world, TreeWorld)
+        return world.draft_trees(level, items) if kind == TREES else world.verify_trees(level, items)
 
 
 class WaitingOps:
     """Operations that further steps may still join, and steps that were put off. Mutated by all its methods.
 
     Attributes:
-        drafts, verifies, trees, tree_verifies: by level.
-        overlaps: by the levels of their parts, and whether the last one drafts.
+        ops: by what they have in common; the operation that runs next has the least key.
         held: steps that wait for memory, each with its level.
     """
 
-    __slots__ = ("drafts", "held", "overlaps", "tree_verifies", "trees", "verifies")
+    __slots__ = ("held", "ops")
 
     def __init__(self) -> None:
-        self.drafts: dict[int, DraftOp] = {}
-        self.verifies: dict[int, VerifyOp] = {}
-        self.trees: dict[int, TreeDraftOp] = {}
-        self.tree_verifies: dict[int, TreeVerifyOp] = {}
-        self.overlaps: dict[tuple[tuple[int, ...], bool], OverlapOp] = {}
+        # (0, level, kind), or of an Overlap (1, levels of its parts, whether the last one drafts).
+        self.ops: dict[tuple[Any, ...], Op] = {}
         self.held: list[tuple[int, Session, OpStep]] = []
-
-    @property
-    def empty(self) -> bool:
-        """Whether no operation waits that a step may join; held ones left out."""
-        return not (self.drafts or self.verifies or self.trees or self.tree_verifies or self.overlaps)
 
     def join(self, level: int, session: Session, step: OpStep) -> None:
         """Let a step wait for its operation."""
-        if isinstance(step, Draft):
-            drafts = self.drafts.get(level)  # as below: no operation is made for each step that joins one
-            if drafts is None:
-                drafts = self.drafts[level] = DraftOp(level, [])
-            drafts.items.append((session, step))
-        elif isinstance(step, DraftTree):
-            self.trees.setdefault(level, TreeDraftOp(level, [])).items.append((session, step))
-        elif isinstance(step, Overlap):
-            key = levels_of(session, step), step.drafts
-            self.overlaps.setdefault(key, OverlapOp(*key, [])).items.append((session, step))
-        elif session.tree is not None:
-            self.tree_verifies.setdefault(level, TreeVerifyOp(level, [])).items.append((session, step))
+        key: tuple[Any, ...]
+        levels: tuple[int, ...] = ()
+        if isinstance(step, Overlap):
+            kind, levels = OVERLAPS, levels_of(session, step)
+            key = 1, levels, step.drafts
         else:
-            verifies = self.verifies.get(level)
-            if verifies is None:
-                verifies = self.verifies[level] = VerifyOp(level, [])
-            verifies.items.append((session, step))
+            if isinstance(step, Draft):
+                kind = DRAFTS
+            elif isinstance(step, DraftTree):
+                kind = TREES
+            else:
+                kind = VERIFIES if session.tree is None else TREE_VERIFIES
+            key = 0, level, kind
+        op = self.ops.get(key)
+        if op is None:
+            op = self.ops[key] = Op(kind, level, [], levels)
+        op.items.append((session, step))
 
     def drop(self, session: Session) -> None:
         """Forget the step of a request, wherever it waits."""
-        waiting: list[dict[Any, Any]] = [*self._in_order(), self.overlaps]
-        for ops in waiting:
-            for key, op in list(ops.items()):
-                items: list[Any] = op.items
-                items[:] = [item for item in items if item[0] is not session]
-                if not items:
-                    del ops[key]
+        for key, op in list(self.ops.items()):
+            op.items[:] = [item for item in op.items if item[0] is not session]
+            if not op.items:
+                del self.ops[key]
         self.held = [step for step in self.held if step[1] is not session]
 
     def release(self) -> None:
@@ -152,57 +183,12 @@ class WaitingOps:
             self.join(level, session, step)
         self.held.clear()
 
-    def pop(self) -> AnyOp | None:
+    def pop(self) -> Op | None:
         """The operation that runs next, held steps with the others if there is no other; None if nothing waits.
 
         The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
         largest batch. Members at work together come last, those with the smallest ones first.
         """
-        if self.empty:
+        if not self.ops:
             self.release()
-        in_order = self._in_order()
-        level = min([level for ops in in_order for level in ops], default=-1)
-        if level < 0 and self.overlaps:
-            return self.overlaps.pop(min(self.overlaps))
-        return next((ops.pop(level) for ops in in_order if level in ops), None)
-
-    def _in_order(self) -> tuple[dict[int, Any], ...]:
-        """Operations by level, those first that run first at one level."""
-        return self.drafts, self.trees, self.verifies, self.tree_verifies
-
-
-class SetApart(NamedTuple, Generic[Item, Row]):
-    """The requests of one operation by what came of them.
-
-    Attributes:
-        ran: requests that got a result.
-        rows: their results.
-        deferred: requests that did not run.
-        reason: why, "" if all ran.
-        failed: requests that failed, with their errors.
-    """
-
-    ran: list[Item]
-    rows: list[Row]
-    deferred: list[Item]
-    reason: str
-    failed: list[tuple[Session, Exception]]
-
-
-def set_apart(items: Sequence[Item], rows: Rows[Row]) -> SetApart[Item, Row]:
-    """Tell results from rows that failed or were deferred."""
-    ran: list[Item] = []
-    results: list[Row] = []
-    deferred: list[Item] = []
-    failed: list[tuple[Session, Exception]] = []
-    reason = ""
-    for item, row in zip(items, rows, strict=True):
-        if isinstance(row, Deferred):
-            deferred.append(item)
-            reason = row.reason
-        elif isinstance(row, Failed):
-            failed.append((item[0], row.error))
-        else:
-            ran.append(item)
-            results.append(row)
-    return SetApart(ran, results, deferred, reason, failed)
+        return self.ops.pop(min(self.ops)) if self.ops else None

@@ -1,1 +1,1 @@
-"""A shed beside the house: experiments, and training of small pools. It may import all but the command line."""
+"""A shed beside the house of paceline: the arena, experiments, training of small pools, what benchmarks share."""

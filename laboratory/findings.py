@@ -1,145 +1,29 @@
-"""Tables whose columns are declared where their values are, and tables as Markdown.
-
-Sets of axes, as figures show them. Letter: P points.
+"""What an experiment is given, what it finds (tables, panels and an answer), and the page of all: docs/experiments.md.
 
 Letters: R rows, C columns.
-
-What an experiment is given and what it returns: a setting, and a finding of tables, panels and an answer.
-
-The page of all experiments: docs/experiments.md, written from what was just found.
-
-How far simulated seconds are from measured ones, as a figure.
 """
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ..base.files import shipped
-from ..reports.grid import Column, Grid
-from ..reports.seconds import Cell as ValidationCell
-from ..traces.contexts.meta import TrieMeta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Points of one name.
-
-    Attributes:
-        name: in the legend; equal names have equal colours in all panels.
-        x: `[P]`; in panels with categories their index from 0.
-        y: `[P]`.
-        error: `[P]`, half the width of an error bar, >= 0; None: none are drawn.
-
-    Raises:
-        ValueError: lengths differ, or a number is not finite.
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    error: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        parts = [self.x, self.y] if self.error is None else [self.x, self.y, self.error]
-        if len({len(part) for part in parts}) > 1:
-            raise ValueError(f"series {self.name!r}: x, y and error must be as long, got {[len(p) for p in parts]}")
-        wrong = [value for part in parts for value in part if not isfinite(value)]
-        if wrong:
-            raise ValueError(f"series {self.name!r}: numbers must be finite, got {wrong[0]}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One set of axes.
-
-    Attributes:
-        title, x_label, y_label: shown; a label says the unit.
-        series: drawn in this order, at least one.
-        kind: of marks.
-        categories: names along x at 0, 1, ...; bars need them.
-        log_x, log_y: scale of the axes.
-        diagonal: whether the line of equal x and y is drawn.
-
-    Raises:
-        ValueError: nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
-    """
-
-    title: str
-    x_label: str
-    y_label: str
-    series: tuple[Series, ...]
-    kind: Literal["line", "bar", "scatter"] = "line"
-    categories: tuple[str, ...] = ()
-    log_x: bool = False
-    log_y: bool = False
-    diagonal: bool = False
-
-    def __post_init__(self) -> None:
-        if not any(series.x for series in self.series):
-            raise ValueError(f"panel {self.title!r}: series must hold at least one point, got none")
-        if self.kind == "bar" and not self.categories:
-            raise ValueError(f"panel {self.title!r}: bars must have categories, got none")
-        for series in self.series:
-            self._check(series)
-
-    def _check(self, series: Series) -> None:
-        where = f"panel {self.title!r}, series {series.name!r}"
-        allowed = range(len(self.categories))
-        strays = [x for x in series.x if x not in allowed] if self.categories else []
-        if strays:
-            raise ValueError(f"{where}: x must be an index of {len(self.categories)} categories, got {strays[0]}")
-        for axis, logarithmic, values in (("x", self.log_x, series.x), ("y", self.log_y, series.y)):
-            if logarithmic and values and min(values) <= 0:
-                raise ValueError(f"{where}: {axis} must be > 0 on a logarithmic axis, got {min(values)}")
-
-
-def series_of(x: Sequence[float], y: Mapping[str, Iterable[float]]) -> tuple[Series, ...]:
-    """A series for each name, all over the same `x`."""
-    places = tuple(map(float, x))
-    return tuple(Series(name=name, x=places, y=tuple(values)) for name, values in y.items())
-
-
-def by_category(
-    title: str,
-    y_label: str,
-    categories: Sequence[object],
-    y: Mapping[str, Iterable[float]],
-    *,
-    x_label: str = "",
-    kind: Literal["bar", "scatter"] = "bar",
-) -> Panel:
-    """A panel of names along x; each series of `y` has a value for every category."""
-    return Panel(
-        title=title,
-        x_label=x_label,
-        y_label=y_label,
-        kind=kind,
-        categories=tuple(map(str, categories)),
-        series=series_of(range(len(categories)), y),
-    )
-
+from paceline.base.files import shipped
+from paceline.reports.grid import Column, Grid
+from paceline.reports.panels import Panel
+from paceline.traces.contexts.meta import TrieMeta
 
 Value = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a column says of its values.
-
-    Attributes:
-        name: shown.
-        unit: shown after the name; empty for none.
-        digits: after the point; None: text or whole numbers.
-    """
+    """What a column says of its values."""
 
     name: str
-    unit: str = ""
-    digits: int | None = None
+    unit: str = ""  # shown after the name; empty for none
+    digits: int | None = None  # after the point; None: text or whole numbers
 
     @property
     def words(self) -> str:
@@ -167,20 +51,11 @@ def table_cell(name: str, value: Value, unit: str = "", digits: int | None = Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A table.
+    """A table; raises ValueError for rows of other lengths, other types, and floats in columns without digits."""
 
-    Attributes:
-        title: one line.
-        columns: `[C]`.
-        rows: `[R][C]`; None is an empty cell.
-
-    Raises:
-        ValueError: a row of another length, a value of another type, or a float in a column without digits.
-    """
-
-    title: str
-    columns: tuple[Head, ...]
-    rows: tuple[tuple[Value, ...], ...]
+    title: str  # one line
+    columns: tuple[Head, ...]  # `[C]`
+    rows: tuple[tuple[Value, ...], ...]  # `[R][C]`; None is an empty cell
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -194,11 +69,7 @@ class Rows:
                     raise ValueError(f"{where} must have digits, got {value}")
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """The values `[R]` of the column of this name, as a panel draws them.
-
-        Raises:
-            ValueError: not exactly one column has the name, or it holds something else.
-        """
+        """The values `[R]` of the column of this name; raises ValueError unless one column has it and holds numbers."""
         places = [place for place, head in enumerate(self.columns) if head.name == name]
         values = [row[places[0]] for row in self.rows] if len(places) == 1 else [None]
         numbers = tuple(float(value) for value in values if isinstance(value, int | float))
@@ -223,11 +94,7 @@ class Rows:
 
 
 def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
-    """The table of rows whose cells say what column they are in.
-
-    Raises:
-        ValueError: no row, rows of other columns than the first one's, or as `Rows`.
-    """
+    """The table of rows whose cells say what column they are in; raises ValueError for none, or for other columns."""
     each = [tuple(row) for row in rows]
     if not each:
         raise ValueError(f"table {title!r}: rows must be one or more, got none")
@@ -249,7 +116,6 @@ def markdown_table(shown: Grid) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Without what would end a cell or start markup."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
 
 
@@ -258,24 +124,15 @@ MOST_PANELS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSetting:
-    """What every experiment is given.
+    """What every experiment is given; raises ValueError for threads or a limit below 1."""
 
-    Attributes:
-        pool: folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`.
-        trace: folder of the recording, by default the shipped one.
-        seed: of whatever is drawn.
-        threads: CPU threads of torch, >= 1.
-        limit: prompts and recorded requests at most, >= 1; None: the experiment's default.
-
-    Raises:
-        ValueError: threads or limit below 1.
-    """
-
+    # folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`
     pool: Path = field(default_factory=lambda: shipped("pools", "pico"))
+    # folder of the recording, by default the shipped one
     trace: Path = field(default_factory=lambda: shipped("recordings", "pico.trace"))
-    seed: int = 0
-    threads: int = 1
-    limit: int | None = None
+    seed: int = 0  # of whatever is drawn
+    threads: int = 1  # CPU threads of torch, >= 1
+    limit: int | None = None  # prompts and recorded requests at most, >= 1; None: the experiment's default
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -286,22 +143,12 @@ class ExperimentSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What an experiment returns.
+    """What an experiment returns; raises ValueError for no table, or for no or too many panels."""
 
-    Attributes:
-        question: one sentence.
-        tables: at least one.
-        panels: of one figure, 1 to 4.
-        answer: one to four sentences, made from what was just measured.
-
-    Raises:
-        ValueError: no table, or no or too many panels.
-    """
-
-    question: str
-    tables: tuple[Rows, ...]
-    panels: tuple[Panel, ...]
-    answer: str
+    question: str  # one sentence
+    tables: tuple[Rows, ...]  # at least one
+    panels: tuple[Panel, ...]  # of one figure, 1 to 4
+    answer: str  # one to four sentences, made from what was just measured
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -328,13 +175,7 @@ Seconds that were measured when the page was made drift with the machine; second
 
 
 def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
-    """The whole page.
-
-    Args:
-        findings: by experiment; the error of one that failed.
-        meta: of the recording.
-        figures: folder of `NAME.svg` as seen from the page.
-    """
+    """The whole page; an experiment that failed has its error, and `figures` is the folder as seen from the page."""
     parts = [INTRO, _machine(meta), _contents(findings)]
     parts += [
         _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)
@@ -378,52 +219,3 @@ def _section(name: str, finding: Finding, figures: str) -> str:
 def _failure(name: str, error: Exception) -> str:
     told = " ".join(str(error).split())
     return f"## {name}\n\nFailed when this page was made: {type(error).__name__}: {told}\n"
-
-
-def validation_panels(cells: Sequence[ValidationCell]) -> tuple[Panel, Panel]:
-    """Simulated over measured seconds of every cell, and the error by policy; both by requests at a time.
-
-    Args:
-        cells: at least one.
-    """
-    batches = sorted({cell.batch for cell in cells})
-    policies = list(dict.fromkeys(cell.policy for cell in cells))
-    by_batch = [(f"batch {batch}", [cell for cell in cells if cell.batch == batch]) for batch in batches]
-    seconds = Panel(
-        title="Seconds of each policy, batch and tag" + (", forced" if any(cell.forced for cell in cells) else ""),
-        x_label="measured, s",
-        y_label="simulated, s",
-        kind="scatter",
-        log_x=True,
-        log_y=True,
-        diagonal=True,
-        series=tuple(
-            Series(
-                name=name,
-                x=tuple(cell.measured_s for cell in some),
-                y=tuple(cell.simulated_s for cell in some),
-            )
-            for name, some in by_batch
-        ),
-    )
-    errors = Panel(
-        title="Error of total seconds: median over tags, half their range as bars",
-        x_label="",
-        y_label="simulated over measured - 1, %",
-        kind="bar",
-        categories=tuple(policies),
-        series=tuple(_errors(name, some, policies) for name, some in by_batch),
-    )
-    return seconds, errors
-
-
-def _errors(name: str, cells: Sequence[ValidationCell], policies: Sequence[str]) -> Series:
-    """Of one batch: the median over tags, and half of their range."""
-    of_policy = [[100 * cell.error for cell in cells if cell.policy == policy] for policy in policies]
-    known = [(place, errors) for place, errors in enumerate(of_policy) if errors]
-    return Series(
-        name=name,
-        x=tuple(float(place) for place, _ in known),
-        y=tuple(median(errors) for _, errors in known),
-        error=tuple((max(errors) - min(errors)) / 2 for _, errors in known),
-    )

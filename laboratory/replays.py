@@ -1,46 +1,43 @@
-"""Chains, and replays of recordings that experiments time; needs no torch.
+"""What experiments and benchmarks on a recording share; needs no torch.
 
-Families of chains in notation, such as `draft:4/target`, that experiments and benchmarks run.
-
-Families of published models that the members of a recording are priced as.
-
-What experiments on a recording share: its requests, its prices, and speeds and steps by tag.
-
-What a policy's own thinking costs, step by step.
-
-Jobs run in turn, how long they take, and the memory of this process.
+Chains in notation, prices of published models, replays and their speeds by tag, the time a policy thinks, and jobs that
+run in turn with their seconds and memory.
 """
 
+import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from pathlib import Path
 from statistics import median
 from time import perf_counter, thread_time
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.base.terminal import quiet
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.pool import Pool
+from paceline.decoding.results import VERIFY
+from paceline.decoding.seen import Observation
+from paceline.decoding.steps import Outcome, Step
+from paceline.policies.about import About
+from paceline.policies.chains import ChainSpec
+from paceline.policies.spec import make_policy
+from paceline.runs.log import RunLog
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.sim.cost.what_if import Price
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.meta import ModelInfo
+from paceline.traces.shapes import presets
 
-from ..base.terminal import quiet
-from ..decoding.legal_steps import Policy
-from ..decoding.pool import Pool
-from ..decoding.seen import Observation
-from ..decoding.steps import Outcome, Step
-from ..policies.chains import ChainSpec
-from ..policies.spec import make_policy
-from ..runs.log import RunLog
-from ..sim.contexts import TrieTables
-from ..sim.cost.make import default_cost, make_cost
-from ..sim.cost.roofline import RooflineCost, device_sheet
-from ..sim.cost.what_if import Price
-from ..sim.simulate import Scenario, simulate
-from ..traces.contexts.recording import TrieRecording
-from ..traces.contexts.store import read_trace
-from ..traces.meta import ModelInfo
-from ..traces.shapes import presets
 from .findings import ExperimentSetting
 
 
@@ -69,19 +66,12 @@ DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Three models that stand for drafter, middle level and target, and what they run on.
-
-    Attributes:
-        name: shown.
-        device: of the device sheet.
-        models: shapes, the target's last.
-        devices: that each is split over.
-    """
+    """Three models that stand for drafter, middle level and target, and what they run on."""
 
     name: str
-    device: str
-    models: tuple[ModelInfo, ...]
-    devices: tuple[int, ...]
+    device: str  # of the device sheet
+    models: tuple[ModelInfo, ...]  # shapes, the target's last
+    devices: tuple[int, ...]  # that each is split over
 
     @property
     def target(self) -> ModelInfo:
@@ -89,11 +79,7 @@ class Family:
         return self.models[-1]
 
     def price(self, model: ModelInfo, num_devices: int) -> Price:
-        """Seconds of one of its models, by roofline.
-
-        Raises:
-            ValueError: the weights of all three do not fit into the devices together.
-        """
+        """Seconds of one of its models, by roofline; raises ValueError where all three do not fit together."""
         device = device_sheet()[self.device]
         RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # refuses what does not fit
         return Price(cost=RooflineCost(device, (model,), tensor_parallel=num_devices), model=model.name)
@@ -125,6 +111,23 @@ def _family(name: str, device: str, devices: Mapping[str, int]) -> Family:
     known = presets()
     models = tuple(replace(known[model], dtype=DTYPE).info(model) for model in devices)
     return Family(name=name, device=device, models=models, devices=tuple(devices.values()))
+
+
+# Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s: models
+# of 1, 3 and 8 billion parameters (Llama 3) on an A100.
+A100_COST = {
+    "draft": {"intercept_s": 0.00121, "per_new_token_s": 7.9e-6, "per_kv_token_s": 1.61e-8},
+    "mid": {"intercept_s": 0.00315, "per_new_token_s": 2.06e-5, "per_kv_token_s": 5.62e-8},
+    "target": {"intercept_s": 0.00788, "per_new_token_s": 5.15e-5, "per_kv_token_s": 6.43e-8},
+}
+
+
+def a100_cost(trace: TrieRecording, folder: Path, models: Collection[str] = tuple(A100_COST)) -> str:
+    """A cost file in a folder: members called as `models` take what these do, others what the target does."""
+    names = {member.name: member.name if member.name in models else "target" for member in trace.meta.models}
+    cost = folder / "cost.json"
+    cost.write_text(json.dumps({member: A100_COST[name] for member, name in names.items()}))
+    return str(cost)
 
 
 ALL = "all"
@@ -166,10 +169,7 @@ def tags_of(trace: TrieRecording) -> tuple[str, ...]:
 def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
     """Output tokens per second of the requests of a tag, or of those called `among`, in a run with batch 1.
 
-    Seconds are those from admission to the last token, summed over requests.
-
-    Raises:
-        ValueError: no such request.
+    Seconds are from admission to the last token, summed over requests. Raises ValueError for no such request.
     """
     requests = log.requests
     chosen = np.ones(len(requests["tag"]), dtype=bool) if tag == ALL else requests["tag"] == tag
@@ -194,16 +194,22 @@ def steps_of(log: RunLog, tag: str = ALL) -> NDArray[np.bool_]:
     return chosen
 
 
-class TimedSteps:
-    """Passes on to a policy and keeps the seconds of what it does.
+def calls_per_token(log: RunLog, tag: str = ALL) -> float:
+    """Forwards of the target per token committed, in requests of a tag."""
+    steps, here = log.steps, steps_of(log, tag)
+    calls = here & (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
+    return int(calls.sum()) / int(steps["emitted"][here].sum())
 
-    Attributes:
-        deciding_s, learning_s: of this thread in `decide` and in `learn`, in all: whatever else the machine does adds
-            none.
-        steps_s: by the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
+
+class TimedSteps:
+    """Passes on to a policy, under what it is said to be about, and keeps the seconds of what it does.
+
+    `deciding_s` and `learning_s` are of this thread, in all: whatever else the machine does adds none. `steps_s` is by
+    the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, about: About | None = None) -> None:
+        self.about = about
         self._policy = policy
         self._decided_s: dict[str, float] = {}
         self.deciding_s = self.learning_s = 0.0
@@ -221,7 +227,7 @@ class TimedSteps:
         """Tell the policy."""
         thread_s, start_s = thread_time(), perf_counter()
         self._policy.learn(outcome)
-        self.steps_s.append(perf_counter() - start_s + self._decided_s.pop(outcome.request_id))
+        self.steps_s.append(perf_counter() - start_s + self._decided_s.pop(outcome.request_id, 0.0))
         self.learning_s += thread_time() - thread_s
 
 
@@ -240,13 +246,7 @@ class Timing(NamedTuple):
 def in_turns(
     jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
 ) -> dict[Name, list[Result]]:
-    """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
-
-    Args:
-        jobs: by name.
-        runs: of each, >= 1.
-        warm_ups: runs of each before these, whose results are dropped.
-    """
+    """What each job gave in `runs` runs after `warm_ups`, all jobs in turn, so that a slow spell falls on all alike."""
     given: dict[Name, list[Result]] = {name: [] for name in jobs}
     with quiet():  # telling takes time, too
         for turn in range(warm_ups + runs):

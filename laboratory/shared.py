@@ -1,19 +1,7 @@
-"""Models near a pool's target, to try statistics of similarity on: perturbed copies, submodels in no file.
+"""What experiments with real models share: pool and prompts, runs, watched caches, and models near a pool's target.
 
-What experiments with real models share: the pool, its prompts, and greedy runs, alone or in turns.
-
-What the caches of a run hold after each of its operations, and how much of it is live; apart from what is timed.
-
-How much of a perfect draft survives an alignment: the drafter writes the target's own text in its own tokens.
-
-And how often two models write the same token when both sample with the same noise. With one Gumbel variable per token,
-added to the log-probabilities of both, token i is the argmax of both with probability
-1 / sum_j max(p_j / p_i, q_j / q_i): an exponential race of all tokens at once (Daliri et al. 2024, arXiv:2408.07978,
-who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD.
-
-Letters: T tokens of a text, V vocabulary.
-
-Small drafters trained on the spot: one network, the same texts, in the pool's tokens or in tokens of its own.
+Those are perturbed copies, submodels in no file, and small drafters trained on the spot. Letters: T tokens of a text, V
+vocabulary.
 """
 
 import copy
@@ -27,26 +15,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from paceline.policies.spec import make_policy
+from paceline.runs.log import RunLog
+from paceline.runtime.caches import MemberKV
+from paceline.runtime.decode import Output, Run, decode, sessions_of, whole
+from paceline.runtime.draft import num_common
+from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
+from paceline.runtime.slim import Calibration, Mask, next_token_probs
+from paceline.runtime.threads import CacheKind, Memory
+from paceline.runtime.tokenizers import Alignment
+from paceline.runtime.world import TorchWorld
+from paceline.studies.agree import matching_trace
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..policies.spec import make_policy
-from ..runs.log import RunLog
-from ..runtime.caches import MemberKV
-from ..runtime.decode import Output, Run, decode, sessions_of, whole
-from ..runtime.draft import num_common
-from ..runtime.pools.members import LoadedMember, describe_model, loaded_pool
-from ..runtime.pools.parts import make_submodel
-from ..runtime.pools.pool import ModelPool
-from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
-from ..runtime.slim import Calibration, Mask, next_token_probs
-from ..runtime.threads import CacheKind, Memory
-from ..runtime.tokenizers import Alignment
-from ..runtime.world import TorchWorld
-from ..studies.agree import matching_trace
-from ..traces.contexts.recording import TrieRecording
-from ..traces.meta import Sampling
 from .findings import ExperimentSetting
 from .replays import in_turns
 from .training.recipe import read_recipe
@@ -62,11 +50,7 @@ def pool_of(setting: ExperimentSetting) -> ModelPool:
 
 
 def prompts_of(setting: ExperimentSetting, count: int, *, skip: int = 0) -> tuple[Prompt, ...]:
-    """The first prompts beside the pool file after `skip`: `count`, or fewer by the limit.
-
-    Raises:
-        ValueError: the pool has no prompts of its own, or not so many.
-    """
+    """Prompts beside the pool file after `skip`: `count`, or fewer by the limit; raises ValueError for none."""
     folder = setting.pool if setting.pool.is_dir() else setting.pool.parent
     path = folder / PROMPTS_FILE
     if not path.is_file():
@@ -80,9 +64,7 @@ def prompts_of(setting: ExperimentSetting, count: int, *, skip: int = 0) -> tupl
 def models_of(setting: ExperimentSetting, trace: TrieRecording, count: int) -> tuple[ModelPool, tuple[Prompt, ...]]:
     """The pool of the setting's recording, and the first of its prompts: `count`, or as many as `trace` holds.
 
-    Raises:
-        TraceFormatError: the recording is not one of this pool and its prompts.
-        ValueError: as `prompts_of`.
+    Raises TraceFormatError where the recording is not one of this pool and its prompts.
     """
     pool = pool_of(setting)
     prompts = prompts_of(setting, min(count, len(trace.requests)))
@@ -127,14 +109,11 @@ def ran_in_turns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Caches of all members after one operation.
+    """Caches of all members after one operation."""
 
-    Attributes:
-        held_slots, held_bytes: of memory taken.
-        live_slots, live_bytes: of these, those whose token belongs to a text.
-    """
-
+    # of memory taken
     held_slots: int
+    # of these, those whose token belongs to a text
     live_slots: int
     held_bytes: int
     live_bytes: int
@@ -167,18 +146,13 @@ def _look(caches: Collection[MemberKV]) -> Held:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What came of the drafts of one pair of tokenizers.
+    """What came of the drafts of one pair of tokenizers."""
 
-    Attributes:
-        counted: target tokens that counted as drafted, of each draft.
-        spelled: of these, how many in all are spelled as the target spells them.
-        reading_s: seconds of reading the context in the other's tokens, of each draft.
-        spelling_s: seconds of spelling the draft in the target's tokens, of each draft.
-    """
-
-    counted: list[int] = field(default_factory=list)
-    spelled: int = 0
+    counted: list[int] = field(default_factory=list)  # target tokens that counted as drafted, of each draft
+    spelled: int = 0  # of these, how many in all are spelled as the target spells them
+    # seconds of reading the context in the other's tokens, of each draft
     reading_s: list[float] = field(default_factory=list)
+    # seconds of spelling the draft in the target's tokens, of each draft
     spelling_s: list[float] = field(default_factory=list)
 
     @property
@@ -217,15 +191,9 @@ def add_drafts(tally: Tally, alignment: Alignment, text: Sequence[int], cuts: It
 
 @torch.no_grad()
 def perturbed(model: PreTrainedModel, noise: float, *, seed: int) -> PreTrainedModel:
-    """A copy of `model` in which every matrix is off by `noise` times its own spread.
+    """A copy of `model` in which every matrix is off by `noise` times its own spread, drawn the same on every machine.
 
-    Args:
-        model: in evaluation mode; not changed.
-        noise: standard deviation of what is added to a weight, in those of its matrix, >= 0.
-        seed: of the draws, the same on every machine.
-
-    Raises:
-        ValueError: noise below 0.
+    Raises ValueError for noise below 0.
     """
     if not noise >= 0.0:
         raise ValueError(f"noise must be >= 0, got {noise}")
@@ -239,14 +207,9 @@ def perturbed(model: PreTrainedModel, noise: float, *, seed: int) -> PreTrainedM
 
 
 def with_slims(pool: ModelPool, masks: Mapping[str, Mask]) -> ModelPool:
-    """The pool with a submodel of the target for each mask, in order of size.
+    """The pool, which is not changed, with a submodel of the target for each mask by name, in order of size.
 
-    Args:
-        pool: not changed.
-        masks: layers to leave out, by the name of the member.
-
-    Raises:
-        ValueError: a name that is taken, a mask that does not fit, or a target without a network.
+    Raises ValueError for a name that is taken, a mask that does not fit, or a target without a network.
     """
     target = pool.target.model
     if target is None:
@@ -260,8 +223,11 @@ def with_slims(pool: ModelPool, masks: Mapping[str, Mask]) -> ModelPool:
 
 
 def shared_noise_agreement(first: Tensor, second: Tensor) -> Tensor:
-    """`[T]` probability of the same token, from distributions `[T, V]` each, in float64.
+    """`[T]` probability that two models write the same token with the same noise, from `[T, V]` each, in float64.
 
+    With one Gumbel variable per token, added to the log-probabilities of both, token i is the argmax of both with
+    probability 1 / sum_j max(p_j / p_i, q_j / q_i): an exponential race of all tokens at once (Daliri et al. 2024,
+    arXiv:2408.07978, who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD.
     Ordered by p / q, the j with p_j / p_i > q_j / q_i are those before i, so that two running sums are enough.
     """
     p, q = first.double(), second.double()
@@ -286,12 +252,7 @@ MOST_TOKENS = 2**15  # packed texts are 16-bit
 
 
 class DrafterTraining:
-    """Trains drafters for a pool, deterministically for a seed; reads its texts once.
-
-    Args:
-        pool: whose target they draft for.
-        seed: of initial weights and batches; the texts are those the shipped pool was trained on, less in number.
-    """
+    """Trains drafters for a pool's target, deterministically for a seed, on some of the texts of the shipped pool."""
 
     def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool
@@ -301,11 +262,7 @@ class DrafterTraining:
         self._corpus = build_corpus(recipe)
 
     def same_vocabulary(self, name: str) -> LoadedMember:
-        """A drafter in the pool's own tokens.
-
-        Raises:
-            ValueError: the pool's vocabulary is too large for a drafter of this size.
-        """
+        """A drafter in the pool's own tokens; raises ValueError for too large a vocabulary."""
         target: Any = self._pool.target.model
         size = int(target.config.vocab_size)
         if size > MOST_TOKENS:

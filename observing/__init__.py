@@ -1,5 +1,4 @@
 """Drives a server of language models over HTTP, and writes down what a client sees of it: HTTP of the standard library.
 
-Beside sim and runtime, and imports neither; what is read and written lies in `runs.observed`, and metrics pages are
-read as `traces.importers.reading` reads them.
+Beside sim and runtime, and imports neither; what is read and written lies in `runs.observed`.
 """

@@ -1,15 +1,9 @@
-"""Requests at their times, or so many at a time: who sends what when. A thread for each request under way.
+"""Send requests to a server at their times, or so many at a time, and read what the server counts meanwhile.
 
-What a server counts of its speculative decoding, read before and after a run.
-
-What it does not tell is unknown, never 0, and nothing that it says can spoil a run that was measured: a page that
-cannot be read is a reason why acceptance is unknown. Names and arithmetic are those of imported pages
-(`traces.importers.reading`).
-
-Tokens of texts, counted by the server's own tokenizer, where its answers have no `usage`.
-
-An answer that is read again may come to other tokens than were written, and an end of sequence has no text: these
-counts say that they are the tokenizer's.
+Each request under way has a thread. What a server does not tell of its speculative decoding is unknown, never 0; a page
+that cannot be read is a reason why acceptance is unknown, and spoils no run. Names and arithmetic are those of imported
+pages (`traces.importers.metrics_pages`). The server's own tokenizer counts tokens of answers without `usage`: an answer
+that is read again may come to other tokens than were written, and an end of sequence has no text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,24 +27,14 @@ _PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """A page of metrics at one time.
+    """A page of metrics at one time."""
 
-    Attributes:
-        text: of the page.
-        path: below the server's address.
-        why_none: why there is no page, in words; "" if there is one.
-    """
-
-    text: str = ""
-    path: str = _PATHS[0]
-    why_none: str = ""
+    text: str = ""  # of the page
+    path: str = _PATHS[0]  # below the server's address
+    why_none: str = ""  # why there is no page, in words; "" if there is one
 
     def page(self, when: str) -> Page:
-        """What it says of known metrics; raises TraceFormatError, with its line.
-
-        Args:
-            when: the page was read, in words, for errors.
-        """
+        """What it says of known metrics, as it was read `when`; raises TraceFormatError, with its line."""
         lines = enumerate(self.text.splitlines(), start=1)
         return page_of((f"{self.path} {when} the run, line {number}", line) for number, line in lines)
 
@@ -81,11 +65,7 @@ def acceptance_between(
 ) -> tuple[ObservedAcceptance | None, str]:
     """(acceptance of a run, why it is unknown): by counters, else llama.cpp's answers, else a gauge.
 
-    Args:
-        before: the run.
-        after: it.
-        requests: of the run.
-        model: that was asked; series that name another are left out.
+    Series that name another model are left out.
     """
     found, why = _by_pages(before, after, model)
     if found is not None and found.drafted is not None:
@@ -117,7 +97,6 @@ def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAc
 
 
 def _why_none(path: str, page: Page, model: str) -> str:
-    """Why a page has no counters of a model."""
     of_all = engine_of(Scrapes([page]))
     if of_all is not None:
         speaking = [one for one in page.samples if one.name in of_all.of_speculation]
@@ -128,7 +107,6 @@ def _why_none(path: str, page: Page, model: str) -> str:
 
 
 def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance, why it is unknown) by the metrics of an engine."""
     drafts, drafted, accepted = found.drafts, found.drafted, found.accepted
     if drafted is not None and accepted is not None:
         if accepted > drafted:
@@ -173,14 +151,9 @@ class Stop(Protocol):
 
 
 class Load:
-    """Sends the requests of a workload and gathers their answers. Final.
+    """Sends the requests of a workload and gathers their answers; no request is sent after the stop was heard.
 
-    Args:
-        arrivals: by time.
-        send: see `Send`; called in threads.
-        clock: of the run.
-        stop: no request is sent after it was heard.
-        on_ended: called for each request that ended, in any thread, one at a time.
+    `send` is called in threads, and `on_ended` for each request that ended, in any thread, one at a time.
     """
 
     def __init__(
@@ -203,11 +176,7 @@ class Load:
             self._start(partial(self._serve, arrival, arrival.arrives_ps))
 
     def closed_loop(self, concurrency: int) -> None:
-        """Keep so many under way: one is sent when one ended, whatever its time; waits within sessions are kept.
-
-        Args:
-            concurrency: requests at a time, >= 1.
-        """
+        """Keep so many under way: one is sent when one ended, whatever its time; waits within sessions are kept."""
         for _ in range(concurrency):
             self._start(self._work)
         with self._changed:
@@ -215,11 +184,7 @@ class Load:
                 self._changed.wait(_LOOK_S)
 
     def ended(self) -> list[Exchange]:
-        """Wait until threads have noticed that their connections were cut; all requests, as they were sent.
-
-        Raises:
-            BaseException: what a thread raised; failed requests raise nothing.
-        """
+        """All requests, as they were sent, once threads have noticed cut connections; raises what a thread raised."""
         for thread in self._threads:
             thread.join(_END_S)
         if self._broken is not None:
@@ -312,15 +277,7 @@ _ASKED: tuple[tuple[str, Callable[[str, str], dict[str, Any]]], ...] = (
 
 
 class ServerTokenizer:
-    """Counts tokens of texts. Final.
-
-    Args:
-        endpoint: of the server.
-        model: whose tokenizer it is.
-
-    Raises:
-        ServerError: the server has none that is known here.
-    """
+    """Counts tokens of texts by the model's tokenizer; raises ServerError for a server that has none that is known."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint, self._model = endpoint, model

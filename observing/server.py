@@ -1,12 +1,6 @@
-"""Where a server answers: its address, its key, and connections that can all be cut at once.
+"""A server, and one request and its streamed answer, with the times at which a client saw its parts.
 
-What one event of a streamed completion says: text, why it ended, counts, or an error.
-
-The one clock of a run that is observed: whole picoseconds since its beginning, as all serving logs have them.
-
-One request and its streamed answer, with the times at which a client saw its parts.
-
-Which model a server is asked for: the one it names, or the one that was named, if it has it.
+Times are whole picoseconds since the beginning of a run, as all serving logs have them.
 """
 
 import json
@@ -36,27 +30,19 @@ _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One event. None stands where the server says nothing.
+    """One event. None stands where the server says nothing."""
 
-    Attributes:
-        text: that was added; "" for none.
-        finish_reason: once the answer has ended.
-        prompt_tokens, output_tokens: of `usage`, tokens.
-        cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
-        drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
-        error: the server's message, where the event is one; "" for none.
-        odd: names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or
-            more accepted than drafted; they are None above.
-    """
-
-    text: str = ""
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
+    text: str = ""  # that was added; "" for none
+    finish_reason: str | None = None  # once the answer has ended
+    prompt_tokens: int | None = None  # of `usage`, tokens
     output_tokens: int | None = None
+    # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    drafted: int | None = None
+    drafted: int | None = None  # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`
     accepted: int | None = None
-    error: str = ""
+    error: str = ""  # the server's message, where the event is one; "" for none
+    # names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or more
+    # accepted than drafted; they are None above
     odd: tuple[str, ...] = ()
 
 
@@ -80,7 +66,9 @@ def chunk_of(data: str) -> Chunk:
         "accepted": timings.get("draft_n_accepted"),
     }
     counts: dict[str, Any] = {
-        name: value for name, value in told.items() if _is_count(value, least=int(name == "prompt_tokens"))
+        name: value
+        for name, value in told.items()
+        if type(value) is int and int(name == "prompt_tokens") <= value <= MOST_COUNT
     }
     odd = [name for name, value in told.items() if value is not None and name not in counts]
     drafted, accepted = (counts.get(name) for name in PAIR)
@@ -96,7 +84,6 @@ def chunk_of(data: str) -> Chunk:
 
 
 def _choice(content: dict[str, Any]) -> dict[str, Any]:
-    """The one choice of an event, empty if it has none: one answer was asked for."""
     choices = content.get("choices")
     found = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
     if len(found) > 1 or any(one.get("index", 0) not in (0, None) for one in found):
@@ -113,10 +100,6 @@ def _text(choice: dict[str, Any]) -> str:
 def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
     value = content.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def _is_count(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT
 
 
 _PS_PER_NS = 1000
@@ -146,20 +129,13 @@ class RefusedError(ServerError):
 
 
 class _Received(RawIOBase):
-    """What comes from a server for one request, head and framing among it; it ends in time and in bytes.
-
-    Args:
-        connected: to the server.
-        ends_at_s: of the monotonic clock.
-        most_bytes: >= 1.
-    """
+    """What comes from a server for one request, head and framing among it; it ends in time and in bytes."""
 
     def __init__(self, connected: socket.socket, ends_at_s: float, most_bytes: int) -> None:
         self._connected, self._ends_at_s, self._most_bytes = connected, ends_at_s, most_bytes
         self._num_bytes = 0
 
     def readable(self) -> bool:
-        """As of whatever is read."""
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
@@ -190,7 +166,6 @@ class _Connected:
         self._connected.sendall(data)
 
     def makefile(self, _: str) -> BufferedReader:
-        """To read from."""
         return BufferedReader(self._received, 2**16)
 
     def close(self) -> None:
@@ -201,12 +176,9 @@ class Endpoint:
     """One server. Threads may share it: each request has a connection of its own. Final.
 
     Args:
-        url: `http://HOST:PORT`, with or without `/v1`.
+        url: `http://HOST:PORT`, with or without `/v1`; without it as an attribute.
         api_key: sent as a bearer token; shown nowhere, and taken out of what the server says. None: none is sent.
         timeout_s: that a request may take from its sending to the end of its answer, > 0.
-
-    Attributes:
-        url: without `/v1`.
 
     Raises:
         ArgumentError: an address that is none, or one with a key in it.
@@ -238,12 +210,9 @@ class Endpoint:
     def asked(
         self, path: str, body: Mapping[str, Any] | None = None, *, most_bytes: int = _MOST_PAGE_BYTES
     ) -> Iterator[HTTPResponse]:
-        """The answer to a request, to be read while the block runs.
+        """The answer to a request at `path`, as `/v1/models`, to be read while the block runs; `body` is JSON to post.
 
-        Args:
-            path: below the server's address, as in `/v1/models`.
-            body: JSON to post; None: get.
-            most_bytes: of the answer, its head among them.
+        Without a body the request is a get. `most_bytes` bounds the answer, its head included.
 
         Raises:
             RefusedError: a status that is not 200, with the server's message.
@@ -346,43 +315,27 @@ _DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What is sent for a request of the workload.
+    """What is sent for a request of the workload."""
 
-    Attributes:
-        arrival: the request.
-        prompt_id: of the prompt.
-        text: of the prompt.
-        body: all that is posted.
-    """
-
-    arrival: Arrival
-    prompt_id: str
-    text: str
-    body: dict[str, Any]
+    arrival: Arrival  # the request
+    prompt_id: str  # of the prompt
+    text: str  # of the prompt
+    body: dict[str, Any]  # all that is posted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request with the text of its answer, which is kept no longer than its tokens are counted.
+    """A request with the text of its answer, which is kept no longer than its tokens are counted."""
 
-    Attributes:
-        seen: what the client saw.
-        prompt: the text that was sent.
-        answer: the text that came.
-        done: whether [DONE] came at its end.
-        odd: names of counts that cannot be right, such as negative ones; the record has none for them.
-    """
-
-    seen: ObservedRequest
-    prompt: str
-    answer: str
-    done: bool
+    seen: ObservedRequest  # what the client saw
+    prompt: str  # the text that was sent
+    answer: str  # the text that came
+    done: bool  # whether [DONE] came at its end
+    # names of counts that cannot be right, such as negative ones; the record has none for them
     odd: frozenset[str] = frozenset()
 
 
 class _Answer:
-    """What has come so far."""
-
     def __init__(self) -> None:
         self.outputs_at_ps: list[int] = []
         self.texts: list[str] = []
@@ -393,7 +346,6 @@ class _Answer:
         self.done = False
 
     def take(self, chunk: Chunk, at_ps: int) -> None:
-        """One event that came at a time."""
         if chunk.text:
             self.outputs_at_ps.append(at_ps)
             self.texts.append(chunk.text)
@@ -481,15 +433,10 @@ _SHOWN = 20  # models, in an error
 
 
 def model_of(endpoint: Endpoint, asked: str | None) -> str:
-    """The model's name as requests give it.
+    """The model's name as requests give it: the one that was asked for, or the only one that the server lists.
 
-    Args:
-        endpoint: of the server.
-        asked: by the user; None: the only one that the server lists.
-
-    Raises:
-        ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
-        ArgumentError: a model that it does not list, or none where it lists several, or a name that is no name.
+    Raises ServerError for a server that cannot be reached, or lists no models though none was named, and ArgumentError
+    for a model that it does not list, none where it lists several, or a name that is no name.
     """
     try:
         listed = _listed(endpoint)

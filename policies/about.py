@@ -1,11 +1,7 @@
-"""What a policy says of itself: where it comes from, whether its text is the target's, and what it has to see.
+"""What a policy says of itself, what its steps have done to the text, and expected tokens of rounds in closed form.
 
-Expected tokens of rounds in closed form, where acceptance is independent and constant.
-
-Letters: a acceptance, n window. Independent means that a verifier accepts each token with the same probability whatever
-happened before.
-
-Notes what kinds of steps a policy takes: known by what it does, not by what it says.
+The closed forms take acceptance as independent and constant: a verifier accepts each token with the same probability,
+whatever happened before. Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable
@@ -44,31 +40,22 @@ MOST_SHOWN = 8  # tags in an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own.
+    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own."""
 
-    Attributes:
-        paper: name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without.
-        lossless: whether it commits what the target alone would write, whatever its options.
-        members: what it needs of a pool, in words, such as "a model below the target".
-        observes: what it does not work without.
-        oracle: whether it sees ahead, which only a recording can grant.
-        target_alone: whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing
-            is learnt: so nobody needs to ask it.
-        by_pending: whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows
-            from `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all
-            by one member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever
-            it begins at the same place of the same text.
-        works_ahead: whether its steps may be `Overlap`, whose parts take their seconds at the same time.
-    """
-
-    paper: str = ""
-    lossless: bool
-    members: str = "a target"
-    observes: frozenset[Observable] = frozenset()
-    oracle: bool = False
+    paper: str = ""  # name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without
+    lossless: bool  # whether it commits what the target alone would write, whatever its options
+    members: str = "a target"  # what it needs of a pool, in words, such as "a model below the target"
+    observes: frozenset[Observable] = frozenset()  # what it does not work without
+    oracle: bool = False  # whether it sees ahead, which only a recording can grant
+    # whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing is learnt: so
+    # nobody needs to ask it
     target_alone: bool = False
+    # whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows from
+    # `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all by one
+    # member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever it begins at
+    # the same place of the same text.
     by_pending: bool = False
-    works_ahead: bool = False
+    works_ahead: bool = False  # whether its steps may be `Overlap`, whose parts take their seconds at the same time
 
 
 def about_of(policy: object) -> About | None:
@@ -90,7 +77,7 @@ def runs_target_alone(policy: object) -> bool:
 
 
 def decides_by_pending(policy: object) -> bool:
-    """Whether a policy says so of itself (`About.by_pending`); whom that binds, see `runs_target_alone`."""
+    """Whether a policy says so of itself (`About.by_pending`), on the terms of `runs_target_alone`."""
     about = about_of(policy)
     return about is not None and about.by_pending and _speaks_for_itself(policy)
 
@@ -105,7 +92,6 @@ def _speaks_for_itself(policy: object) -> bool:
 
 
 def _methods(kind: type) -> list[str]:
-    """Methods and properties of a class itself, but for those that Python calls."""
     return [name for name, value in vars(kind).items() if hasattr(value, "__get__") and not name.startswith("__")]
 
 
@@ -116,33 +102,16 @@ def observed_by(policy: object) -> frozenset[Observable]:
 
 
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:
-    """Refuse a policy that has to see what a world does not know.
-
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        offered: what the world knows.
-        where: the world, as in "recording served".
-
-    Raises:
-        ValueError: something is missing.
-    """
+    """Raise ValueError for a policy, called `name`, that must see what `where` ("recording served") has not offered."""
     missing = sorted(observed_by(policy) - set(offered))
     if missing:
         raise ValueError(f"policy {name} needs {', '.join(missing)} of tokens, which {where} does not hold")
 
 
 def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> None:
-    """Refuse a policy that has a part for a tag which no request has.
+    """Raise ArgumentError for a policy, called `name`, that has a part for a tag which no request has.
 
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        tags: of the requests; asked for only if the policy names any.
-        where: the requests, as in "recording served".
-
-    Raises:
-        ArgumentError: there is such a tag.
+    `where` is as in "recording served"; `tags`, of the requests, are asked for only if the policy names any.
     """
     named: frozenset[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
@@ -158,16 +127,10 @@ Floats = NDArray[np.float64]
 
 
 def round_tokens(acceptance: float, window: int) -> float:
-    """Expected tokens of a two-level round, (1 - a^(n+1)) / (1 - a), and n + 1 at a = 1.
+    """Expected tokens of a two-level round, (1 - a^(n+1)) / (1 - a), and n + 1 at a = 1; n = 0 is plain decoding.
 
-    (Leviathan et al. 2023, arXiv:2211.17192, equation 1.) Summed as 1 + a + ... + a^n, which needs no limit.
-
-    Args:
-        acceptance: a, 0 to 1.
-        window: n, >= 0; 0 is plain decoding.
-
-    Raises:
-        ValueError: an argument out of range.
+    Leviathan et al. 2023 (arXiv:2211.17192, equation 1), summed as 1 + a + ... + a^n, which needs no limit. Raises
+    ValueError unless a is 0 to 1 and n >= 0.
     """
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 0)
@@ -179,20 +142,13 @@ def ahead_tokens(acceptance: float, window: int) -> float:
 
     If all was right, the target's own token is the first one ahead with probability a, and n - 1 tokens are pending in
     the next step; else none is. Of a step with none pending come 1 token and, with probability a, one with n - 1; of
-    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share
-    a / (1 + a - a^n) of all steps begins with n - 1, and a step gives
+    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share a / (1 + a -
+    a^n) of all steps begins with n - 1, and a step gives
 
         (1 - a^n) / ((1 - a) (1 + a - a^n))
 
-    tokens, and n at a = 1. (Ours, for steps as `decoding.contract.Overlap` puts them together; PEARL,
-    arXiv:2408.11850, counts other rounds.)
-
-    Args:
-        acceptance: a, 0 to 1.
-        window: n, >= 1.
-
-    Raises:
-        ValueError: an argument out of range.
+    tokens, and n at a = 1. (Ours, for steps as `Overlap` puts them together; PEARL, arXiv:2408.11850, counts other
+    rounds.) Raises ValueError unless a is 0 to 1 and n >= 1.
     """
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 1)
@@ -237,18 +193,15 @@ def kept_of(judged: Floats, rate: float) -> Floats:
 
 
 class StepWatch:
-    """What the steps so far may have done to the text.
-
-    Args:
-        target: name of the target.
+    """What the steps so far may have done to the text; `target` is the target's name.
 
     Attributes:
         inexact: a Commit was among them, or a verification by a lossy rule at any level.
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
         lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
-            Above one such member the target is told what its tokens follow; above two it may be told too little,
-            since some rules (such as `Vouched`) ask who endorses a token.
+            Above one such member the target is told what its tokens follow; above two it may be told too little, since
+            some rules (such as `Vouched`) ask who endorses a token.
     """
 
     __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")
@@ -274,15 +227,7 @@ class StepWatch:
 
 
 class WatchedPolicy:
-    """Passes on to a policy, and notes its steps.
-
-    Args:
-        policy: any.
-        watch: told of every step.
-
-    Attributes:
-        wrapped, watch: as given.
-    """
+    """Passes on to a policy, and tells `watch` of every step."""
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
         self.wrapped = policy

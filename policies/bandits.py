@@ -1,30 +1,20 @@
-"""HedgeSpec: one verified trajectory scores all drafters, so that choosing among them needs no exploration.
+"""Which chain or drafter to play each round: `banditspec` explores, `hedgespec` scores all drafters by one text.
 
-BanditSpec: which chain to play is a bandit's question, asked anew every round.
+BanditSpec (Hou et al. 2025, arXiv:2505.15141) measures rounds beyond those of the best arm, so its reward is the
+round's tokens (`reward=tokens`); by default ours is tokens per second, since chains of different depth cost
+differently. UCB1 and EXP3 are those of Auer et al. 2002: `kind=ucb` has the index value + explore sqrt(2 ln t / plays),
+value the arm's tokens over the seconds (or the number) of all its rounds, in parts of the best arm's; `kind=exp3` the
+weights w, chance (1 - explore) w / sum w + explore / K, and a played arm's weight grows by exp(explore x reward /
+(chance x K)), the reward in parts of the largest seen. Per second that favours arms of short rounds a little: a mean of
+ratios is not a ratio of means.
 
-Hou et al. 2025 (arXiv:2505.15141) choose among configurations of speculation by UCB or EXP3. Their measure is the
-stopping-time regret: how many rounds more than the best single arm it takes to finish the answer. It counts a round as
-one whatever the arm, so their reward is the round's tokens. Chains of different depth cost differently; here the
-reward is tokens per second by default, and `reward=tokens` is theirs. What we chose where we could not follow the text:
-
-- `kind=ucb`: index = value + explore x sqrt(2 ln t / plays), value the arm's tokens over the seconds (or the number) of
-  all its rounds, in parts of the best arm's. UCB1 (Auer et al. 2002) has explore = 1.
-- `kind=exp3`: weights w, chance (1 - explore) w / sum w + explore / K; the played arm's weight grows by
-  exp(explore x reward / (chance x K)) (Auer et al. 2002). The reward is the round's tokens (per second) in parts of the
-  largest seen. Per second this favours arms of short rounds a little: a mean of ratios is not a ratio of means.
-
-Liu et al. 2025 (arXiv:2510.20064). Feedback there is complete: once the target has judged a text, every drafter is
-asked, by one forward over it, how well it would have done, and an online learner weighs them; ours is NormalHedge
-(arXiv:0903.2851). A policy here cannot run a forward that neither drafts nor judges, so one round in `every` is an
-*evaluation*: prompt lookup copies, or the smallest model drafts where it finds nothing, then each larger drafter judges
-what is left (one forward over the text, as in the paper, and its cache catches up), then the target. What each wrote is
-compared with what the target committed. Differences to the paper:
-
-- a larger drafter sees a text only as far as the smaller ones and it agree, so that its score is censored there;
-- these forwards are part of the answer, and charged to it; the first evaluation of a request is not free either;
-- what is scored is the chance that a drafter's next token is right, as a running rate, since an evaluation has few
-  tokens; its gain is what that rate makes of a round: tokens, or tokens per second;
-- a drafter that cannot judge cannot be scored, and is refused.
+HedgeSpec (Liu et al. 2025, arXiv:2510.20064) asks every drafter, by one forward over a judged text, how well it would
+have done; the learner is NormalHedge (arXiv:0903.2851). A policy cannot run such a forward here, so one round in
+`every` is an *evaluation*: prompt lookup copies, or the smallest model drafts where it finds nothing, then each larger
+drafter judges what is left, then the target. So a larger drafter's score is censored where smaller ones and it part,
+its forwards are charged to the answer, and a drafter that cannot judge is refused. Scored is the chance that a
+drafter's next token is right, as a running rate; the gain is what that rate makes of a round, in tokens or tokens per
+second.
 """
 
 from dataclasses import dataclass, field
@@ -145,11 +135,9 @@ def _check_explore(kind: str, explore: float) -> None:
 
 
 class Ucb:
-    """Optimism: the arm of the largest upper bound (UCB1, Auer et al. 2002), each once to begin with.
+    """Optimism: the arm of the largest upper bound (UCB1, Auer et al. 2002), each of K once to begin with.
 
-    Args:
-        num_arms: K arms.
-        explore: factor on the radius sqrt(2 ln t / plays), >= 0.
+    `explore` is the factor on the radius sqrt(2 ln t / plays), >= 0.
     """
 
     def __init__(self, num_arms: int, explore: float) -> None:
@@ -185,12 +173,9 @@ class Ucb:
 
 
 class Exp3:
-    """Chance: arms are drawn by weights that grow with what they brought (Auer et al. 2002).
+    """Chance: `rng` draws one of K arms by weights that grow with what they brought (Auer et al. 2002).
 
-    Args:
-        num_arms: K arms.
-        explore: share of even draws, above 0 to 1; also the pace of the weights.
-        rng: of the draws.
+    `explore` is the share of even draws, above 0 to 1, and the pace of the weights.
     """
 
     def __init__(self, num_arms: int, explore: float, rng: Random) -> None:
@@ -206,10 +191,7 @@ class Exp3:
         return self._rng.choices(self._arms, self._chances)[0]
 
     def reward(self, arm: int, tokens: float, seconds: float) -> None:
-        """What a round of the arm brought and took; rewards are in parts of the largest so far.
-
-        The chance is that of now, not of when the arm was drawn: with one request they are the same.
-        """
+        """What a round of the arm brought and took, in parts of the largest reward so far; by the arm's chance now."""
         rate = tokens / seconds
         self._most = max(self._most, rate)
         count = len(self._arms)
@@ -391,19 +373,11 @@ def _check_drafters(pool: Pool) -> None:
 
 
 class NormalHedge:
-    """A choice among N experts of whom all gains are told, without a parameter to tune.
+    """A choice among N >= 1 experts of whom all gains are told, without a parameter to tune.
 
-    Chaudhuri, Freund and Hsu 2009 (arXiv:0903.2851).
-
-    R_i is the regret of not having followed expert i. With [x]+ = max(x, 0) and c such that the mean of
-    exp([R_i]+^2 / 2c) is e, chances are proportional to [R_i]+ / c exp([R_i]+^2 / 2c), and even where nothing is
-    regretted.
-
-    Args:
-        num_experts: N, >= 1.
-
-    Attributes:
-        chances: `[N]`, 0 to 1, sum 1.
+    Chaudhuri, Freund and Hsu 2009 (arXiv:0903.2851). R_i is the regret of not having followed expert i. With [x]+ =
+    max(x, 0) and c such that the mean of exp([R_i]+^2 / 2c) is e, `chances` (`[N]`, sum 1) are proportional to [R_i]+ /
+    c exp([R_i]+^2 / 2c), and even where nothing is regretted.
     """
 
     def __init__(self, num_experts: int) -> None:

@@ -1,24 +1,8 @@
-"""Seconds per token of chains in which every level hands over whole rounds, which may exceed the window above it.
+"""What policies are built from: drafted blocks, default members, acceptance rates, windows, turns of a batch.
 
-How often a drafted token is kept, as a running rate that forgets.
-
-Turns of a batch: about one round of every request that runs, for which a choice is made once for all of them.
-
-Rows of a batch that draft different windows hold each other up, so what is best for a batch is chosen for all its rows.
-
-The members that policies take if none are named.
-
-What most policies of two levels share: a block is drafted, then judged until the target has committed.
-
-What a drafter has yet to read before it can draft: prompts, as far as no cache holds them, and text since.
-
-What a level hands over is then a distribution, not a rate: the renewal process of its rounds (`speed.gathered`).
-
-Letters: L members, N the longest window, R the most tokens of one round.
-
-A window per request that follows acceptance: longer after a full acceptance, shorter after a refusal.
-
-The heuristic schedule of transformers' assisted generation (`num_assistant_tokens_schedule="heuristic"`).
+Also what a drafter has yet to read before it can draft (`TextToRead`), and the seconds per token of chains in which
+every level hands over whole rounds (`WholeRounds`): a distribution and not a rate, by the renewal process of
+`about.gathered`. Letters: L members, N the longest window, R the most tokens of one round.
 """
 
 from abc import ABC
@@ -37,14 +21,11 @@ class RunningRatio:
     """One sum over another, recent rounds with more weight.
 
     Args:
-        memory: rounds that it reaches back, >= 1.
+        memory: rounds that it reaches back, >= 1, else ValueError.
         above, below: the sums before anything is noted; at 0 there is no rate until then.
 
     Attributes:
         num_rounds: that were noted.
-
-    Raises:
-        ValueError: `memory` below 1.
     """
 
     __slots__ = ("_above", "_below", "_kept", "num_rounds")
@@ -68,10 +49,9 @@ class RunningRatio:
 
 
 def acceptance_rate(*, memory: int) -> RunningRatio:
-    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1; arguments as of `RunningRatio`.
+    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1, as a `RunningRatio`.
 
-    What follows a refused token was never judged on its own, so it is not counted. Before anything was seen the rate is
-    one half, which weighs as much as two tokens.
+    Before anything was seen the rate is one half, which weighs as much as two tokens.
     """
     return RunningRatio(memory=memory, above=1.0, below=2.0)
 
@@ -82,11 +62,7 @@ def judged(outcome: Outcome) -> tuple[int, int]:
 
 
 class BatchTurns:
-    """Counts rounds as they begin. Mutated by `begins`.
-
-    Attributes:
-        num_turns: that have begun.
-    """
+    """Counts rounds as they begin, and the turns (`num_turns`) that have begun. Mutated by `begins`."""
 
     __slots__ = ("_left", "num_turns")
 
@@ -136,8 +112,7 @@ def lookup_member(pool: Pool, policy: str) -> str:
 def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     """The drafter a user named, or the smallest model that reads the target's tokens.
 
-    Raises:
-        ValueError: naming `policy`, one that is not below the target, or that does not say how sure it is of a token.
+    Raises ValueError, naming `policy`, for one that is not below the target, or does not say how sure it is of a token.
     """
     if draft is None:
         draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
@@ -158,8 +133,7 @@ def verifiers_between(pool: Pool, draft: str) -> list[str]:
 def middle_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
     """The middle member a user named, or the largest one below the target that can verify.
 
-    Raises:
-        ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
+    Raises ValueError, naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
     """
     return _between(pool, verifier, draft, policy)[-1]
 
@@ -170,7 +144,6 @@ def next_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> 
 
 
 def _between(pool: Pool, verifier: str | None, draft: str, policy: str) -> list[str]:
-    """All that may stand between, or the one that was named."""
     low, high = pool.level(draft), pool.target_level
     if verifier is None:
         between = verifiers_between(pool, draft)
@@ -274,25 +247,16 @@ class TextToRead:
 
     @property
     def by_answer_token(self) -> float:
-        """Tokens by token: of requests as they come, or of those that run if these lack more.
-
-        One must have been seen and not be done.
-        """
+        """Tokens by token, of requests as they come, or of those that run (one at least) if these lack more."""
         return max(self._new.rate, self._lacking / self._remaining) / self._used.rate
 
 
 class Below(NamedTuple):
-    """What a level goes through.
+    """What a level goes through."""
 
-    Attributes:
-        token_s: seconds per token, what the level adds by taking part not among them.
-        lower: the level below it; -1 of none.
-        window: over that, >= 1; 0 of none.
-    """
-
-    token_s: float
-    lower: int
-    window: int
+    token_s: float  # seconds per token, what the level adds by taking part not among them
+    lower: int  # the level below it; -1 of none
+    window: int  # over that, >= 1; 0 of none
 
 
 class WholeRounds:
@@ -379,10 +343,7 @@ class WindowSchedule:
         start: first window of a request, 1 to `most`.
         up: added after a round in which every drafted token stayed, >= 0.
         down: taken off otherwise (the window never falls below 1), >= 0.
-        most: longest window, 1 to 1,000,000.
-
-    Raises:
-        ValueError: an argument out of range.
+        most: longest window, 1 to 1,000,000; ValueError for an argument out of range.
     """
 
     __slots__ = ("_down", "_most", "_start", "_up", "_windows")

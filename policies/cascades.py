@@ -1,49 +1,37 @@
-"""CAS-Spec: a cascade of drafters that is routed by acceptance and seconds (Dynamic Tree Cascade).
+"""Policies of several drafters in one round: `cs-drafting`, `polybasic` and `cas-spec`, and what is ours in each.
 
-CS-Drafting: the first tokens of a draft by a larger model, later ones by ever smaller ones, the lowest a lookup.
-
-Chen et al. 2023 (arXiv:2312.11462). Vertical cascade: no model writes token by token; each reviews what smaller
-members draft for it, down to a statistical one. Horizontal cascade: later tokens of a draft are less often kept, so
-they are left to smaller members. Letters: member 0 is the target, members 1 to n its drafters by falling size, n the
-lookup; k_ij are tokens that member j drafts for member i.
+CS-Drafting (Chen et al. 2023, arXiv:2312.11462). Letters: member 0 is the target, 1 to n its drafters by falling size,
+n the lookup; k_ij are tokens that member j drafts for member i.
 
     iteration(i): for j = i + 1 to n: while fewer than k_i,i+1 + ... + k_ij tokens are there, iteration(j);
                   then member i reviews them all and adds one of its own
 
 The matrices are those of the released code, k_0 = (5, 14, 10), k_1 = (1, 10), k_2 = (10) for two models and a lookup,
-(13, 10) and (10) for one; its k_02 is counted from k_01 on. Three things differ. Its lowest member (MaG) copies behind
-the longest match and goes on with bigrams; ours is the pool's prompt lookup, which may come back short or empty, and is
-asked once an iteration: where it finds nothing, who would have reviewed writes one token. Between drafters the paper
-reviews with lenience, ours exactly. An iteration that has no room left goes to the target as it is.
+(13, 10) and (10) for one; its k_02 is counted from k_01 on. Its lowest member (MaG) copies behind the longest match and
+goes on with bigrams; ours is the pool's prompt lookup, asked once an iteration: where it finds nothing, who would have
+reviewed writes one token. Drafters review exactly, the paper's with lenience. An iteration that has no room left goes
+to the target as it is.
 
-Polybasic speculation: of two or three levels, the members and windows of least seconds per token by its theorem.
-
-Wang et al. 2025 (arXiv:2510.26527), Lemma 3.1. For models M_1 (the target) to M_n (the drafter), T_i seconds of a
-forward of M_i and L_i tokens per forward of it, N tokens take
+Polybasic (Wang et al. 2025, arXiv:2510.26527), Lemma 3.1. For models M_1 (the target) to M_n (the drafter), T_i seconds
+of a forward, L_i tokens per forward and beta forwards of the drafter to one of M_{n-1}, N tokens take
 
     T = sum_{i < n} (N / L_i) T_i + beta (N / L_{n-1}) T_n
 
-beta the forwards of the drafter to one of M_{n-1}. Their second theorem, on when another model pays, is this sum with
-it and without, so comparing all chains of two and three levels says the same. We read summaries of the paper. How L_i
-depends on windows it may say elsewhere; ours: tokens that are committed in the end, by which the sum is what a run
-takes, with acceptance a (of the drafter by the level above) and b (of the middle by the target) independent along a
-draft. With k tokens drafted, so beta = k, the middle hands on E = 1 + a + ... + a^k a forward; g are gathered.
+All chains of two and three levels are compared by it, which says what their second theorem does. We read summaries of
+the paper, so L_i is ours: committed tokens, with acceptance a (of the drafter by the level above) and b (of the middle
+by the target) independent along a draft. With k = beta tokens drafted the middle hands on E = 1 + a + ... + a^k a
+forward; g are gathered.
 
     two levels:    L_1 = 1 + a + ... + a^k
     three levels:  m = max(g, E),   L_1 = (1 - b^(m+1)) / (1 - b),   L_2 = L_1 E / m
 
-m leaves out that the last forward before the target may overshoot. Acceptance of every pair and the seconds are running
-averages; all windows are weighed every few rounds, a forward's seconds at the width that it would have.
+m leaves out that the last forward before the target may overshoot. Seconds are those at the width of a forward.
 
-Ning et al. 2025 (arXiv:2510.26843). Drafts of different members follow each other in a round (a horizontal
-cascade: later tokens survive less often and are left to smaller members), and a smaller member may draft for a larger
-one that judges (a vertical cascade). The router takes, piece by piece, the member and length of most expected gain.
-Acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Our pools judge one line of tokens, so the tree
-is a chain. Where we could not follow the text we chose: the gain is least expected seconds per token of the whole round
-so far, with acceptance independent along it, and pieces are added while that falls. Since it depends on estimates only,
-which move every 20 rounds, the pieces of a round are chosen then and not at every step. Members take turns in a
-warm-up, and later one of them in turn gets `refresh` rounds after every estimate: without, a member that began badly
-keeps its rate for good.
+CAS-Spec (Ning et al. 2025, arXiv:2510.26843). The router takes, piece by piece, the member and length of most gain;
+acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Ours: the tree is a chain; the gain is least
+expected seconds per token of the whole round so far, with acceptance independent along it, and pieces are added while
+that falls; they are chosen when estimates move, every 20 rounds; members take turns in a warm-up, and one in turn gets
+`refresh` rounds after every estimate, since one that began badly would keep its rate for good.
 """
 
 from collections import deque
@@ -158,8 +146,7 @@ class CsDrafting:
 def _most_before_review(upto: list[tuple[int, ...]], copy: int) -> int:
     """Most tokens that the outermost iteration has pending, from the innermost outwards.
 
-    A member's iterations follow each other until its sum is reached, so the last begins just below it at most; the
-    lookup is asked once.
+    A member's iterations follow each other until its sum is reached, so the last begins just below it at most.
     """
     most = copy
     gains: list[int] = []  # of one iteration of each drafting model, the largest first: its review adds a token
@@ -264,7 +251,6 @@ class Polybasic:
                 self._choose()
 
     def _choose(self) -> None:
-        """The least of all chains and windows; the target alone where none takes less."""
         best_s = self._seconds.verify_s(self._pool.target, 1) or 0.0
         best: tuple[tuple[str, ...], tuple[int, ...]] = ((self._pool.target,), ())
         for ladder in self._ladders:
@@ -297,7 +283,6 @@ class Polybasic:
 
 
 def _ladders(pool: Pool) -> list[tuple[str, ...]]:
-    """Members of all chains of two and three levels, models only."""
     below = [member for member in pool.members[:-1] if not member.model_free]
     if not below:
         raise ValueError("policy polybasic needs a model below the target")
@@ -475,19 +460,12 @@ class _Round:
 
 
 class _Planned(NamedTuple):
-    """A round as far as it is planned.
+    """A round as far as it is planned."""
 
-    Attributes:
-        tokens: expected, the target's own among them.
-        seconds: of it.
-        survival: chance that all so far is kept.
-        width: tokens expected to be pending.
-    """
-
-    tokens: float = 1.0
-    seconds: float = 0.0
-    survival: float = 1.0
-    width: float = 0.0
+    tokens: float = 1.0  # expected, the target's own among them
+    seconds: float = 0.0  # of it
+    survival: float = 1.0  # chance that all so far is kept
+    width: float = 0.0  # tokens expected to be pending
 
 
 class _Piece(NamedTuple):
@@ -506,11 +484,7 @@ class _Piece(NamedTuple):
 class CascadePlanner:
     """Acceptance of every pair of members, and the plan that follows from it.
 
-    Args:
-        pool: the members.
-        seconds: of forwards.
-        most: longest piece and most tokens pending.
-        recent: share of the recent rate in a new estimate.
+    `most` is the longest piece and most tokens pending, `recent` the share of the recent rate in a new estimate.
     """
 
     def __init__(self, pool: Pool, seconds: MemberSeconds, *, most: int, recent: float) -> None:

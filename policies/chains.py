@@ -1,12 +1,8 @@
-"""What a policy's constructor takes as text: its parameters after the pool, `key=value` each, and what they become.
+"""Texts of options and chains, read: `key=value`, `draft:4/mid:8/target`, and ranges of windows.
 
-Reading `draft:4/mid:8/target`: members from smallest to target, each but the last with its window.
-
-Ranges of windows, `draft:1..4/mid:4..8:2/target`: every chain with a window out of each range.
-
-Policies to compare if none are named, and the one that all are measured against; as texts.
-
-A parameter of type `Policy` takes another policy, and a constructor with `**name: Policy` takes one under any key.
+In a chain members stand from smallest to target, each but the last with its window; `draft:1..4/mid:4..8:2/target` is
+every chain with a window out of each range. A constructor's parameter of type `Policy` takes another policy, and one
+with `**name: Policy` takes a policy under any key. Also the policies to compare if none are named.
 """
 
 import inspect
@@ -24,15 +20,11 @@ from ..decoding.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSpec:
-    """A chain.
+    """A chain."""
 
-    Attributes:
-        members: names from smallest to target.
-        windows: one per member but the last, >= 1: tokens the lowest drafts, or a verifier keeps, before the next
-            level judges them.
-    """
-
-    members: tuple[str, ...]
+    members: tuple[str, ...]  # names from smallest to target
+    # one per member but the last, >= 1: tokens the lowest drafts, or a verifier keeps, before the next level judges
+    # them
     windows: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -86,13 +78,8 @@ _RANGE = re.compile(r"(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7})(?::(?P<step>\d{
 def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec, ...]:
     """Every chain that the texts hold, each once, in the order of the texts and their windows.
 
-    Args:
-        texts: chains whose windows are numbers or `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included.
-        pool: the members.
-        most: chains at most, counted before any is made.
-
-    Raises:
-        ValueError: a text that is no such chain, or more chains than `most`.
+    Windows are numbers, `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included. Raises ValueError for a text that is
+    no such chain, or for more chains than `most`, counted before any is made.
     """
     ranges = {text: _ranges(text) for text in texts}
     count = sum(prod(len(windows) for windows in parts) for parts in ranges.values())
@@ -109,7 +96,6 @@ def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec
 
 
 def _ranges(text: str) -> list[range]:
-    """The windows of each member but the last."""
     return [_windows(text, part) for part in text.split("/")[:-1]]
 
 
@@ -150,13 +136,9 @@ def default_policies(pool: Pool) -> list[str]:
 
 
 def policies_at_windows(pool: Pool, windows: Mapping[str, int]) -> list[str]:
-    """The target alone, every drafter with its window, prompt lookup, and a window that adapts.
+    """The target alone, every drafter with its window (tokens >= 1), prompt lookup, and a window that adapts.
 
-    None looks at probabilities.
-
-    Args:
-        pool: of a log of rounds.
-        windows: by drafter, tokens that it drafts in a round, >= 1.
+    For the pool of a log of rounds: none looks at probabilities.
     """
     names = [BASELINE, *(f"{name}:{window}/{pool.target}" for name, window in windows.items())]
     if any(member.model_free for member in pool.members):
@@ -194,15 +176,10 @@ def takes_policies(cls: Callable[..., object]) -> bool:
 def read_options(
     cls: Callable[..., object], options: Iterable[str], read_part: Callable[[str], Part]
 ) -> dict[str, PlainValue | Part]:
-    """The values that `options` give, each as its parameter wants it.
+    """The values that `options` (`key=value` each) give, each as its parameter of `cls` wants it.
 
-    Args:
-        cls: what takes them.
-        options: `key=value` each.
-        read_part: of the text of another policy.
-
-    Raises:
-        ValueError: a key that is unknown, empty or there twice, or a value of another kind.
+    `read_part` reads the text of another policy. Raises ValueError for a key that is unknown, empty or there twice, or
+    a value of another kind.
     """
     parameters = policy_options(cls)
     free = any_key(cls)

@@ -1,8 +1,7 @@
-"""A world of toy models for checks: every next token is arithmetic on a checksum of the context.
+"""A public check for policies: runs one through toy models and sees that it keeps the contract.
 
-It has no cache, no recording and no clock, so it is an oracle for the real worlds: slow to go wrong, easy to read.
-
-A public check for policies: run one through toy models and see that it keeps the contract.
+In the toy world every next token is arithmetic on a checksum of the context. It has no cache, no recording and no
+clock, so that it can stand against the real worlds.
 """
 
 import struct
@@ -15,7 +14,6 @@ from zlib import crc32
 
 from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
 from ..decoding.request_text import LookupRule, looked_up
@@ -36,9 +34,8 @@ from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal, ruling, token_fac
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import Branches, DraftTree, Growth
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from .about import about_of
 
 _LOOKUP = LookupRule(max_match=3)
@@ -218,7 +215,6 @@ class ToyWorld:
         return Facts(same, 0.5, target_prob, 0.9, 1.0, tvd, judge, 0.6, 0.2)
 
     def _unit(self, context: list[int], salt: int) -> float:
-        """A number in [0, 1) from the context."""
         data = struct.pack(f"<{len(context) + 2}q", self._seed, salt, *context)
         # One CRC is linear in its input; mixing it with a multiplication breaks the correlation between salts.
         mixed = (crc32(data) * 0x9E3779B97F4A7C15 + salt * 0xBF58476D1CE4E5B9) % 2**64
@@ -226,7 +222,6 @@ class ToyWorld:
 
 
 def _forward(level: int, rows: Sequence[Row | Failed | Deferred]) -> Forward:
-    """One made-up forward of all rows that ran."""
     num_rows = sum(not isinstance(row, Deferred) for row in rows)
     return (num_rows, num_rows, 1, 1e-3 * (level + 1))
 
@@ -236,21 +231,13 @@ STEPS_PER_TOKEN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check saw, over both ways in which requests may begin.
+    """What a check saw, over both ways in which requests may begin."""
 
-    Attributes:
-        num_requests: requests finished.
-        num_steps: steps the policy decided.
-        num_tokens: tokens committed.
-        lossless: every request committed exactly what the target alone writes.
-        says_lossless: whether the policy says of itself that it always does; None if it says nothing.
-    """
-
-    num_requests: int
-    num_steps: int
-    num_tokens: int
-    lossless: bool
-    says_lossless: bool | None = None
+    num_requests: int  # requests finished
+    num_steps: int  # steps the policy decided
+    num_tokens: int  # tokens committed
+    lossless: bool  # every request committed exactly what the target alone writes
+    says_lossless: bool | None = None  # whether the policy says of itself that it always does; None if it says nothing
 
     @property
     def contradicted(self) -> bool:

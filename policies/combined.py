@@ -1,22 +1,10 @@
-"""A fallback within a request: one policy begins every turn, and another one ends those in which it does not pay.
+"""Policies made of others (`guarded`, `per-tag`, `per-turn`), and a guard that refuses lossy steps.
 
-What a policy made of others says of itself: what they say.
-
-A guard: another policy decides while it is faster than the target alone, which takes over where it is not.
-
-Both are measured: seconds per token of whole rounds, recent ones with more weight. A policy that makes decoding slower
-(its drafter is seldom right, or the batch so large that width costs) is set aside for a while and then tried again.
-
-Another policy, refused at its first step that could commit other text than the target's.
-
-A policy per task tag: what pays for code need not pay for dialogue.
-
-Servers do this by acceptance. TensorRT-LLM keeps the acceptance rates of its latest steps, and switches speculation off
-for good where their mean falls below a threshold (#12905); a proposal for the server of llama.cpp (#22931) did so for
-a request whose drafts yield little, and one for mlx-lm (#1557) where a request's measured milliseconds per token exceed
-those of plain decoding. Here it is decided for every request (a turn of a conversation) by that request alone, for its
-rest, and by either measure. `guarded` is another thing: it judges by all requests together, tries the policy again
-after a while, and spends plain rounds to know what is to be beaten.
+`guarded` measures seconds per token of whole rounds, recent ones with more weight, over all requests; a policy that is
+slower than the target alone is set aside for a while and tried again. `per-turn` decides for every request (a turn of a
+conversation) by that request alone and for its rest, by acceptance or speed, and spends no plain rounds. Acceptance is
+what TensorRT-LLM (#12905) and a proposal for llama.cpp (#22931) go by, measured milliseconds per token one for mlx-lm
+(#1557).
 """
 
 from collections import deque
@@ -184,22 +172,16 @@ class Guarded(MadeOf):
 
 @dataclass(slots=True)
 class _Request:
-    """Where one request stands: what decides its round, and what that has cost so far."""
-
     between_rounds: bool = True
     plain: bool = True
     seconds: float = 0.0
 
 
 class OnlyLossless:
-    """Passes a policy's steps on while they are lossless.
+    """Passes on the steps of a policy that nobody vouches for, while they are lossless.
 
-    For policies that nobody vouches for: what they do shows when they do it. A lossy rule below the target is no such
-    step, since the target judges what it kept.
-
-    Args:
-        policy: any but an oracle.
-        about: what it says of itself.
+    `about` is what it says of itself. A lossy rule below the target is no lossy step, since the target judges what it
+    kept.
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
@@ -340,7 +322,6 @@ class PerTurn(MadeOf):
             self._judge(turn, outcome)
 
     def _judge(self, turn: "_Turn", outcome: Outcome) -> None:
-        """Take in a round: what it brought, and out of how much."""
         if self._by_speed:
             turn.rounds.append((outcome.num_emitted, turn.seconds))
         else:

@@ -1,34 +1,21 @@
-"""Running estimates of seconds by member, rows and new tokens, and a fit for widths that were not seen.
+"""What members' forwards take and what rounds are worth: seconds by member and width, measured while a policy runs.
 
-Seconds of a member's forwards, measured while a policy runs or stated beforehand.
+`MemberSeconds` keeps a line by width for each member, or takes stated costs, with which both worlds take the same
+steps. A batched operation is charged to its requests in equal shares.
 
-Measured seconds differ between worlds and from run to run; a policy that plans with stated ones takes the same steps
-everywhere. A batched operation is charged to its requests in equal shares.
+`PerformanceProfiler` keeps, for every number of new tokens of every member, a mean that forgets (SpecRouter,
+arXiv:2505.07680, does not say how it profiles). Between cells seconds are interpolated; beyond a member's own cells
+they follow the curve of the best known member in proportion, for forwards are alike in how they widen. Held tokens cost
+one slope a member, by least squares within cells (as fixed effects are fitted). `ForwardWatch` feeds it what the load
+tells of whole operations, prefills and their chunks among them.
 
-SpecRouter (arXiv:2505.07680) profiles its pool while it serves and does not say how. Here a cell for every number of
-new tokens of every member holds a mean that forgets. Between cells seconds are interpolated; beyond a member's own
-cells they follow the curve of the best known member in proportion, for forwards are alike in how they widen: one
-forward over a long prompt is enough to guess what a short verification takes.
+`RoundSeconds` finds the window of least seconds per token of one level over another. Letters: L members, N the longest
+window, v(k) seconds of a forward over k tokens, E(n) tokens of a round of window n.
 
-Held tokens cost too. Forwards of one cell, which differ in what their rows hold, tell how much: one slope a member,
-by least squares within cells (as fixed effects are fitted), so that the curve over new tokens may have any shape. Who
-tells of no held tokens gets the cells as they are.
-
-Watches what the load tells of operations, and tells the profiler what forwards took at their batch and context.
-
-The load tells of whole operations, prefills and their chunks among them, which no single request knows of.
-
-The window of least seconds per token of one level over another.
-
-Letters: L members, N the longest window, v(k) seconds of a forward over k tokens, E(n) tokens of a round of window n.
-
-What a round of a request works, and what that takes in a batch of any size.
-
-An operation of a server also reads prompts of requests that come in while others decode. Its seconds in equal shares
-say more of who came in than of the round. So rounds are counted as work (drafted tokens, verifications and their
-positions, by member) and priced by a profile that all operations tell: what they would take if nobody came in. What
-a member below the target has to read before it can take part is priced by token of the answers to come, and not in the
-round in which it is read.
+`RoundWork` and `WorkPrices` price rounds in a batch of any size. A server's operation also reads prompts of requests
+that come in, so its seconds in equal shares say little of a round. Rounds are counted as work (drafted tokens,
+verifications and their positions, by member) and priced by the profile, as if nobody came in. What a member below the
+target has to read first is priced by token of the answers to come.
 """
 
 from bisect import bisect_right
@@ -50,8 +37,7 @@ from .blocks import TextToRead
 def counts_seconds(reward: str, costs: str | None) -> bool:
     """Whether a round is rewarded by its tokens per second (`speed`), or by its `tokens` alone.
 
-    Raises:
-        ValueError: another word, or `costs` where nothing asks for seconds.
+    Raises ValueError for another word, or `costs` where nothing asks for seconds.
     """
     if reward not in {"speed", "tokens"}:
         raise ValueError(f"reward must be speed or tokens, got {reward!r}")
@@ -99,8 +85,7 @@ class MemberSeconds:
     def draft_s(self, model: str, tokens: int) -> float | None:
         """Of a draft of `tokens` >= 1 tokens, catching up included; None if `model` never drafted.
 
-        Some drafters cost by the round rather than by the token, and drafts of several lengths tell. As long as only
-        one length was seen, seconds are taken to be in proportion.
+        Some drafters cost by the round. As long as only one length was seen, seconds are taken to be in proportion.
         """
         if self._stated is not None:
             return tokens * self._stated[model]
@@ -188,22 +173,17 @@ MOST_READ = 64  # tables that are kept: of room, not tuned
 
 
 class PerformanceProfiler:
-    """Seconds of forwards. Mutated by `note`.
-
-    Letters: L members, K widths.
+    """Seconds of forwards. Mutated by `note`. Letters: L members, K widths.
 
     Args:
         pool: the members.
-        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures.
+        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures. ValueError if bad.
         memory: forwards that a cell's mean reaches back, >= 1.
         moved: share by which a mean moves before what was read is read anew, > 0.
 
     Attributes:
         stated: seconds that were stated; None: they are measured.
         num_lookups: members that copy and have no forwards, the lowest ones.
-
-    Raises:
-        ValueError: costs that are none of this pool.
     """
 
     def __init__(self, pool: Pool, costs: str | None = None, *, memory: int = 16, moved: float = 0.05) -> None:
@@ -255,12 +235,9 @@ class PerformanceProfiler:
         return float(self.table(1, num_rows=num_rows)[level, 0])
 
     def table(self, widths: int, *, num_rows: int = 1, held_tokens: int = 0) -> Floats:
-        """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of.
+        """`[L, K]` seconds of a forward over 1 to K = `widths` new tokens a row; infinite where nothing is known.
 
-        Args:
-            widths: K.
-            num_rows: requests that it is for.
-            held_tokens: that these hold, all together, if `note` is told of such.
+        The rows hold `held_tokens`, all together, if `note` is told of such.
         """
         if self.stated is not None:
             forwards = np.array([self.stated.verify_s(name, 1) for name in self._names], dtype=float)
@@ -319,7 +296,6 @@ class PerformanceProfiler:
         self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
-        """Read rows of members that moved, and those that follow another one if that did."""
         # It is the member of most cells, of those that take any time; the largest among equals.
         cells = self._cells
         best = max(
@@ -357,8 +333,8 @@ class _Table:
 class _Cell:
     """Forwards of one member over so many new tokens: `count` of them up to `memory`, mean seconds and held tokens.
 
-    What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
-    so a cell is of tokens, `tokens` in the mean. `read` and `read_held` are the means as they were read.
+    Seconds follow from the tokens of all rows far more than from the number of rows, so a cell is of tokens, `tokens`
+    in the mean. `read` and `read_held` are the means as they were read.
     """
 
     __slots__ = ("count", "held", "mean", "read", "read_held", "tokens")
@@ -379,8 +355,7 @@ class _Cell:
 class _Slope:
     """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight.
 
-    Wide forwards of one cell differ by some new tokens too, and those of a growing batch by both at once: seconds are
-    fitted by both.
+    Wide forwards of one cell differ by some new tokens too: seconds are fitted by both.
     """
 
     __slots__ = ("_held_held", "_held_s", "_held_tokens", "_tokens_s", "_tokens_tokens")
@@ -452,7 +427,6 @@ class _Curve:
 
 
 def _curve(cells: dict[int, _Cell], num_rows: int, slope: float, held: int) -> _Curve:
-    """Seconds by new tokens a row for so many rows, which hold so many tokens."""
     tokens = sorted(cells)
     return _Curve([count / num_rows for count in tokens], [cells[count].at(held, slope) for count in tokens])
 
@@ -464,12 +438,7 @@ def _bucket(width: int) -> int:
 
 
 class ForwardWatch:
-    """Feeds a profiler. Mutated by `look`.
-
-    Args:
-        profiler: is told.
-        levels: of the members to watch.
-    """
+    """Feeds a profiler with operations of the members at `levels`. Mutated by `look`."""
 
     __slots__ = ("_levels", "_profiler", "_seen")
 
@@ -479,10 +448,7 @@ class ForwardWatch:
         self._seen: dict[int, tuple[int, int, float]] = {}
 
     def look(self, load: Load) -> None:
-        """Take in each member's latest operation, if it was not seen before.
-
-        The forwards of a draft count as alike. A repeated operation that is equal in all figures tells nothing new.
-        """
+        """Take in each member's latest operation, unless it equals the last; a draft's forwards count as alike."""
         for level in self._levels:
             num_forwards, new_tokens, duration_s = key = (
                 load.num_forwards[level],
@@ -503,12 +469,8 @@ class ForwardWatch:
 class RoundSeconds:
     """What a search over chains goes by, as lists: it reads single figures, which arrays are slow at. Final.
 
-    Args:
-        rates, seconds, entry_s, drafting, undrafted: as of `specrouter.search.Figures`.
-
-    Attributes:
-        rates, seconds, entry_s: those, as lists.
-        step_s: `[L]` by how much a forward grows with a token at least.
+    Arguments are those of `specrouter.search.Figures`; `step_s` is `[L]` by how much a forward grows with a token at
+    least.
     """
 
     def __init__(
@@ -524,8 +486,7 @@ class RoundSeconds:
     def round(self, below: int, level: int, below_s: float, least_s: float, *, beyond: int = 0) -> tuple[int, float]:
         """The window of least (n tau + v(n + 1)) / E(n) over tau = `below_s`, and those seconds per token.
 
-        (0, `least_s`) where none is less than that. Windows up to N + `beyond` count, where v goes on along its last
-        slope.
+        (0, `least_s`) where none is less. Windows up to N + `beyond` count, where v goes on along its last slope.
         """
         rate, forward_s = self.rates[below][level], self.seconds[level]
         added_s = below_s + self.step_s[level]
@@ -555,13 +516,8 @@ class RoundSeconds:
 class RoundWork:
     """Work of rounds, added up; older rounds may count less. Mutated by `note` and `add`. Letter: L members.
 
-    Args:
-        num_members: L.
-
-    Attributes:
-        tokens: emitted.
-        drafted, verifies, positions: `[L]` by level, drafted tokens, verifications, and positions of these: judged
-            tokens and the verifier's own.
+    `tokens` are emitted ones; `drafted`, `verifies` and `positions` are `[L]` by level: drafted tokens, verifications,
+    and the positions of these, judged tokens and the verifier's own.
     """
 
     __slots__ = ("drafted", "positions", "tokens", "verifies")

@@ -1,47 +1,21 @@
-"""A fixed chain of any length, `draft:4/target` or `draft:3/mid:6/target`.
+"""Policies that learn nothing: `plain`, chains, prompt lookup, drafts that end by a fixed threshold, `via-sd-lossless`.
 
-The lower part runs until the tokens kept by a level number at least its window, then the next level judges all of
-them (multi-level speculation as in SpecRouter, arXiv:2505.07680; two levels: Leviathan et al., arXiv:2211.17192).
+A chain (Leviathan et al. 2023, arXiv:2211.17192; more levels as in SpecRouter, arXiv:2505.07680) runs its lower part
+until the tokens kept by a level number at least its window; then the next level judges all of them. HiSpec (Kumar et
+al. 2025, arXiv:2510.01336) is a chain of three: there an early exit of the target at about 1/8 of its depth drafts and
+one at about 1/4 verifies, with caches and hidden states shared, which has to stand in the costs here. We read its
+abstract and summaries: the windows 4 and 8 are ours, as is that members may be any models.
 
-HiSpec: an intermediate verifier that costs little judges every draft, the target what it has gathered.
+`ngram-model` pairs prompt lookup (Saxena 2023) with a drafter that, unlike the one in `ngram:8/draft:4/target`, neither
+judges copies nor runs where there is one. `confident` is the threshold of transformers'
+`assistant_confidence_threshold` (0.4). SVIP (Zhang et al. 2024, arXiv:2411.18462) bounds the distance of drafter and
+target, and with it refusal, through the root of the drafter's entropy H; the draft goes on while sqrt(H) <= h. Our h,
+1.5 (H <= 2.25 nats), suits the models we ship. The token that trips a stop stays in the draft.
 
-Kumar et al. 2025 (arXiv:2510.01336) draft with an early exit of the target, at about 1/8 of its depth, verify with a
-later one, at about 1/4, and ask the whole model only once a few tokens are tentatively accepted; the text stays the
-target's. What our contract can say of it is a chain of three levels, and step by step it is one,
-`draft:4/mid:8/target`. The paper's further point is that the three are one model and share caches and hidden states.
-Here every member has a cache of its own, and what sharing saves has to stand in the costs. We read the abstract and
-summaries of the paper: how many tokens it drafts and gathers we do not know, so 4 and 8 are ours, as is that members
-may be models of any kind.
-
-Prompt lookup in front of the target: no drafting model at all (`decoding.prompt_lookup`).
-
-Prompt lookup in front of a drafting model: copy where something matches, else let the model draft.
-
-The usual pairing of prompt lookup (Saxena 2023) with a drafter. Unlike the chain `ngram:8/draft:4/target`, the model
-neither judges what was copied nor runs where something was.
-
-The target alone: what every speed-up is measured against.
-
-Two levels; the draft ends at the first token its drafter is unsure of, by one fixed threshold.
-
-`confident` is the confidence threshold of transformers' assisted generation (`assistant_confidence_threshold`, default
-0.4 there).
-
-`svip` is Zhang et al. 2024 (arXiv:2411.18462): the total variation distance of drafter and target, and with it refusal,
-is bounded through the square root of the drafter's entropy H; the draft goes on while sqrt(H) <= h. What h should be
-depends on the pair of models; our default, 1.5 (H <= 2.25 nats), suits the small models we ship. The token that trips
-the rule stays in the draft, as every stop here has it.
-
-VIA-SD's routing as an ordering of checks: a slim pass stops hopeless drafts early, the target judges all that stays.
-
-After VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here the slim verifier drops a token with
-slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the rest goes to the target, under
-the lossless rule. So nothing is committed that the target has not judged, and the slim pass has to earn its time by
-sparing the target (and the block) refusals.
-
-Lossless in greedy decoding and coupled sampling, where the target keeps its own tokens only. Under rejection sampling
-which tokens reach the target depends on their values; what they follow then is a mixture of the drafter's and the slim
-verifier's distribution, which the runtime hands to the target as their distribution (docs/policies-lossy.md).
+`via-sd-lossless` is after VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here that verifier
+drops a token with slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the target judges
+the rest exactly. Lossless in greedy decoding and coupled sampling. Under rejection sampling which tokens reach the
+target depends on their values: the runtime hands the target the mixture that they follow (docs/policies-lossy.md).
 """
 
 from dataclasses import replace

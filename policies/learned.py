@@ -1,25 +1,11 @@
-"""An acceptance head: how likely the target keeps a drafted token, and the file that says so.
+"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted beforehand.
 
-Logistic regression by Newton's method, and how well its chances rank and fit what happened.
-
-Letters: N rows, F columns.
-
-It is logistic in what a policy may see of the token and of its request: `decoding.rules.draft_stops.RefusalAbove` has
-the formula, whose bias here also moves with how well the request went so far. A file is JSON with weights and with
-where they come from; every key is read, and none may be missing.
-
-SpecDec++: a draft ends where a learned head says that the target has likely refused a token of it by now.
-
-Huang et al. 2024 (arXiv:2405.19715) cast the length of drafts as a Markov decision process. Where it is worth while to
-go on depends on the chance that at least one token was refused already, and stopping when that exceeds a threshold,
-
-    1 - prod_i P(token i is kept | those before it are) > h
-
-is optimal if the threshold is right. P is an acceptance head: there a network on the drafter's hidden states, trained
-on weighted losses. Here it sees what a policy may see (the drafter's probability, entropy and gap of the token, its
-place in the draft, and how well the request went so far), is logistic in it, is fitted to a recording beforehand by
-`paceline policy fit`, and every token has the same weight, so that its chances are those that happen. The token that
-trips the rule stays in the draft, as there.
+Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens was refused exceeds
+a threshold, 1 - prod_i P(token i is kept | those before it are) > h, which is optimal if the threshold is right. P
+there is a network on the drafter's hidden states, trained on weighted losses. Here it is logistic in what a policy sees
+of the token and of its request (`RefusalAbove` has the formula; the bias moves with how well the request went so far),
+and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is JSON, with
+where its weights come from; no key may be missing. Letters: N rows, F columns.
 """
 
 import json
@@ -52,12 +38,7 @@ BINS = 10
 def fit_logistic(rows: Floats, happened: Bools) -> Floats:
     """`[1 + F]` bias and weights of largest likelihood, less half the squared weights (the bias is free).
 
-    Args:
-        rows: `[N, F]`.
-        happened: `[N]`, both values among them.
-
-    Raises:
-        ValueError: one value only, of which no bias is known.
+    Of `[N, F]` rows and `[N]` what happened; raises ValueError if that is one value only, of which no bias is known.
     """
     if happened.all() or not happened.any():
         raise ValueError("happened must hold both values")
@@ -83,20 +64,15 @@ def chances_of(rows: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How chances stand to what happened, on rows that nothing was fitted to.
+    """How chances stand to what happened, on rows that nothing was fitted to."""
 
-    Attributes:
-        num_rows: N, >= 1.
-        share: of rows in which it happened, 0 to 1.
-        auc: chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1;
-            0.5 says nothing.
-        calibration_error: of ten bins of equally many rows, sorted by chance, the mean distance of the mean chance from
-            the share in which it happened, 0 to 1.
-    """
-
-    num_rows: int
-    share: float
+    num_rows: int  # N, >= 1
+    share: float  # of rows in which it happened, 0 to 1
+    # chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1; 0.5
+    # says nothing
     auc: float
+    # of ten bins of equally many rows, sorted by chance, the mean distance of the mean chance from the share in which
+    # it happened, 0 to 1
     calibration_error: float
 
 
@@ -130,37 +106,22 @@ FORGETS = 0.2  # share that a round has in the running agreement of its request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceHead:
-    """A fitted head.
+    """A fitted head; raises ValueError for a number out of range."""
 
-    Attributes:
-        drafter: whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest
-            model of any.
-        target: who keeps them; None of such a head.
-        members: of the recording's pool, smallest first; none of such a head.
-        recording: its name; of several, with commas between.
-        sha256: of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes.
-        num_tokens: judged tokens that the weights were fitted to.
-        window: longest draft among them.
-        start: running agreement of a request before its first round, 0 to 1.
-        bias: -50 to 50, also with the weight of `agreement` added.
-        weights: by the names `WEIGHTS`, each -50 to 50 but for that of `agreement`.
-        held_out: how it does on requests that it was not fitted to.
-
-    Raises:
-        ValueError: a number out of range.
-    """
-
+    # whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest model of
+    # any
     drafter: str | None
-    target: str | None
-    members: tuple[str, ...]
-    recording: str
+    target: str | None  # who keeps them; None of such a head
+    members: tuple[str, ...]  # of the recording's pool, smallest first; none of such a head
+    recording: str  # its name; of several, with commas between
+    # of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes
     sha256: str
-    num_tokens: int
-    window: int
-    start: float
-    bias: float
-    weights: dict[str, float]
-    held_out: Fit
+    num_tokens: int  # judged tokens that the weights were fitted to
+    window: int  # longest draft among them
+    start: float  # running agreement of a request before its first round, 0 to 1
+    bias: float  # -50 to 50, also with the weight of `agreement` added
+    weights: dict[str, float]  # by the names `WEIGHTS`, each -50 to 50 but for that of `agreement`
+    held_out: Fit  # how it does on requests that it was not fitted to
 
     def __post_init__(self) -> None:
         check_within("start", self.start, "[0, 1]")

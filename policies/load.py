@@ -1,45 +1,31 @@
-"""Windows tuned while requests run: a bandit whose reward is tokens per second.
+"""Policies that see load: `autotune`, `goodput`, `off-under-load` and `slo`.
 
-ik_llama.cpp ships this as `--spec-autotune` (#1595): for every draft one of the windows 1 to 16 is drawn at random with
-probability 0.15, else the one of the best mean tokens per second is played, and all means are dropped when 30 drafts in
-a row stay 30% below the running average. SGLang proposed such bandits with means by the size of the batch (#4732). So
-here: epsilon-greedy, and what is known is dropped where preferred arms bring other than they did. Three things differ.
-Arms are chains, so that no speculation is one of them, and each is played for a few rounds before any is preferred.
-What a round brings and works is learnt at all sizes of batch together and priced at the present one, by seconds that
-leave out prompts which others read in the same operations. And one request explores for all that run.
+`autotune` is the bandit of ik_llama.cpp's `--spec-autotune` (#1595): of windows 1 to 16 a random one with probability
+0.15, else the one of the best mean tokens per second; means are dropped when 30 drafts in a row stay 30% below the
+running average. SGLang proposed means by the size of the batch (#4732). Here arms are chains, the target alone among
+them, each played for a few rounds before any is preferred; rounds of all sizes of batch are learnt together and priced
+at the present one (`WorkPrices`); and one request explores for all that run.
 
-The window of most goodput: expected tokens over the seconds of the batch that runs now.
-
-SmartSpec (Liu et al. 2024, arXiv:2406.14066). Letters: B requests that run, k window, a_i acceptance of request i.
+`goodput` is SmartSpec (Liu et al. 2024, arXiv:2406.14066). Letters: B requests that run, k window, a_i acceptance of
+request i, d a forward of the drafter over B tokens, v(n) one of the target over n, both at the tokens that the batch
+holds.
 
     goodput(k) = sum_i l(a_i, k) / T(k),    l(a, k) = (1 - a^(k+1)) / (1 - a)
     T(k) = k d + v(B (k + 1)) + [k > 0] r sum_i l(a_i, k)
 
-d is a forward of the drafter over B tokens, v(n) one of the target over n, both at the tokens that the batch holds. r
-is what the drafter reads before it drafts, seconds by token of the answers: prompts, and after a while without drafts
-what was written since (`TextToRead`). It is not in SmartSpec; in a large batch it may outweigh all that drafts bring.
-SmartSpec fits its seconds beforehand as held tokens, new tokens and a constant, each times a factor. Here they are
-measured while it runs (`PerformanceProfiler`): linear in held tokens as there, of any shape in new ones, since a large
-batch is where verification stops being free. Acceptance is a running average of each request, which begins at that of
-all. One window holds for the whole batch and is chosen anew every turn of it.
+r, what the drafter reads before it drafts (`TextToRead`), in seconds by token of the answers, is ours. Seconds are
+linear in held tokens as there, but measured, and of any shape in new ones (`PerformanceProfiler`). Acceptance is a
+running average of each request, which begins at that of all. One window holds for a turn of the batch.
 
-Speculation by thresholds on the number of running requests, as engines ship it.
+`off-under-load` has vLLM's thresholds on running requests, those that read their prompt among them:
+`speculative_disable_by_batch_size` (#4592), or `num_speculative_tokens_per_batch_size` (#32374), in which sizes that
+are not named go by those before them.
 
-vLLM had `speculative_disable_by_batch_size` (#4592): off where that many requests run, or more. Since #32374 it has
-`num_speculative_tokens_per_batch_size`: how many tokens to draft by the size of the batch, where sizes that are not
-named take over from those before them. What runs counts, requests that read their prompt among them.
-
-Windows by urgency: who is late drafts as far as acceptance allows, who has time to spare drafts less.
-
-In a loaded batch every drafted token takes time from all requests. AdaServe (arXiv:2501.12162) shares the tokens of a
-batch's verification out so that each request keeps the pace of its service level, and the rest goes where it brings
-most. It builds token trees; here the same thought is a rule on windows. A request has a window that follows its own
-acceptance (`WindowSchedule`). It drafts that window as long as the batch is not loaded, or when its next token is due
-within `margin` rounds. Where it is due later, in a loaded batch, the window shrinks in proportion,
+`slo` has the aim of AdaServe (arXiv:2501.12162), which builds token trees so that each request keeps the pace of its
+service level. Here a request's window follows its acceptance (`WindowSchedule`). In a loaded batch it shrinks where the
+next token is due later than in `margin` rounds, down to none:
 
     floor(window x margin x round seconds / seconds until the token is due)
-
-down to none. So a request that is ahead of its pace gives way until it is not.
 """
 
 from dataclasses import dataclass, replace
@@ -134,7 +120,6 @@ class Autotune:
         self.resets = 0
 
     def _begin_anew(self) -> None:
-        """Nothing is known of any arm."""
         members = len(self._pool.members)
         self._values = [RoundWork(members) for _ in self._chains]
         self._begun = [0] * len(self._chains)
@@ -197,8 +182,6 @@ class Autotune:
 
 @dataclass(slots=True)
 class _Round:
-    """A round under way: its arm, whom it rewards, and its work so far."""
-
     arm: int
     value: RoundWork
     work: RoundWork
@@ -382,7 +365,6 @@ class OffUnderLoad(MadeOf):
 
 
 def _parse(table: str) -> list[tuple[int, int]]:
-    """(running requests, window from there on) of a text such as `1:5/16:2/64:0`."""
     steps: list[tuple[int, int]] = []
     for part in table.split("/"):
         first, colon, window = part.partition(":")

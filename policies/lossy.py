@@ -1,73 +1,29 @@
-"""VIA-SD: a slim verifier judges every block, the target only what the slim one does not trust itself with.
+"""Policies whose text may differ from the target's, and what holds one to a stated rate of divergences.
 
-Speculative cascades: the verifier takes over only where a deferral rule says so.
+docs/policies-lossy.md says of each what is the paper's and what is ours; `decoding.rules` has the rules' formulas.
 
-Narasimhan et al., Faster Cascades via Speculative Decoding (arXiv:2405.19261); the formulas stand in
-`rules.Deferral`. The paper judges with the rule inside rejection sampling of a mixed distribution; ours keeps or
-replaces single tokens, which is the same text in greedy decoding. Its thresholds are tuned per task for a wanted rate
-of deferral; ours is one option.
-
-Holds a lossy policy to a stated rate of divergences, by letting the target check some of its blocks.
+- `via-sd`: VIA-SD (arXiv:2606.12243). r = slim_prob(token) / max slim_prob routes each token to the draft, the slim
+  verifier or the full model (`Band`). At most one full pass a block, if something was escalated (`Vouched`). The
+  printed thresholds leave no room for the middle way, so ours are r >= accept and r < escalate < accept. After an
+  escalated token the slim verifier judges on.
+- `cascade`: Narasimhan et al. (arXiv:2405.19261, `Deferral`). The paper samples from a mixed distribution, ours keeps
+  or replaces single tokens: the same text in greedy decoding.
+- `early-commit`: Prophet (Li et al., arXiv:2508.19982), taken over from a diffusion model's logits to a drafter's
+  probabilities. Progress is what is committed over the budget.
+- `entropy-patch`: Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871). A patch is drafted up to a token of
+  entropy above `theta`, the boundary. There the boundary begins the next patch; here it is drafted, and alone judged.
+- `equilibrium`: The Consensus Game (Jacob et al., arXiv:2310.09139, `Equilibrium`), there over whole answers.
+- `pyramid-sd`: Byun et al. (arXiv:2510.12966). A token stays where Div(qualifier, draft) <= tau_Q and Div(target,
+  qualifier) <= tau_T. The divergence (total variation), exact judgement beyond (`Fuzzy`) and `gather` are ours. With
+  tau_T = 0 text in greedy decoding and coupled sampling is the target's: `about` of such an object says lossless.
+- `typical`: Medusa (Cai et al. 2024, arXiv:2401.10774), equation 1: target_prob > min(eps, delta exp(-H)), H the
+  target's entropy, nats. 0.09 and 0.3 are its code's defaults. With delta below 1 the most probable token always stays.
+  Ours is one line of a drafter, asks for probabilities at temperature 1 in greedy decoding, and drafts anew after the
+  target's own token.
 
 A divergence is a committed token that the target, reading the same text, would not have written. (Tables count
-positions that differ from the target's own text; after one divergence the texts may part for good, so that count says
-nothing of how often a policy errs.) Letters: h divergences per token of blocks that nobody checks, c the share of
-blocks that are checked, b the budget per token.
-
-Early commit: no check of a block whose drafter is sure, and ever less sureness asked as the answer advances.
-
-Prophet (Li et al., Diffusion Language Models Know the Answer Before Decoding, arXiv:2508.19982) stops the refinement of
-a diffusion model, and commits all of its answer, once the gap of the two largest logits exceeds a threshold that falls
-with progress in three stages. Taken over to drafts: a block is committed unchecked if the drafter's two largest
-*probabilities* differ by at least the threshold at every token of it; else the target judges the block. Gaps of logits
-mean something else for every model, so the paper's numbers do not carry over; ours are chosen on the shipped recording.
-Progress is what is committed over the budget; an answer that ends early never sees the low threshold, as nobody knows
-its length beforehand.
-
-Entropy patches: the small model writes on while the next token is predictable; the target writes where it is not.
-
-Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871) cuts bytes into patches where the entropy of a small
-model's next-byte distribution exceeds a threshold (its global constraint), and spends its large model once a patch.
-Taken over to tokens: a patch is drafted until a token whose distribution, as the drafter saw it, has an entropy above
-`theta`. That token, the boundary, is what the target judges; all before it is committed unchecked. There the boundary
-is the first byte of the next patch and is not written yet; here it is drafted and judged, so that a target which
-agrees adds a token of its own. A patch that reaches `most` tokens without a boundary is committed whole.
-
-Equilibrium decoding: drafter and target as generator and discriminator of the Consensus Game, token by token.
-
-Jacob et al., The Consensus Game (arXiv:2310.09139); the update stands in `rules.Equilibrium`. The paper ranks whole
-answers to a question; a game per token between the drafted token and the target's own is ours.
-
-PyramidSD: a qualifier between drafter and target, and fuzzy acceptance at each of the two.
-
-Byun et al., 3-Model Speculative Decoding (arXiv:2510.12966): a drafted token is accepted where
-Div(qualifier, draft) <= tau_Q and Div(target, qualifier) <= tau_T. Left open there: which divergence (we take total
-variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `Fuzzy`), and
-when the target is called (once the qualifier endorses `gather` tokens).
-
-With tau_T = 0 the target judges exactly and the text is the target's in greedy decoding and coupled sampling, however
-fuzzy the qualifier: `about` of such an object says lossless.
-
-Typical acceptance: the target keeps a drafted token that it finds plausible, not only its own.
-
-Medusa (Cai et al. 2024, arXiv:2401.10774), equation 1: a token stays where
-
-    target_prob > min(eps, delta exp(-H)),    H the entropy of the target's distribution, nats
-
-so a sure target keeps little but its own token, an unsure one much. The paper recommends delta = sqrt(eps); 0.09 and
-0.3 are the defaults of its code. A most probable token has at least exp(-H), so with delta below 1 the target's own
-greedy token always stays. What differs: Medusa's candidates are a tree of its heads and the longest accepted branch
-wins, ours is one line of a drafter; its code ignores the rule at temperature 0, ours asks for the probabilities at
-temperature 1 in greedy decoding; and a refused token is replaced by the target's own, where it drafts anew.
-
-VIA-SD (arXiv:2606.12243). Per drafted token r = slim_prob(token) / max slim_prob; two thresholds route it three ways:
-the draft's token, the slim verifier's, or the full model (`rules.Band`). One slim pass a block; at most one full pass,
-lazily, if something was escalated (`rules.Vouched`); the block ends at the first changed token.
-
-What the paper leaves open, and what is done here: its printed thresholds (0.5, and 1 - 0.3) leave no room for the
-middle way, so ours are r >= accept and r < escalate with escalate < accept. It does not say what becomes of tokens
-after an escalated one; here the slim verifier judges on after it, and the full pass settles all of the block. How to
-hold a rate of divergences, and the guard against repetition, are ours.
+positions that differ from the target's own text, and texts may part for good after one.) Letters: h divergences per
+token of blocks that nobody checks, c the share of blocks that are checked, b the budget per token.
 """
 
 from collections.abc import Sequence
@@ -133,18 +89,14 @@ class DivergenceBudget:
 
     A checked block commits no divergence and shows how many an unchecked one would have. A check that looks at n of L
     tokens (a verifier stops at the first divergence) and finds d = 0 or 1 stands for 1 / c blocks: in the mean, if all
-    is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by
-    GAIN x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
+    is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by GAIN
+    x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
 
     Strictness up to 1 tightens thresholds at c = 1 / 8. What these cannot reach (a token that the middle verifier is
     sure of, and wrong) is left to c, which goes from 1 / 8 to 1 between 1 and 2. So every budget can be held, at the
     price of plain speculation with a slim pass on top at worst.
 
-    Args:
-        per_thousand: divergences per 1,000 tokens, above 0 to 1,000.
-
-    Raises:
-        ValueError: a budget out of range.
+    `per_thousand` is the budget in divergences per 1,000 tokens, above 0 to 1,000, else ValueError.
     """
 
     __slots__ = ("_budget", "_credit", "strictness")
@@ -486,13 +438,9 @@ def _bands(accept: float, escalate: float, steps: int) -> list[Band]:
 
 
 def repeated_share(tokens: Sequence[int], order: int) -> float:
-    """Share of the n-grams of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
+    """Share of the n-grams (n = `order` >= 1) of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
 
     Degenerate text makes every model confident, and agreement worthless.
-
-    Args:
-        tokens: token ids.
-        order: n, >= 1.
     """
     count = len(tokens) - order + 1
     if count < 2:

@@ -1,29 +1,14 @@
-"""The cheapest way through an answer: dynamic programming over trunk positions and caches.
+"""Policies that know the future of a recording: the best windows, the best chains, and how they are planned.
 
-One round of a chain, tried through a world from any position of a request; nothing is committed.
+They bound all policies that choose among the same rounds, and regret is measured against them. An *attempt* runs one
+round of a chain from any *position* (tokens of the answer, counted on the trunk); nothing is committed, the chain
+decides and the world answers as in a run.
 
-The chain decides, the world answers and the session keeps the rules, as in a run; only the start is made up.
-
-Foresight by trying: one round of a chain is run through a world from any position, and nothing is committed.
-
-A *position* is a number of tokens of the answer, counted on the trunk.
-
-A state is a position and how many tokens of it each member's cache lacks; an action is a round, and its seconds are
-those of the round with warm caches plus what the catch-up of its members adds. So prefill, catch-up and the end of the
-answer are all inside, and the seconds are those of a run at batch 1.
-
-The states are too many to visit. A* (Hart, Nilsson & Raphael 1968) visits few: it takes first what is cheapest by the
-seconds spent plus a bound from below on those to come, and the first end it reaches is the optimum. The bound is the
-dynamic programming over positions alone, in which catching up is free but the first forward ever of a member is not.
-
-Letters: N tokens of the answer, K members whose first forward the bound charges.
-
-The best window in every round, or the best chain, known in advance: the bounds that regret is measured against.
-
-No published policies: the least total seconds over the answer among all sequences of rounds of a stated set of chains.
-The best window bounds all that choose windows of one drafter: its set is the target alone and `draft:n/target`.
-A round is worth what it makes of the next ones, too: see `least_seconds`. Every oracle is shown the future, plans each
-request from end to end, then follows the plan.
+A plan is a cheapest way through an answer, by seconds at batch 1. A state is a position and how many tokens of it each
+member's cache lacks; an action is a round, its seconds those with warm caches plus the catch-up of its members. A*
+(Hart, Nilsson & Raphael 1968) takes first what is cheapest by the seconds spent plus a bound from below on those to
+come: the dynamic programming over positions alone, in which only a member's first forward ever is charged for catching
+up. Letters: N tokens of the answer, K members whose first forward the bound charges.
 """
 
 from abc import ABC, abstractmethod
@@ -60,34 +45,21 @@ Around = tuple[Load, Callable[[Session, int], Signal]]
 
 
 class Feed(NamedTuple):
-    """The first forward of one member in a round, if its cache lacked nothing but the last token of the context.
+    """The first forward of one member in a round, if its cache lacked nothing but the last token of the context."""
 
-    Attributes:
-        level: of the member, which has weights.
-        new_tokens: fed to the forward, >= 1.
-        held_tokens: in its cache before, >= 0.
-        lacking: tokens its cache lacks after the round, the last one of the context not counted.
-    """
-
-    level: int
-    new_tokens: int
-    held_tokens: int
-    lacking: int
+    level: int  # of the member, which has weights
+    new_tokens: int  # fed to the forward, >= 1
+    held_tokens: int  # in its cache before, >= 0
+    lacking: int  # tokens its cache lacks after the round, the last one of the context not counted
 
 
 class Round(NamedTuple):
-    """One round of a chain from a position.
+    """One round of a chain from a position."""
 
-    Attributes:
-        chain: that decides every step of it.
-        num_emitted: tokens it commits, >= 1.
-        warm_s: its seconds at batch 1, if no cache lacked anything but the last token of the context.
-        feeds: one per member with weights that runs; a cache that lacks more makes the first forward larger.
-    """
-
-    chain: Chain
-    num_emitted: int
-    warm_s: float
+    chain: Chain  # that decides every step of it
+    num_emitted: int  # tokens it commits, >= 1
+    warm_s: float  # its seconds at batch 1, if no cache lacked anything but the last token of the context
+    # one per member with weights that runs; a cache that lacks more makes the first forward larger
     feeds: tuple[Feed, ...]
 
 
@@ -127,10 +99,9 @@ class Attempt:
         )
 
     def climb(self, chain: Chain, top: int) -> bool:
-        """Steps of `chain` up to the next verification by level `top`.
+        """Steps of `chain` up to the next verification by level `top`; whether there was one.
 
-        Returns:
-            Whether there was one: not where the target comes first, or something was not recorded.
+        There is none where the target comes first, or something was not recorded.
         """
         while (decided := self._decided(chain)) is not None:
             level = decided[1]
@@ -144,7 +115,7 @@ class Attempt:
     def finish(self, chain: Chain) -> Round | None:
         """Steps of `chain` until the target commits; None where something was not recorded.
 
-        A prefill that is due whatever is done is a round of its own; one that a chain's draft waits for is part of it.
+        A prefill that is due whatever is done is a round of its own; one that a draft waits for is part of that round.
         """
         session = self.session
         target = session.pool.target_level
@@ -162,10 +133,7 @@ class Attempt:
         return Round(chain, len(session.emitted) - self._position, self._seconds, tuple(feeds))
 
     def _decided(self, chain: Chain) -> tuple[Step, int] | None:
-        """The next step of `chain` and who runs it, the prefill done where that waits for it.
-
-        None where something was not recorded, or the prefill ended the answer.
-        """
+        """The next step of `chain` and who runs it; None if it was not recorded, or a prefill ended the answer."""
         session = self.session
         if not self._known or session.done:
             return None
@@ -212,31 +180,19 @@ ForwardSeconds = Callable[[int, int, int], float]
 
 
 class Answer(NamedTuple):
-    """A request and its trunk of N tokens.
+    """A request and its trunk of N tokens."""
 
-    Attributes:
-        session: before its first step; never stepped itself.
-        tokens: `[N]`.
-        places: `[N + 1]` the world's places of the contexts after 0 to N tokens.
-    """
-
-    session: Session
-    tokens: list[int]
-    places: list[int]
+    session: Session  # before its first step; never stepped itself
+    tokens: list[int]  # `[N]`
+    places: list[int]  # `[N + 1]` the world's places of the contexts after 0 to N tokens
 
 
 class Foreseen(NamedTuple):
-    """What a recording shows: a world to try rounds in, and every request's text.
+    """What a recording shows: a world to try rounds in, and every request's text."""
 
-    Attributes:
-        world: tries rounds; its own, since requests stay open in it.
-        answers: by request id.
-        drawn: whether what it draws is what a run of the same seed draws, and so part of the future.
-    """
-
-    world: World
-    answers: dict[str, Answer]
-    drawn: bool
+    world: World  # tries rounds; its own, since requests stay open in it
+    answers: dict[str, Answer]  # by request id
+    drawn: bool  # whether what it draws is what a run of the same seed draws, and so part of the future
 
 
 class Foresight:
@@ -245,11 +201,11 @@ class Foresight:
     Args:
         pool: the members.
         foreseen: what the recording shows.
-        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
+        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf where nothing is known
+            of a forward so large.
 
     Attributes:
         request_ids: in the order of the recording.
-        forward_s: as given; inf where nothing is known of a forward so large.
     """
 
     def __init__(self, pool: Pool, foreseen: Foreseen, forward_s: ForwardSeconds) -> None:
@@ -302,7 +258,6 @@ class Foresight:
         return rounds if last is None else [*rounds, last]
 
     def _at(self, request_id: str, position: int) -> Attempt:
-        """A request placed on its trunk, every cache warm."""
         session, tokens, places = self._answers[request_id]
         session = copied(session)
         session.emitted = tokens[:position]
@@ -330,15 +285,10 @@ State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens it
 
 
 class Plan(NamedTuple):
-    """What to do in one request.
+    """What to do in one request."""
 
-    Attributes:
-        rounds: by position, for those that the plan comes to.
-        seconds: of all of them at batch 1.
-    """
-
-    rounds: dict[int, Round]
-    seconds: float
+    rounds: dict[int, Round]  # by position, for those that the plan comes to
+    seconds: float  # of all of them at batch 1
 
 
 class Seconds:
@@ -370,13 +320,8 @@ class Seconds:
 def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequence[Round]]) -> Plan:
     """The rounds of least total seconds from the first token of an answer to its end.
 
-    Args:
-        foresight: of the request.
-        request_id: the request.
-        rounds: `[N]` by position what may be done there, at least one each.
-
-    Raises:
-        ValueError: there is no way whose seconds are all known.
+    `rounds` is `[N]`: by position what may be done there, at least one each. Raises ValueError if there is no way whose
+    seconds are all known.
     """
     seconds = Seconds(foresight)
     rounds = [_distinct(offered) for offered in rounds]
@@ -408,10 +353,7 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
 class Bound:
     """The fewest seconds that can be left, by position and by which members have never run.
 
-    Args:
-        rounds: `[N]` by position what may be done there.
-        num_prompt: tokens of the prompt.
-        seconds: of forwards.
+    `rounds` is `[N]`: by position what may be done there.
     """
 
     def __init__(self, rounds: Sequence[Sequence[Round]], num_prompt: int, seconds: Seconds) -> None:
@@ -517,20 +459,15 @@ class Oracle(ABC):
         ...
 
     def foresee(self, foresight: Foresight) -> dict[str, float]:
-        """Plan every request anew; whoever runs the policy calls it before the first step.
-
-        Returns:
-            Seconds that each request will take at batch 1.
-        """
+        """Plan every request anew, before the first step; returns seconds that each will take at batch 1."""
         self._running.clear()
         self._plans = {name: self._planned(foresight, name) for name in foresight.request_ids}
         return {name: plan.seconds for name, plan in self._plans.items()}
 
     def decide(self, seen: Observation) -> Step:
-        """As the chain that was planned for this round; after the recorded answer, the target alone.
+        """As the chain planned for this round; after the recorded answer, the target alone.
 
-        Raises:
-            ValueError: nobody called `foresee`.
+        Raises ValueError if nobody called `foresee`.
         """
         request_id = seen.request_id
         chain = self._running.get(request_id)

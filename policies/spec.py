@@ -1,20 +1,19 @@
-"""Policies as a user names them, read once: `PolicySpec.parse(text)`, then `build(pool)` for every run that wants one.
-
-The policies by name: ours, those of other packages, and a class in a file or module, as `my_policy.py:MyPolicy`.
+"""Policies by name: `PolicySpec.parse(text)` reads a text once, then `build(pool)` makes a policy for every run.
 
     NAME | NAME,key=value,... | NAME(key=value,...)
     draft:4/mid:8/target
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
-A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling of that,
-`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. Where a policy's text begins with a
-file that is there, that file's name may have any of these characters.
+A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling,
+`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. The name of a file that is there, at
+the beginning of a policy's text, may have any of these characters.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from os.path import isfile
 from typing import TypeAlias, Union, cast
 
@@ -22,27 +21,8 @@ from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt,
 from ..base.names import ClassKind, names_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .bandits import BanditSpec, HedgeSpec
-from .cascades import CasSpec, CsDrafting, Polybasic
 from .chains import PlainValue, PolicyClass, read_options
-from .combined import Guarded, PerTag, PerTurn
-from .fixed import Chain, Confident, HiSpec, Ngram, NgramFront, Plain, Svip, ViaSDLossless
-from .learned import SpecDec
-from .load import Autotune, Goodput, OffUnderLoad, Slo
-from .lossy import (
-    EarlyCommit,
-    EntropyPatch,
-    EquilibriumDecoding,
-    PyramidSD,
-    SpeculativeCascade,
-    TypicalAcceptance,
-    ViaSD,
-)
-from .oracles import OracleChain, OracleWindow
-from .specrouter.policy import SpecRouter
-from .suffix import Suffix
-from .trees_and_ahead import Dsi, Pearl, PipeSpec, Tree, TreeDynamic
-from .windows import AdaEDL, Adaptive, Consensus, TwoLevel
+from .fixed import Chain
 
 
 class PolicySpecError(ValueError):
@@ -57,49 +37,70 @@ _POLICIES: ClassKind[PolicyClass] = ClassKind(
     refused=PolicySpecError,
 )
 
-_OWN: Mapping[str, PolicyClass] = {
-    "plain": Plain,
-    "chain": Chain,
-    "two-level": TwoLevel,
-    "adaptive": Adaptive,
-    "confident": Confident,
-    "adaedl": AdaEDL,
-    "svip": Svip,
-    "specdec++": SpecDec,
-    "tree": Tree,
-    "tree-dynamic": TreeDynamic,
-    "ngram": Ngram,
-    "ngram-model": NgramFront,
-    "suffix": Suffix,
-    "banditspec": BanditSpec,
-    "hedgespec": HedgeSpec,
-    "cas-spec": CasSpec,
-    "cs-drafting": CsDrafting,
-    "hispec": HiSpec,
-    "polybasic": Polybasic,
-    "consensus": Consensus,
-    "pearl": Pearl,
-    "dsi": Dsi,
-    "pipespec": PipeSpec,
-    "specrouter": SpecRouter,
-    "goodput": Goodput,
-    "slo": Slo,
-    "autotune": Autotune,
-    "via-sd": ViaSD,
-    "via-sd-lossless": ViaSDLossless,
-    "cascade": SpeculativeCascade,
-    "pyramid-sd": PyramidSD,
-    "early-commit": EarlyCommit,
-    "entropy-patch": EntropyPatch,
-    "equilibrium": EquilibriumDecoding,
-    "typical": TypicalAcceptance,
-    "oracle-window": OracleWindow,
-    "oracle-chain": OracleChain,
-    "per-tag": PerTag,
-    "per-turn": PerTurn,
-    "guarded": Guarded,
-    "off-under-load": OffUnderLoad,
+# By name: the module beside this one, and the class in it.
+_PLACES = {
+    "plain": "fixed:Plain",
+    "chain": "fixed:Chain",
+    "two-level": "windows:TwoLevel",
+    "adaptive": "windows:Adaptive",
+    "confident": "fixed:Confident",
+    "adaedl": "windows:AdaEDL",
+    "svip": "fixed:Svip",
+    "specdec++": "learned:SpecDec",
+    "tree": "trees_and_ahead:Tree",
+    "tree-dynamic": "trees_and_ahead:TreeDynamic",
+    "ngram": "fixed:Ngram",
+    "ngram-model": "fixed:NgramFront",
+    "suffix": "suffix:Suffix",
+    "banditspec": "bandits:BanditSpec",
+    "hedgespec": "bandits:HedgeSpec",
+    "cas-spec": "cascades:CasSpec",
+    "cs-drafting": "cascades:CsDrafting",
+    "hispec": "fixed:HiSpec",
+    "polybasic": "cascades:Polybasic",
+    "consensus": "windows:Consensus",
+    "pearl": "trees_and_ahead:Pearl",
+    "dsi": "trees_and_ahead:Dsi",
+    "pipespec": "trees_and_ahead:PipeSpec",
+    "specrouter": "specrouter.policy:SpecRouter",
+    "goodput": "load:Goodput",
+    "slo": "load:Slo",
+    "autotune": "load:Autotune",
+    "via-sd": "lossy:ViaSD",
+    "via-sd-lossless": "fixed:ViaSDLossless",
+    "cascade": "lossy:SpeculativeCascade",
+    "pyramid-sd": "lossy:PyramidSD",
+    "early-commit": "lossy:EarlyCommit",
+    "entropy-patch": "lossy:EntropyPatch",
+    "equilibrium": "lossy:EquilibriumDecoding",
+    "typical": "lossy:TypicalAcceptance",
+    "oracle-window": "oracles:OracleWindow",
+    "oracle-chain": "oracles:OracleChain",
+    "per-tag": "combined:PerTag",
+    "per-turn": "combined:PerTurn",
+    "guarded": "combined:Guarded",
+    "off-under-load": "load:OffUnderLoad",
 }
+
+
+class _OwnPolicies(Mapping[str, PolicyClass]):
+    """The policies of this package by name; the module of one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> PolicyClass:
+        module, _, attribute = _PLACES[name].partition(":")
+        return cast(PolicyClass, vars(import_module(f".{module}", __package__))[attribute])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _PLACES
+
+
+_OWN = _OwnPolicies()
 
 
 def own_policies() -> Mapping[str, PolicyClass]:
@@ -129,8 +130,7 @@ def policies_of_packages() -> dict[str, PolicyClass | PolicySpecError]:
 def policy_class(name: str) -> PolicyClass | None:
     """What a name stands for: a registered one, `path/to/file.py:Class` or `package.module:Class`; None if unknown.
 
-    Raises:
-        ValueError: a file or module that is not there or raises, or that has no such class.
+    Raises ValueError for a file or module that is not there or raises, or that has no such class.
     """
     return _POLICIES.called(name, own_policies())
 
@@ -145,26 +145,20 @@ TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """A policy that is named but not built.
+    """A policy that is named but not built."""
 
-    Attributes:
-        name: `chain` of a bare chain; else as in the text.
-        options: by parameter of the constructor, as it wants them; a policy among them is a spec of its own.
-        label: the text, which tables print; of a bare chain, its windows without zeros before them.
-        policy_class: what builds it; None of a word that nobody has registered: a pool's target, or a mistake.
-    """
-
-    name: str
+    name: str  # `chain` of a bare chain; else as in the text
+    # by parameter of the constructor, as it wants them; a policy among them is a spec of its own
     options: Mapping[str, OptionValue]
-    label: str
+    label: str  # the text, which tables print; of a bare chain, its windows without zeros before them
+    # what builds it; None of a word that nobody has registered: a pool's target, or a mistake
     policy_class: PolicyClass | None
 
     @classmethod
     def parse(cls, text: str) -> "PolicySpec":
         """Read a text.
 
-        Raises:
-            PolicySpecError: unknown file, module, class or option, or a value of another kind than the option.
+        Raises PolicySpecError for unknown file, module, class or option, or a value of another kind than the option.
         """
         try:
             name, options = name_and_options(text)
@@ -198,8 +192,7 @@ class PolicySpec:
     def build(self, pool: Pool) -> Policy:
         """A new policy for `pool`.
 
-        Raises:
-            PolicySpecError: an unknown name, an option's value out of range, or a chain that is wrong.
+        Raises PolicySpecError for an unknown name, an option's value out of range, or a chain that is wrong.
         """
         if self.policy_class is None:
             if self.name != pool.target:
@@ -247,7 +240,6 @@ def _file_first(text: str) -> tuple[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses."""
     parts, opened, start = list[str](), list[int](), 0
     for place, char in enumerate(text):
         if char == "(":

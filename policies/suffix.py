@@ -1,29 +1,20 @@
 """Suffix decoding: the draft is what most often followed the newest tokens, in this request's text and earlier answers.
 
-A suffix automaton: every piece of some texts, how often it stands there, and what follows it.
+The index of some texts is a suffix automaton: every piece, how often it stands there, and what follows it. Of n tokens
+it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer Science 40).
+A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to one token
+more than the longest piece of the state it links to.
 
-Of n tokens it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer
-Science 40). A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to
-one token more than the longest piece of the state it links to.
-
-Texts of earlier answers, of which the oldest half is forgotten at a time.
-
-Texts of the requests that run, each with its index, and where it ends: in itself and in earlier answers.
-
-What most often followed the newest tokens: candidates of suffix decoding and their scores.
-
-SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975), as vLLM and Arctic Inference have it. A suffix of p tokens of
-the text is looked up in an index of this request's own prompt and answer, and in one of earlier answers. From there
-tokens are added one by one, always the most frequent one; with C(token) its share among all that follow, a token has
+SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975) looks up a suffix of p tokens in an index of the request's own
+text and in one of earlier answers, and adds the most frequent token, one by one. With C(token) its share among all that
+follow,
 
     D(token) = D(the one before it) C(token),    SCORE = sum of D
 
-and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and the index of most score win.
-With a model to fall back on (their hybrid) it drafts instead where the score is below a threshold.
-
-Ours: what is verified is a line and not a tree; the indices are suffix automata, whose links are suffix trees, so that
-p has no bound; and an answer is known to others once its request is done, up to the last round, whose tokens no policy
-is shown.
+and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and index of most score win; a
+model drafts instead where the score is below a threshold (their hybrid). Ours: a line is verified, not a tree; p has no
+bound; an answer is known to others once its request is done, up to its last round, whose tokens no policy is shown; and
+the oldest half of earlier answers is forgotten at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -119,17 +110,11 @@ class SuffixAutomaton:
 
 
 class Place(NamedTuple):
-    """Where a piece of text stands in an index.
+    """Where a piece of text stands in an index."""
 
-    Attributes:
-        within: the index that it was found in.
-        state: of it.
-        length: tokens of it; 0 where nothing was found.
-    """
-
-    within: SuffixAutomaton
-    state: int
-    length: int
+    within: SuffixAutomaton  # the index that it was found in
+    state: int  # of it
+    length: int  # tokens of it; 0 where nothing was found
 
     def after(self, tokens: Sequence[int]) -> "Place":
         """Where it stands once these tokens follow."""
@@ -152,11 +137,8 @@ class Match:
 class EarlierAnswers:
     """An index of the newest answers, in two generations. Mutated by `add`.
 
-    When the younger one is full it becomes the older one, and what that held is forgotten: so between half of `most`
+    When the younger one is full it becomes the older one, and what that held is forgotten: between half of `most` >= 2
     tokens and all of them are kept, once there were as many.
-
-    Args:
-        most: tokens kept, >= 2.
     """
 
     def __init__(self, most: int) -> None:
@@ -202,9 +184,6 @@ class EarlierAnswers:
 class RequestText:
     """A request's text and its index. Mutated by `extend`.
 
-    Args:
-        prompt: ids.
-
     Attributes:
         answer: ids of the committed tokens.
         index: of prompt and answer.
@@ -238,9 +217,7 @@ class RequestTexts:
     """What requests have written so far. Mutated by `read` and `learn`.
 
     An answer is known to others once its request is done, up to the last round, whose tokens no policy is shown.
-
-    Args:
-        store: tokens of earlier answers that are kept, 0 or >= 2; between half of them and all.
+    `store` tokens of earlier answers are kept, 0 or >= 2: between half of them and all.
     """
 
     def __init__(self, store: int) -> None:
@@ -276,15 +253,10 @@ MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longe
 
 
 class Speculation(NamedTuple):
-    """A candidate.
+    """A candidate."""
 
-    Attributes:
-        score: tokens of it that are expected to be right, if what follows does so as often as it did before.
-        tokens: of it.
-    """
-
-    score: float
-    tokens: tuple[int, ...]
+    score: float  # tokens of it that are expected to be right, if what follows does so as often as it did before
+    tokens: tuple[int, ...]  # of it
 
 
 NOTHING = Speculation(0.0, ())
@@ -292,17 +264,11 @@ NOTHING = Speculation(0.0, ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationRule:
-    """How far candidates go.
+    """How far candidates go."""
 
-    Attributes:
-        factor: alpha > 0; a match of p tokens is followed by alpha p tokens at most.
-        least_prob: share of the continuations that a token and those before it must have, 0 to 1.
-        most: tokens at most, >= 1.
-    """
-
-    factor: float
-    least_prob: float
-    most: int
+    factor: float  # alpha > 0; a match of p tokens is followed by alpha p tokens at most
+    least_prob: float  # share of the continuations that a token and those before it must have, 0 to 1
+    most: int  # tokens at most, >= 1
 
     def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Speculation:
         """The candidate of most score after a match of `length` tokens at `state`, or a suffix of it."""

@@ -1,35 +1,19 @@
-"""PEARL: the draft writes on while the target judges, and the window is where both take equally long.
+"""Policies beyond chains: members that work at the same time (`pearl`, `dsi`, `pipespec`), and token trees.
 
-Liu et al. 2024 (arXiv:2408.11850). *Pre-verify*: while the draft writes its first tokens, the target already judges the
-first one. *Post-verify*: while the target judges a draft, the next one is written behind it. The draft's length is the
-ratio of the speeds of target and draft (their section 4.3), so that neither waits.
+PEARL (Liu et al. 2024, arXiv:2408.11850): while the target judges the first token, or a draft, the next tokens are
+written behind it; the window is the ratio of the speeds (section 4.3), so that neither waits. Ours compares the
+target's own token with the first one ahead at once, there a round later.
 
-Where we differ: the target's own token after an accepted draft is compared with the first token that was written ahead
-at once. There that token is judged in the next round, so that a draft written in vain is found out a round later, and
-each round takes its tokens a round later, too.
+DSI (Timor et al. 2024, arXiv:2405.14105): the lookahead is the least with ceil(target_s / (lookahead draft_s)) <=
+servers (equation 1). One target serves a request here, so it is the least number of tokens that takes at least the
+target's time.
 
-DSI, distributed speculative inference: the draft never waits for a verdict.
+PipeSpec (McDanel et al. 2025, arXiv:2505.01572): each member judges what the next smaller one has endorsed and writes
+on; a refusal throws away what smaller ones made of what was refused. There members run asynchronously. Here all parts
+of a step begin and end together.
 
-Timor et al. 2024 (arXiv:2405.14105). The drafter writes on whatever the target is doing, and each `lookahead` tokens a
-target server judges them. The lookahead is the least one at which their number of servers keeps up (their equation 1):
-ceil(target_s / (lookahead draft_s)) <= servers.
-
-Where we differ: one request has one target here, so `servers` is 1, and the lookahead is the least number of tokens
-that takes at least the target's time. Steps end together, as everything does here, so what the drafter has written when
-the verdict is in is the lookahead, not more.
-
-PipeSpec: a chain whose members all work at the same time, each on what the one below has made.
-
-McDanel et al. 2025 (arXiv:2505.01572). A pipeline of k models: each judges what the next smaller one has endorsed and
-writes on, and a refusal throws away what all smaller ones made of what was refused.
-
-Where we differ: members there run asynchronously, each as fast as it can. Here all of a step begin and end together.
-
-What policies of trees share: a tree is drafted, then judged until the target has committed.
-
-`tree-dynamic`: trees that grow where the drafter is sure (EAGLE-2, arXiv:2406.16858).
-
-`tree`: every draft is a token tree of one shape, judged in one forward (SpecInfer, arXiv:2305.09781).
+`tree` drafts one shape (SpecInfer, arXiv:2305.09781), `tree-dynamic` grows where the drafter is sure (EAGLE-2,
+arXiv:2406.16858).
 """
 
 from abc import ABC

@@ -1,34 +1,21 @@
-"""A drafter and the target with the window that should pay most, worked out anew while it runs.
+"""Two levels, or several that vote, with a draft whose length follows what happens.
 
-Consensus of drafters: a draft goes on as long as several drafters would write the same, and ends where they differ.
+`consensus` drafts while the voters agree; at the first objection the objector's token is the last, and the target
+judges all. The idea is that of tightwad 0.4 (2026), mode `strict`, where drafters write side by side and what all wrote
+is committed unasked; we found no paper of it. In the chain `draft:4/mid:8/target` the middle member goes on after it
+has corrected the draft, here it stops.
 
-Two models that agree on a token are more often right than one alone, and where they part nobody should draft further
-on either. The smallest of the voters writes a few tokens, each larger one votes on them by a forward over all of them
-(it keeps what it would have written itself), and only while nobody objects is more drafted. Then the target judges
-everything, so the text is its own. What stands at the first objection is the objector's token.
+`adaedl`: Agrawal et al. 2024 (arXiv:2410.18351). The target keeps the next token with a chance of at least about 1 -
+sqrt(gamma H), H the entropy of the drafter's distribution; the draft ends where that falls below lambda. After each
+verification r <- beta1 r + (1 - beta1) kept/drafted, and lambda moves to beta2 lambda + (1 - beta2) (lambda +- e), up
+where r is at most the wanted rate: the controller and constants of Draft & Verify (Zhang et al. 2023,
+arXiv:2309.08168). Ours: the token that trips the rule stays in the draft, and lambda is one for all requests and stays
+in [0, 1].
 
-The idea is that of consensus verification in tightwad 0.4 (2026, a proxy of llama.cpp servers), mode `strict`: there
-the drafters write side by side, and what all of them wrote is committed without asking the target, which is lossy. We
-found no paper of it. A vote by verification, the windows, and the target's judgement of everything are ours. Against
-the chain `draft:4/mid:8/target`: there the middle member goes on after it has corrected the draft, here it stops.
-
-AdaEDL: drafting ends where the drafter's entropy bounds acceptance below a threshold, which follows acceptance.
-
-Agrawal et al. 2024 (arXiv:2410.18351): the chance that the target keeps the next token is at least about
-1 - sqrt(gamma H), H the entropy of the drafter's distribution; the draft ends where that falls below lambda. After
-each verification r <- beta1 r + (1 - beta1) kept/drafted, and lambda moves to beta2 lambda + (1 - beta2) (lambda +- e),
-up where r is at most the wanted rate, down above it: the controller of Draft & Verify (Zhang et al. 2023,
-arXiv:2309.08168), whose constants are the defaults here. Two things differ: the token that trips the rule stays in the
-draft, as every stop here has it, and lambda is one for all requests and stays in [0, 1].
-
-Two levels with a window that follows acceptance: longer after a full acceptance, shorter after a refusal.
-
-The heuristic schedule of transformers' assisted generation (`num_assistant_tokens_schedule="heuristic"`), per request.
-
-The window n of least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)), which is Theorem 3.8 of
-Leviathan et al. 2023 (arXiv:2211.17192) for measured seconds: t of a drafted token, v(k) of a verification of k
-positions, acceptance a. The theorem takes v as constant and a as known; how to follow them is left open there. Here
-both are running averages over all requests, and v is a line in k, since width costs something on every machine.
+`adaptive` is transformers' `num_assistant_tokens_schedule="heuristic"`, per request. `two-level` takes the window n of
+least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)): Theorem 3.8 of Leviathan et al. 2023
+(arXiv:2211.17192) for measured seconds, t of a drafted token, v(k) of a verification of k positions, acceptance a. Both
+are running averages over all requests, v as a line in k.
 """
 
 from dataclasses import replace

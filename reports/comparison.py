@@ -1,21 +1,8 @@
-"""The last line of a comparison, in words: which policy is best, whether that is certain, and why another loses.
+"""What a comparison of policies found, as tables, in words, in a notebook and as rows.
 
-Every clause is computed from the rows. Seconds per token part by member: where most is added to those of the best
-policy, by the target or below it, is the reason that another loses, and what these seconds bought is told beside it.
-
-Measured seconds taken to another device: between which figures the answer lies, policy by policy.
-
-The quality of texts, and how much was refused, in words and as a table; shown only where a policy is lossy.
-
-A comparison as tables for the terminal: the first screen, few columns and the fastest policy first.
-
-`compare --detail` adds what the first table leaves out, by policy and by member.
-
-Chains by window and batch: the same comparison at several batches, as a grid of speed-ups.
-
-A comparison by tag, and regrets, as tables for the terminal.
-
-What a comparison of policies found, ready to be printed, shown in a notebook, or taken on as rows.
+The first screen has few columns and the fastest policy first; `compare --detail` adds what it leaves out, by policy and
+by member. Below it stand windows by batch, tags, regrets, quality where a policy is lossy, and the last line: which
+policy is best, whether that is certain, and where another one loses its seconds per token, by the target or below it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,12 +22,7 @@ LEANS = 0.1  # share of seconds by which a policy leans on a member more than tw
 
 
 def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
-    """One line.
-
-    Args:
-        comparison: at least one row is not ruled out.
-        ruled_out: policies that cannot be chosen, such as oracles.
-    """
+    """One line, of a comparison with at least one row that is not among the policies `ruled_out`, such as oracles."""
     best, tied, slower = _standing(comparison, ruled_out)
     clauses = [best_in_words(comparison, ruled_out=ruled_out)]
     if _is_lossy(best):
@@ -229,19 +211,13 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRange:
-    """The same policies under the two outer readings of a measurement.
+    """The same policies under the two outer readings of a measurement."""
 
-    Attributes:
-        measured_on: device of the sheet.
-        device: the other one.
-        readings: by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one.
-        left_out: policies whose seconds a reading does not know, and why, a line each.
-    """
-
-    measured_on: str
-    device: str
+    measured_on: str  # device of the sheet
+    device: str  # the other one
+    # by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one
     readings: Mapping[str, SideBySide]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # policies whose seconds a reading does not know, and why, a line each
 
     def speed_up(self, reading: str, policy: str) -> float | None:
         """Over the target alone under the same reading, mean over seeds; None where that is unknown."""
@@ -314,7 +290,6 @@ def quality_table(rows: Sequence[Summary]) -> Grid | None:
 
 
 def _quality_cells(row: Summary) -> dict[str, str]:
-    """Empty where nothing is known."""
     cells = {"policy": row.policy, "rejection rate": f"{row.rejection_rate:.1%}"}
     quality = row.quality
     if quality is not None:
@@ -327,7 +302,6 @@ def _quality_cells(row: Summary) -> dict[str, str]:
 
 
 def _remarks(rows: Sequence[Summary]) -> list[str]:
-    """What a reader of the columns has to know, a line each."""
     known = [row.quality for row in rows if row.quality is not None]
     remarks = []
     least = min(quality.known_share for quality in known)
@@ -399,12 +373,7 @@ def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
 
 
 def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
-    """What was replayed and how, in a line.
-
-    Args:
-        meta: of the comparison, or of several at other batches.
-        comparison: one of them, for what all have in common.
-    """
+    """What was replayed and how, in a line; `meta` may be of several comparisons, `comparison` is one of them."""
     first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
     kind = KINDS.get(meta["kind"], "trace")
     origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
@@ -421,19 +390,14 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
 def start_words(meta: Mapping[str, Any]) -> str:
     """How requests began, to stand in a title, a comma before it; empty for the default.
 
-    Args:
-        meta: of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
+    `meta` is of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
     """
     start = meta.get("start", "")
     return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
 
 
 def prefix_words(meta: Mapping[str, Any]) -> str:
-    """The prefix caches of a run, to stand in a title, a comma before it; empty without them.
-
-    Args:
-        meta: of a comparison or a run log.
-    """
+    """The prefix caches of a comparison or a run log, to stand in a title, a comma before it; empty without them."""
     size = meta.get("prefix_cache")
     return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
 
@@ -456,12 +420,9 @@ def _what_if(meta: dict[str, Any]) -> str:
 
 
 def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, chance: str = "") -> list[str]:
-    """What a reader of the figures has to know, a line each.
+    """What a reader of the figures of `comparisons` has to know, a line each.
 
-    Args:
-        meta: of the comparisons together.
-        comparisons: whose figures they are.
-        chance: what else is to be said where figures have intervals.
+    `meta` is of them together; `chance` is what else is to be said where figures have intervals.
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
@@ -484,10 +445,7 @@ def _share(share: float) -> str:
 
 
 def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
-    """Further figures of every policy, and what each of its members did; the fastest policy first.
-
-    Columns are defined in docs/glossary.md.
-    """
+    """Figures (docs/glossary.md) of every policy and what each of its members did, the fastest policy first."""
     rows = comparison.ranked()
     by_policy = table([_detail_cells(comparison, row) for row in rows], title="further figures")
     return by_policy, _by_member(rows)
@@ -507,7 +465,6 @@ def _detail_cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
 
 
 def _by_member(rows: tuple[Summary, ...]) -> Grid:
-    """A line for each policy, and one for each of its members that did something."""
     cells: list[dict[str, str]] = []
     ends: list[int] = []
     for row in rows:
@@ -535,16 +492,12 @@ BEST = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sweep(Printed):
-    """Chains compared at one or more batches; prints as `paceline compare --sweep` does.
+    """Chains compared at one or more batches; prints as `paceline compare --sweep` does."""
 
-    Attributes:
-        meta: as of a comparison; `batch` is a list.
-        chains: names of all chains asked for, each with the window of every member but the target.
-        comparisons: by batch; chains whose seconds the cost does not know are not among the rows.
-    """
-
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # as of a comparison; `batch` is a list
+    # names of all chains asked for, each with the window of every member but the target
     chains: Mapping[str, Mapping[str, int]]
+    # by batch; chains whose seconds the cost does not know are not among the rows
     comparisons: Mapping[int, SideBySide]
 
     def best(self, batch: int) -> str:
@@ -683,20 +636,13 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Printed):
-    """Policies compared on one recording; prints as `paceline compare` does.
+    """Policies compared on one recording; prints as `paceline compare` does."""
 
-    Attributes:
-        runs: the policies side by side.
-        oracles: policies that see ahead, which nobody can run; none of them is called best.
-        by_tag: the same by tag, in the order of the policies; None if it was not asked for.
-        regret: what each policy loses against the oracle; None if it was not asked for.
-        on_device: figures between which those of another device lie; None if none was asked about.
-    """
-
-    runs: SideBySide
-    oracles: tuple[str, ...] = ()
-    by_tag: ByTag | None = None
-    regret: Regret | None = None
+    runs: SideBySide  # the policies side by side
+    oracles: tuple[str, ...] = ()  # policies that see ahead, which nobody can run; none of them is called best
+    by_tag: ByTag | None = None  # the same by tag, in the order of the policies; None if it was not asked for
+    regret: Regret | None = None  # what each policy loses against the oracle; None if it was not asked for
+    # figures between which those of another device lie; None if none was asked about
     on_device: DeviceRange | None = None
 
     @property

@@ -1,13 +1,7 @@
-"""Tables that stay readable at any width: nothing is cut off, and no number is broken.
+"""Tables that stay readable at any width, as text and as HTML, and results that print themselves (`Printed`).
 
-Lines of a cell: broken between words, after the parts of a name, and never inside a number.
-
-Where the columns do not fit, headings are broken first, then texts; where even that is too wide, the table is printed
-in parts, each with its first column. Letters: R rows, C columns.
-
-A table as HTML, for notebooks.
-
-What prints itself as tables and lines of words: in a terminal, in a notebook, and row by row for other programs.
+Nothing is cut off and no number is broken. Where the columns do not fit, headings are broken first, then texts; where
+even that is too wide, the table is printed in parts, each with its first column. Letters: R rows, C columns.
 """
 
 import os
@@ -104,36 +98,24 @@ MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not bro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The head of a column.
+    """The head of a column."""
 
-    Attributes:
-        heading: words; broken between them where room is short. Empty for none.
-        number: whether its cells stand to the right and are never broken.
-    """
-
-    heading: str = ""
-    number: bool = True
+    heading: str = ""  # words; broken between them where room is short. Empty for none
+    number: bool = True  # whether its cells stand to the right and are never broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table with what stands above and below it; prints itself at the width of the console.
+    """A table with what stands above and below it; prints itself at the width of the console."""
 
-    Attributes:
-        columns: `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn.
-        rows: `[R][C]`.
-        title: above it.
-        remarks: below it, a line each.
-        bold: (row, column) of cells that stand out; None as a column is all of the row.
-        lines: rows after which a line is drawn.
-    """
-
+    # `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    remarks: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...]  # `[R][C]`
+    title: str = ""  # above it
+    remarks: tuple[str, ...] = ()  # below it, a line each
+    # (row, column) of cells that stand out; None as a column is all of the row
     bold: frozenset[tuple[int, int | None]] = frozenset()
-    lines: frozenset[int] = frozenset()
+    lines: frozenset[int] = frozenset()  # rows after which a line is drawn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Title, table and remarks for this console, line by line."""
@@ -161,7 +143,6 @@ class Grid:
         )
 
     def _drawn(self, widths: Sequence[int], *, box: Box, padded: bool) -> Iterator[Text]:
-        """The lines of the table."""
         last = len(widths) - 1
         pads = [(int(padded or place > 0), int(padded or place < last)) for place in range(len(widths))]
         full = [left + width + right for width, (left, right) in zip(widths, pads, strict=True)]
@@ -180,7 +161,6 @@ class Grid:
         yield _line(box.get_bottom(full))
 
     def _only(self, places: Sequence[int]) -> "Grid":
-        """Of the table these columns."""
         kept = dict(zip(places, range(len(places)), strict=True))
         return replace(
             self,
@@ -203,15 +183,9 @@ def table(
     bold: Collection[tuple[int, int | None]] = (),
     lines: Collection[int] = (),
 ) -> Grid:
-    """A table of rows that say what column each of their cells is in.
+    """A table of rows, each a mapping from heading to cell; a heading that a row leaves out is an empty cell of it.
 
-    Args:
-        rows: heading -> cell; a heading that a row leaves out is an empty cell of it.
-        texts: headings of the columns that hold text; the first one does in any case.
-        title: above it.
-        remarks: below it, a line each.
-        bold: (row, column) of cells that stand out; None as a column is all of the row.
-        lines: rows after which a line is drawn.
+    `texts` are headings of columns that hold text; the first column does in any case. All else is as in `Grid`.
     """
     every = list(rows)
     headings = list(dict.fromkeys(heading for row in every for heading in row))
@@ -244,14 +218,10 @@ def _row(
     bold: Collection[int],
     at_bottom: bool = False,
 ) -> Iterator[Text]:
-    """The lines of one row.
+    """The lines of one row of cells `[C]` in columns `[C]`, each with its width and the padding on either side.
 
-    Args:
-        cells: `[C]`.
-        columns: `[C]`, each with its width and the padding on either side.
-        sides: what is drawn at the left, between columns, and at the right.
-        bold: places of cells that stand out.
-        at_bottom: whether they are headings: broken between words only, and down at the line below them.
+    `sides` are drawn at the left, between columns, and at the right; `bold` are the places of cells that stand out.
+    `at_bottom`: the cells are headings, broken between words only, and down at the line below them.
     """
     lines_of = words_of if at_bottom else broken
     texts = [lines_of(cell, width) for cell, (_, width, _) in zip(cells, columns, strict=True)]
@@ -395,11 +365,7 @@ class Printed(ABC):
 
 
 def console_of_output(*, plain: bool = False) -> Console:
-    """Standard output: as wide as the terminal or as COLUMNS says, `FILE_WIDTH` where neither is known.
-
-    Args:
-        plain: whether it writes nothing but text, wherever it runs.
-    """
+    """Standard output, as wide as the terminal or COLUMNS, else `FILE_WIDTH`; `plain`: it writes nothing but text."""
     # Names come from users: what looks like markup or a number in one is none.
     make = partial(Console, markup=False, highlight=False)
     if plain:

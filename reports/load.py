@@ -1,26 +1,7 @@
-"""Policies under load side by side, a row for each rate and policy, ready to be printed.
+"""Serving runs as tables and words: one policy (`ServingReport`), several at each rate, both worlds beside each other.
 
-Runs of the same setting at several seeds as one row: the mean of each figure and its 95% interval.
-
-Which policy is best at each rate of arrivals, where that changes, and what chance leaves open; in words.
-
-Serving runs as tables for the terminal: what was served, how long it took, what each member did.
-
-How far simulated latencies under load are from those that real models took, cell by cell.
-
-A cell is a policy at a rate of arrivals.
-
-Simulated latencies under load beside measured ones, as tables.
-
-What was asked of a run besides workload, cluster and policy, in words.
-
-A reader must not take a what-if for a fact.
-
-What a workload holds, as tables for the terminal.
-
-Classes of service levels as a table: what came of their requests, and how long it took.
-
-Serving runs side by side, ready to be printed, shown in a notebook, or taken on as rows.
+A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. From these follows
+which policy is best at each rate, as far as chance lets it be told. The tables of a workload are here as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,19 +21,12 @@ from .summary import Interval, mean_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One run and its figures.
+    """One run and its figures."""
 
-    Attributes:
-        folder: as it was named.
-        meta: what was run.
-        metrics: its figures.
-        flat: the same by flat name, `ttft_s_mean`.
-    """
-
-    folder: str
-    meta: ServingMeta
+    folder: str  # as it was named
+    meta: ServingMeta  # what was run
     metrics: ServingMetrics
-    flat: Mapping[str, Any]
+    flat: Mapping[str, Any]  # the same by flat name, `ttft_s_mean`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +73,7 @@ class SeedRow:
 def seed_rows(runs: Sequence[MeasuredRun]) -> tuple[SeedRow, ...]:
     """The runs in rows, in the order of each row's first one.
 
-    Raises:
-        ValueError: a setting that was run twice at the same seed: their mean would count one draw twice.
+    Raises ValueError for a setting that was run twice at one seed: their mean would count one draw twice.
     """
     rows: dict[str, list[MeasuredRun]] = {}
     for run in runs:
@@ -126,17 +99,11 @@ def _check_seeds(row: Sequence[MeasuredRun]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What policies are compared by.
+    """What policies are compared by."""
 
-    Attributes:
-        figure: by its flat name.
-        words: what it is called.
-        most: whether more of it is better.
-    """
-
-    figure: str
-    words: str
-    most: bool
+    figure: str  # by its flat name
+    words: str  # what it is called
+    most: bool  # whether more of it is better
 
 
 # By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
@@ -147,22 +114,15 @@ IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=Fal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best policy at a rate.
+    """The best policy at a rate."""
 
-    Attributes:
-        rate: arrivals per second; None: the workload's own.
-        policy: of the best mean; the first of equal ones.
-        tied: others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of
-            the same seeds, which all met the same requests.
-        same: those of them whose figure is the very same at every seed.
-        aim: what it is best at.
-    """
-
-    rate: float | None
-    policy: str
+    rate: float | None  # arrivals per second; None: the workload's own
+    policy: str  # of the best mean; the first of equal ones
+    # others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of the same
+    # seeds, which all met the same requests
     tied: tuple[str, ...]
-    same: tuple[str, ...] = ()
-    aim: Aim = IN_SYSTEM
+    same: tuple[str, ...] = ()  # those of them whose figure is the very same at every seed
+    aim: Aim = IN_SYSTEM  # what it is best at
 
 
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
@@ -309,14 +269,7 @@ OF_MEMBER: Shown = {
 
 
 def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks: Iterable[str]) -> Grid:
-    """One line per row: what came of its requests, and rates.
-
-    Args:
-        rows: to show.
-        promised: whether service levels were asked for.
-        title: above it.
-        remarks: below it, a line each.
-    """
+    """One line per row: what came of its requests, and rates; `promised`: service levels were asked for."""
     shown = {**SERVED, **(PROMISED if promised else {})}
     cells = [names_of(rows, row) | cells_of(row, shown, "") for row in rows]
     return table(cells, texts=_names(rows), title=title, remarks=remarks)
@@ -387,39 +340,25 @@ THROUGHPUT = "output_tokens_per_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCell:
-    """One cell in both worlds.
-
-    Attributes:
-        policy: by name.
-        rate: mean arrivals per second asked for; None: the workload's own.
-        requests: that arrived.
-        finished: in the simulator, and with the models.
-        preemptions: likewise.
-        simulated: figures by name, `LATENCIES` and `PARTS` joined by an underscore, and `THROUGHPUT`; seconds and
-            tokens per second; one that no request has is left out.
-        measured: the same with the models, medians of the runs.
-        spread: half the range of the measured runs' mean E2E as a share of its median.
-        other_answers: requests that finished in both worlds with other tokens.
-        left: requests whose models wrote another token than was recorded, in any run.
-        emitted, cycled: simulated tokens, and those after the first pass of a recorded answer.
-        modelled: simulated decisions that were modelled rather than replayed.
-        equal: whether members judged, accepted and wrote as many tokens in both worlds, level by level.
-    """
+    """One cell in both worlds."""
 
     policy: str
-    rate: float | None
-    requests: int
-    finished: tuple[int, int]
-    preemptions: tuple[int, int]
+    rate: float | None  # mean arrivals per second asked for; None: the workload's own
+    requests: int  # that arrived
+    finished: tuple[int, int]  # in the simulator, and with the models
+    preemptions: tuple[int, int]  # likewise
+    # figures by name, `LATENCIES` and `PARTS` joined by an underscore, and `THROUGHPUT`; seconds and tokens per second;
+    # one that no request has is left out
     simulated: Mapping[str, float]
-    measured: Mapping[str, float]
-    spread: float
-    other_answers: int
-    left: int
+    measured: Mapping[str, float]  # the same with the models, medians of the runs
+    spread: float  # half the range of the measured runs' mean E2E as a share of its median
+    other_answers: int  # requests that finished in both worlds with other tokens
+    left: int  # requests whose models wrote another token than was recorded, in any run
+    # emitted, cycled: simulated tokens, and those after the first pass of a recorded answer
     emitted: int
     cycled: int
-    modelled: int
-    equal: bool
+    modelled: int  # simulated decisions that were modelled rather than replayed
+    equal: bool  # whether members judged, accepted and wrote as many tokens in both worlds, level by level
 
     def error(self, name: str) -> float | None:
         """Relative error of a figure; None where a world has none."""
@@ -512,12 +451,10 @@ def _ms(seconds: float | None) -> str:
 
 
 def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
-    """Parts of a title; empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's.
+    """Parts of a title, from the setting of a `ServingAbout`.
 
-    Changes of times and lengths are not among them: the workload's notes count those.
-
-    Args:
-        setting: of a `ServingAbout`.
+    Empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's. Changes of times and
+    lengths are not among them: the workload's notes count those.
     """
     found = []
     shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
@@ -601,9 +538,7 @@ TAKEN: Shown = {
 def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
     """For each row a line per class; None where no request has a class.
 
-    Args:
-        rows: to show, each with what it is called, by heading.
-        promised: whether service levels were asked for.
+    Each of `rows` has what it is called, by heading; `promised`: service levels were asked for.
     """
     shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
     cells: list[dict[str, str]] = []
@@ -620,17 +555,11 @@ def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServingReport(Printed):
-    """The figures of one or several runs; prints as `paceline metrics` does.
+    """The figures of one or several runs; prints as `paceline metrics` does."""
 
-    Attributes:
-        rows: one per setting, its seeds together.
-        promised: service levels by class that goodput asks for.
-        noted: whether the notes of runs are printed; False where they stand elsewhere.
-    """
-
-    rows: tuple[SeedRow, ...]
-    promised: Promises
-    noted: bool = True
+    rows: tuple[SeedRow, ...]  # one per setting, its seeds together
+    promised: Promises  # service levels by class that goodput asks for
+    noted: bool = True  # whether the notes of runs are printed; False where they stand elsewhere
 
     def tables(self) -> Sequence[Grid]:
         """What was served, classes if there are any, latencies, load, and members."""
@@ -719,34 +648,21 @@ RATE_AND_POLICY = "arrivals/s: policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRate:
-    """All policies at one rate.
+    """All policies at one rate."""
 
-    Attributes:
-        rate: arrivals per second; None: the workload's own.
-        rows: one per policy.
-    """
-
-    rate: float | None
-    rows: tuple[SeedRow, ...]
+    rate: float | None  # arrivals per second; None: the workload's own
+    rows: tuple[SeedRow, ...]  # one per policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadComparison(Printed):
-    """Policies under load; prints as `paceline compare --workload` does.
+    """Policies under load; prints as `paceline compare --workload` does."""
 
-    Attributes:
-        rates: rising.
-        promised: service levels by class that goodput asks for.
-        meta: what was compared on: workload, cluster, trace.
-        remarks: what the reader of the figures has to know, a line each.
-        num_missing: runs that an interrupt left out, of a rate and policy together.
-    """
-
-    rates: tuple[AtRate, ...]
-    promised: Promises
-    meta: dict[str, Any]
-    remarks: tuple[str, ...]
-    num_missing: int = 0
+    rates: tuple[AtRate, ...]  # rising
+    promised: Promises  # service levels by class that goodput asks for
+    meta: dict[str, Any]  # what was compared on: workload, cluster, trace
+    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    num_missing: int = 0  # runs that an interrupt left out, of a rate and policy together
 
     @property
     def aim(self) -> Aim:

@@ -1,11 +1,7 @@
-"""Simulated figures of a run beside observed ones: errors, and whether each lies within a bound.
+"""The figures of an observed run (docs/observing.md defines each), its tables, and simulated figures beside them.
 
-The figures of an observed run; docs/observing.md defines each.
-
-Over finished requests, but for gaps of chunks, which are of all. Those that nobody told the tokens of are in no figure
-that needs them.
-
-An observed run as tables and lines; `unknown` stands where a server did not tell.
+Figures are over finished requests, but for gaps of chunks, which are of all. Requests whose tokens nobody told are in
+none that needs tokens; `unknown` stands where a server did not tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,41 +22,26 @@ from .summary import PERCENTILES, Spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedFigures:
-    """Seconds and counts; None where nothing can be said.
+    """Seconds and counts; None where nothing can be said."""
 
-    Attributes:
-        requests: that were sent: finished, failed and unfinished ones.
-        uncounted: finished ones whose tokens are unknown.
-        prompt_tokens, output_tokens: of finished requests; None where those of any are unknown.
-        duration_s: from the first request until the last that finished had ended.
-        requests_per_s: finished ones.
-        output_tokens_per_s: of finished ones.
-        ttft_s: from sending to the first chunk with text.
-        tpot_s: from there to the end, by tokens after the first; of requests of two tokens or more.
-        itl_s: between two chunks with text.
-        e2e_s: from sending to the end of the answer.
-        late_s: longest time from when a request was due to when it was sent.
-        finish_reasons: finished requests by reason; "" where none was said.
-        failures: requests by what went wrong.
-    """
-
-    requests: int
+    requests: int  # that were sent: finished, failed and unfinished ones
     finished: int
     failed: int
     unfinished: int
-    uncounted: int
+    uncounted: int  # finished ones whose tokens are unknown
+    # prompt_tokens, output_tokens: of finished requests; None where those of any are unknown
     prompt_tokens: int | None
     output_tokens: int | None
-    duration_s: float
-    requests_per_s: float | None
-    output_tokens_per_s: float | None
-    ttft_s: Spread | None
-    tpot_s: Spread | None
-    itl_s: Spread | None
-    e2e_s: Spread | None
-    late_s: float
-    finish_reasons: dict[str, int]
-    failures: dict[str, list[str]]
+    duration_s: float  # from the first request until the last that finished had ended
+    requests_per_s: float | None  # finished ones
+    output_tokens_per_s: float | None  # of finished ones
+    ttft_s: Spread | None  # from sending to the first chunk with text
+    tpot_s: Spread | None  # from there to the end, by tokens after the first; of requests of two tokens or more
+    itl_s: Spread | None  # between two chunks with text
+    e2e_s: Spread | None  # from sending to the end of the answer
+    late_s: float  # longest time from when a request was due to when it was sent
+    finish_reasons: dict[str, int]  # finished requests by reason; "" where none was said
+    failures: dict[str, list[str]]  # requests by what went wrong
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/observing.md)."""
@@ -131,18 +112,13 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCell:
-    """One figure in both worlds.
+    """One figure in both worlds."""
 
-    Attributes:
-        name: of the figure, as `ttft_s_p90`.
-        simulated, observed: seconds, or tokens a second; None where a world has none.
-        bound: largest size of the relative error that passes, > 0.
-    """
-
-    name: str
+    name: str  # as `ttft_s_p90`
+    # simulated, observed: seconds, or tokens a second; None where a world has none
     simulated: float | None
     observed: float | None
-    bound: float
+    bound: float  # largest size of the relative error that passes, > 0
 
     @property
     def error(self) -> float | None:
@@ -161,13 +137,9 @@ class ObservedCell:
 
 
 def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound: float) -> tuple[ObservedCell, ...]:
-    """The cells of a run.
+    """The cells of an observed run, only with requests that were replayed, beside the log of its replay.
 
-    Args:
-        run: that was observed, only with requests that were replayed.
-        log: of its replay.
-        mean_bound: of means, medians, throughput and duration.
-        tail_bound: of `TAIL`.
+    `mean_bound` is of means, medians, throughput and duration, `tail_bound` of `TAIL`.
     """
     simulated = figures_of(log) | {DURATION: metrics_of(log, Promises()).duration_s}
     observed = _observed(run)

@@ -1,11 +1,4 @@
-"""Agreements as a table for the terminal, and a difference in words.
-
-What an imported recording holds, as tables for the terminal.
-
-One run as a table for the terminal.
-
-What a recording holds, as tables for the terminal.
-"""
+"""Tables for the terminal: one run, agreements, and what a recording holds (tries or imported rounds)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -57,13 +50,7 @@ def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
 
 
 def difference_text(agreement: Agreement, difference: Difference, decode: Decode) -> str:
-    """The first difference of a policy with what stands around it, in lines.
-
-    Args:
-        agreement: whose difference it is.
-        difference: what to tell.
-        decode: text of token ids.
-    """
+    """The first difference of a policy with what stands around it, in lines; `decode` gives the text of token ids."""
     parts = {
         "both had committed": _text(difference.committed, decode),
         "simulator": difference.replayed.did,
@@ -168,10 +155,7 @@ def _rounds(method: MethodSummary) -> str:
 def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
     """One row per member; totals in the title.
 
-    Args:
-        summary: of the run.
-        remarks: what else its reader has to know, a line each.
-        start: how requests began, with a comma before it; empty for the default (`start_words`).
+    `remarks` are what else its reader has to know, a line each; `start` is as `start_words` gives it.
     """
     return table(
         map(_level_cells, summary.levels),
@@ -299,7 +283,6 @@ def _lookup(ngram: NgramInfo | None) -> str:
 
 
 def _reader(meta: TrieMeta) -> dict[str, str]:
-    """The drafter from the target's states, where there is one."""
     known = meta.features
     if known is None:
         return {}

@@ -12,22 +12,14 @@ REFERENCE = "oracle-chain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """Regret of every policy of a comparison.
+    """Seconds per token of each policy over the reference's, less 1: 0.25 is a quarter slower, below 0 is faster."""
 
-    Regret is seconds per token over those of the reference, less 1: 0.25 is a quarter slower. Negative is faster.
-
-    Attributes:
-        reference: the policy that regret is measured against.
-        over_reference: by policy.
-        best_static: by tag, the policy of fewest seconds per token among those that do the same in every round; empty
-            if none is compared.
-        over_static: by policy and tag, over that policy.
-    """
-
-    reference: str
-    over_reference: dict[str, float]
+    reference: str  # the policy that regret is measured against
+    over_reference: dict[str, float]  # by policy
+    # by tag, the policy of fewest seconds per token among those that do the same in every round; empty if none is
+    # compared
     best_static: dict[str, str]
-    over_static: dict[str, dict[str, float]]
+    over_static: dict[str, dict[str, float]]  # by policy and tag, over that policy
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md)."""
@@ -39,13 +31,10 @@ class Regret:
 
 
 def regret_of(comparison: SideBySide, by_tag: ByTag, *, static: Sequence[str], reference: str) -> Regret:
-    """Regret of every policy of a comparison.
+    """Regret of every policy of a comparison against `reference`, the name of one of its rows.
 
-    Args:
-        comparison: with the reference among its rows.
-        by_tag: the same runs by tag.
-        static: policies of it that do the same in every round, such as chains with fixed windows.
-        reference: name of the policy that regret is measured against.
+    `by_tag` holds the same runs by tag. `static` are policies that do the same in every round, such as chains with
+    fixed windows.
     """
     speed = {row.policy: comparison.output_tokens_per_s(row) for row in comparison.rows}
     best_static = {tag: _fastest(by_tag, static, tag) for tag in by_tag.tags} if static else {}

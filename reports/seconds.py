@@ -1,8 +1,6 @@
 """How far simulated seconds are from measured ones, cell by cell, and whether following the simulator costs anything.
 
 A cell is a policy, a number of requests at a time and a tag.
-
-How far simulated seconds are from measured ones, as tables: cells, and the best policies.
 """
 
 from collections.abc import Sequence
@@ -17,33 +15,20 @@ from .summary import summarise_run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell in both worlds.
-
-    Attributes:
-        policy: by name.
-        batch: requests at a time.
-        tag: of the requests.
-        simulated_s: from the first admission to the last token.
-        runs_s: the same of real models, each measured run, > 0; at least one.
-        tpot_error: relative error of the mean time per output token after the first; None where no request has two.
-        forwards_error: what forwards contribute to the error of total seconds, as a share of the measured seconds.
-        beside_error: what all else contributes.
-        equal: whether both worlds took the same steps.
-        runs_equal: whether all measured runs took the same steps.
-        forced: whether acceptance came from a recording and not from the models.
-    """
+    """One cell in both worlds."""
 
     policy: str
-    batch: int
-    tag: str
-    simulated_s: float
-    runs_s: tuple[float, ...]
+    batch: int  # requests at a time
+    tag: str  # of the requests
+    simulated_s: float  # from the first admission to the last token
+    runs_s: tuple[float, ...]  # the same of real models, each measured run, > 0; at least one
+    # relative error of the mean time per output token after the first; None where no request has two
     tpot_error: float | None
-    forwards_error: float
-    beside_error: float
-    equal: bool
-    runs_equal: bool
-    forced: bool = False
+    forwards_error: float  # what forwards contribute to the error of total seconds, as a share of the measured seconds
+    beside_error: float  # what all else contributes
+    equal: bool  # whether both worlds took the same steps
+    runs_equal: bool  # whether all measured runs took the same steps
+    forced: bool = False  # whether acceptance came from a recording and not from the models
 
     @property
     def measured_s(self) -> float:
@@ -63,39 +48,28 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which policy is best for a batch and a tag, and what it costs to believe the simulator.
+    """Which policy is best for a batch and a tag, and what it costs to believe the simulator."""
 
-    Attributes:
-        batch, tag: of the cells compared.
-        simulated: the policy with the fewest simulated seconds.
-        measured: the policy with the fewest measured seconds.
-        regret: how much longer the simulator's choice took than the best, as a share.
-    """
-
+    # batch, tag: of the cells compared
     batch: int
     tag: str
-    simulated: str
-    measured: str
-    regret: float
+    simulated: str  # the policy with the fewest simulated seconds
+    measured: str  # the policy with the fewest measured seconds
+    regret: float  # how much longer the simulator's choice took than the best, as a share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What all cells come to.
+    """What all cells come to."""
 
-    Attributes:
-        median_error, worst_error: of total seconds, absolute.
-        same_choice: share of batches and tags whose best policy is the same in both worlds.
-        mean_regret, worst_regret: of following the simulator.
-        equal: share of cells with equal steps.
-    """
-
+    # median_error, worst_error: of total seconds, absolute
     median_error: float
     worst_error: float
-    same_choice: float
+    same_choice: float  # share of batches and tags whose best policy is the same in both worlds
+    # mean_regret, worst_regret: of following the simulator
     mean_regret: float
     worst_regret: float
-    equal: float
+    equal: float  # share of cells with equal steps
 
 
 def total_s(log: RunLog) -> float:
@@ -134,17 +108,11 @@ def verdict(cells: Sequence[Cell]) -> Verdict:
 
 
 def repeatability(cells: Sequence[Cell]) -> Verdict | None:
-    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator.
+    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator; None for one run.
 
     Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
     for the other. So errors are taken over every cell and run, choices over every batch, tag and run, and `equal` is
-    the share of cells in which all runs took the same steps.
-
-    Args:
-        cells: with as many runs each; at least one.
-
-    Returns:
-        None if there is one run, which says nothing of others.
+    the share of cells in which all runs took the same steps. There is at least one cell, and all have as many runs.
     """
     num_runs = len(cells[0].runs_s)
     if num_runs == 1:

@@ -1,26 +1,6 @@
-"""The figures of one serving run; docs/serving-metrics.md defines each.
+"""The figures of one serving run: of all its requests, of each class, member and replica, of host memory and the link.
 
-Exact quantiles of gaps between outputs, from runs of gaps and without one value per gap.
-
-Letters: N runs, K ranks.
-
-The figures of each pool member in a serving run, all replicas together.
-
-What host memory did for the prefix caches of a run.
-
-What crossed the link between replicas that prefill and those that decode.
-
-What a request is promised, and which requests got it.
-
-Latencies of the finished requests of a run.
-
-What the requests of a run are promised, by class, and which of them got it.
-
-Letter: R requests.
-
-The figures of each class of service levels in a serving run, all replicas together.
-
-Letter: R requests.
+docs/serving-metrics.md defines each. Letters: N runs of gaps, K ranks, R requests.
 """
 
 from collections import Counter
@@ -38,14 +18,13 @@ from ..traces.workloads.arrival import MOST_PS, PS_PER_S
 from .summary import PERCENTILES, Spread
 
 Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
     """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default does.
 
-    Args:
-        gaps: runs as `runs.serving.log.ServingLog` has them, at least one.
-        percents: whole numbers in [0, 100].
+    `gaps` are runs as `runs.serving.ServingLog` has them, at least one; `percents` are whole numbers in [0, 100].
     """
     last = total_gaps(gaps) - 1
     places = [divmod(percent * last, 100) for percent in percents]
@@ -58,11 +37,8 @@ def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
 class _Runs:
     """Rising runs of gaps.
 
-    Attributes:
-        low, high: `[N]` the least and the greatest gap of each run.
-        step: `[N]` between a run's gaps, >= 1; of no meaning in runs of one.
-        count: `[N]` different gaps of a run.
-        rows: `[N]` how often each of them was seen.
+    `[N]` each: `low` and `high`, the least and the greatest gap of a run; `step` between its gaps, >= 1, of no meaning
+    in runs of one; `count` of its different gaps; `rows`, how often each of them was seen.
     """
 
     def __init__(self, gaps: Columns) -> None:
@@ -103,44 +79,25 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetrics:
-    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted.
-
-    Attributes:
-        name: of the member.
-        forwards: batched forwards it ran.
-        busy_s: seconds of them.
-        verifications: one per request and forward in which it judged, or wrote a token of its own; prefills are none.
-        acceptance_length: tokens a verification leaves: accepted ones and its own.
-        accepted_per_verification: the same without its own token.
-        acceptance_rate: accepted over judged tokens; own tokens in neither.
-        kv_use_mean: used over available KV blocks, over time.
-        kv_use_max: the largest such share of any replica.
-        hit_share_blocks: full blocks that its prefix cache held, over those looked up.
-        hit_share_tokens: the same of tokens.
-        cached_prompt_share: prompt tokens that it held when their request was first scheduled, over all of those.
-    """
+    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted."""
 
     name: str
-    forwards: int
-    busy_s: float
-    verifications: int
-    acceptance_length: float | None
-    accepted_per_verification: float | None
-    acceptance_rate: float | None
-    kv_use_mean: float | None
-    kv_use_max: float | None
-    hit_share_blocks: float | None
-    hit_share_tokens: float | None
+    forwards: int  # batched forwards it ran
+    busy_s: float  # seconds of them
+    verifications: int  # one per request and forward in which it judged, or wrote a token of its own; prefills are none
+    acceptance_length: float | None  # tokens a verification leaves: accepted ones and its own
+    accepted_per_verification: float | None  # the same without its own token
+    acceptance_rate: float | None  # accepted over judged tokens; own tokens in neither
+    kv_use_mean: float | None  # used over available KV blocks, over time
+    kv_use_max: float | None  # the largest such share of any replica
+    hit_share_blocks: float | None  # full blocks that its prefix cache held, over those looked up
+    hit_share_tokens: float | None  # the same of tokens
+    # prompt tokens that it held when their request was first scheduled, over all of those
     cached_prompt_share: float | None
 
 
 def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ...]:
-    """The figures of each member, in level order.
-
-    Args:
-        log: of the run.
-        duration_ps: that KV use is a mean over.
-    """
+    """The figures of each member, in level order; KV use is a mean over `duration_ps`."""
     return tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members)))
 
 
@@ -177,19 +134,14 @@ def _of_member(log: ServingLog, level: int, duration_ps: int) -> MemberMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMetrics:
-    """Of all replicas together.
+    """Of all replicas together."""
 
-    Attributes:
-        stored, loaded, dropped: blocks by member: that came, that were read again, and that went.
-        most_bytes: the most that a replica used at once.
-        load_s: that steps took longer for what was read.
-    """
-
+    # stored, loaded, dropped: blocks by member: that came, that were read again, and that went
     stored: dict[str, int]
     loaded: dict[str, int]
     dropped: dict[str, int]
-    most_bytes: int
-    load_s: float
+    most_bytes: int  # the most that a replica used at once
+    load_s: float  # that steps took longer for what was read
 
     @property
     def words(self) -> str:
@@ -224,26 +176,17 @@ def _sums(parts: list[dict[str, int]]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferMetrics:
-    """Requests that were prefilled on one replica and decoded on another.
+    """Requests that were prefilled on one replica and decoded on another."""
 
-    Attributes:
-        handed_over: requests.
-        sent: transfers that came to the link; a text that the other prefix cache holds needs none.
-        unfinished: of these, those that the end of the run found waiting, or cut.
-        bytes: that were sent by then.
-        busy_share: time of the link for them, over `duration_s`.
-        queued_s_mean, queued_s_max: that a transfer waited for others before it.
-        held_s_mean: from the end of a prefill until blocks and a place were there for the request.
-    """
-
-    handed_over: int
-    sent: int
-    unfinished: int
-    bytes: int
-    busy_share: float | None
+    handed_over: int  # requests
+    sent: int  # transfers that came to the link; a text that the other prefix cache holds needs none
+    unfinished: int  # of these, those that the end of the run found waiting, or cut
+    bytes: int  # that were sent by then
+    busy_share: float | None  # time of the link for them, over `duration_s`
+    # queued_s_mean, queued_s_max: that a transfer waited for others before it
     queued_s_mean: float | None
     queued_s_max: float
-    held_s_mean: float | None
+    held_s_mean: float | None  # from the end of a prefill until blocks and a place were there for the request
 
     @property
     def words(self) -> str:
@@ -279,20 +222,14 @@ def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | Non
 class ServiceLevels:
     """The longest times that meet a promise (SLO), seconds; None where nothing is promised.
 
-    Attributes:
-        ttft: to the first token.
-        tpot: for each token after the first, the request's mean. A request of one token meets any.
-        e2e: to the last token.
-        queue: until the request is first scheduled.
-
     Raises:
         ArgumentError: a time that is not above 0 and finite.
     """
 
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-    queue: float | None = None
+    ttft: float | None = None  # to the first token
+    tpot: float | None = None  # for each token after the first, the request's mean. A request of one token meets any
+    e2e: float | None = None  # to the last token
+    queue: float | None = None  # until the request is first scheduled
 
     def __post_init__(self) -> None:
         for name, seconds in self.promised.items():
@@ -303,7 +240,7 @@ class ServiceLevels:
         """Seconds by name, of what is promised."""
         return {name: seconds for name, seconds in asdict(self).items() if seconds is not None}
 
-    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+    def met(self, log: ServingLog) -> Mask:
         """`[R]` whether each request finished and met all of them; a time that equals its bound meets it."""
         columns, met = log.requests, log.finished
         for name, seconds in self.promised.items():
@@ -324,13 +261,10 @@ ENDS = {
 }
 
 
-def latency_spread(log: ServingLog, name: str, among: NDArray[np.bool_]) -> Spread | None:
-    """A latency over the finished requests among some; of TPOT, those with several tokens; None without one.
+def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
+    """A latency (a key of `ENDS`) over the finished requests of `among` `[R]`; None without one.
 
-    Args:
-        log: of the run.
-        name: of the latency, a key of `ENDS`.
-        among: `[R]` which requests count.
+    Of TPOT those with several tokens.
     """
     since, until = (f"{end}_at_ps" for end in ENDS[name])
     kept = log.finished & among
@@ -350,15 +284,10 @@ def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """Service levels by class. A class with levels of its own has none of the others' besides.
+    """Service levels by class. A class with levels of its own has none of the others' besides."""
 
-    Attributes:
-        others: of requests whose class has none of its own.
-        classes: by name.
-    """
-
-    others: ServiceLevels = field(default_factory=ServiceLevels)
-    classes: Mapping[str, ServiceLevels] = field(default_factory=dict)
+    others: ServiceLevels = field(default_factory=ServiceLevels)  # of requests whose class has none of its own
+    classes: Mapping[str, ServiceLevels] = field(default_factory=dict)  # by name
 
     @property
     def any(self) -> bool:
@@ -369,7 +298,7 @@ class Promises:
         """Of the requests of a class; "" is that of those without one."""
         return self.classes.get(name, self.others)
 
-    def met(self, log: ServingLog) -> NDArray[np.bool_]:
+    def met(self, log: ServingLog) -> Mask:
         """`[R]` whether each request finished and met all that its class is promised; not where that is nothing."""
         met = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
@@ -377,7 +306,7 @@ class Promises:
                 met |= of_class & self.of(name).met(log)
         return met
 
-    def made(self, log: ServingLog) -> NDArray[np.bool_]:
+    def made(self, log: ServingLog) -> Mask:
         """`[R]` whether each request is promised anything."""
         made = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
@@ -400,39 +329,37 @@ class Promises:
         return {"slo": self.others.promised, "slo_by_class": by_name}
 
 
-def by_class(log: ServingLog) -> dict[str, NDArray[np.bool_]]:
+def by_class(log: ServingLog) -> dict[str, Mask]:
     """`[R]` by class of service levels, in order of name, whether each request is of it; "" is that of none."""
     column = np.asarray(log.requests["slo"])
     return {name: column == name for name in sorted(set(column.tolist()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassMetrics:
-    """One class. None stands where nothing can be said.
+class Figures:
+    """Of some requests of a run. None stands where nothing can be said: no request qualifies, or no time went by."""
 
-    Attributes:
-        name: of the class; "" is that of the requests without one.
-        requests: that arrived: finished, rejected and unfinished ones.
-        output_tokens: of finished requests.
-        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived.
-        goodput_per_s: of those that met every promise.
-        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
-    """
-
-    name: str
-    requests: int
+    requests: int  # that arrived: finished, rejected and unfinished ones
     finished: int
     rejected: int
     unfinished: int
-    output_tokens: int
+    output_tokens: int  # of finished requests
+    # requests that finished and met every promise; None where nothing is promised, as of the two after it
     slo_met: int | None
-    slo_share: float | None
-    goodput_per_s: float | None
+    slo_share: float | None  # of all that arrived and are promised anything
+    goodput_per_s: float | None  # of those that met every promise
+    # ttft_s, tpot_s, e2e_s, queue_s: over finished requests
     ttft_s: Spread | None
     tpot_s: Spread | None
     e2e_s: Spread | None
     queue_s: Spread | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMetrics(Figures):
+    """One class; the `name` "" is that of the requests without one."""
+
+    name: str
 
 
 def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tuple[ClassMetrics, ...]:
@@ -440,119 +367,74 @@ def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tup
     classes = by_class(log)
     if not any(classes):
         return ()
-    met = promised.met(log)
-    found = []
-    for name, among in classes.items():
-        kept = int((met & among).sum()) if promised.of(name).promised else None
-        found.append(_of_class(log, name, among, kept, duration_s))
-    return tuple(found)
-
-
-def _of_class(
-    log: ServingLog, name: str, among: NDArray[np.bool_], kept: int | None, duration_s: float
-) -> ClassMetrics:
-    columns, finished = log.requests, log.finished & among
-    latencies: dict[str, Any] = {
-        f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")
-    }
-    return ClassMetrics(
-        name=name,
-        requests=int(among.sum()),
-        finished=int(finished.sum()),
-        rejected=int((among & (columns["rejected"] != "")).sum()),
-        unfinished=int((among & (columns["ended_at_ps"] == UNKNOWN)).sum()),
-        output_tokens=int(columns["output_tokens"][finished].sum()),
-        slo_met=kept,
-        slo_share=None if kept is None else ratio(kept, int(among.sum())),
-        goodput_per_s=None if kept is None else ratio(kept, duration_s),
-        **latencies,
+    met, made = promised.met(log), promised.made(log)
+    return tuple(
+        ClassMetrics(name=name, **_figures(log, among, met if promised.of(name).promised else None, made, duration_s))
+        for name, among in classes.items()
     )
+
+
+def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duration_s: float) -> dict[str, Any]:
+    """The fields of `Figures`, by `[R]` requests: those that count, met their promises, and were made any."""
+    columns, finished = log.requests, log.finished & among
+    kept = None if met is None else int((met & among).sum())
+    return {
+        "requests": int(among.sum()),
+        "finished": int(finished.sum()),
+        "rejected": int((among & (columns["rejected"] != "")).sum()),
+        "unfinished": int((among & (columns["ended_at_ps"] == UNKNOWN)).sum()),
+        "output_tokens": int(columns["output_tokens"][finished].sum()),
+        "slo_met": kept,
+        "slo_share": None if kept is None else ratio(kept, int((made & among).sum())),
+        "goodput_per_s": None if kept is None else ratio(kept, duration_s),
+        **{f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMetrics:
-    """One replica over the run.
-
-    Attributes:
-        name: of the replica.
-        requests: it was given.
-        busy_share: time of its members' forwards over `duration_s`; above 1 only where several devices work at once.
-        running_mean, running_max: requests in its batch, over time.
-        waiting_mean, waiting_max: requests in its queue, preempted ones among them, over time.
-    """
+    """One replica over the run."""
 
     name: str
-    requests: int
+    requests: int  # it was given
+    # time of its members' forwards over `duration_s`; above 1 only where several devices work at once
     busy_share: float | None
+    # running_mean, running_max: requests in its batch, over time
     running_mean: float | None
     running_max: int
+    # waiting_mean, waiting_max: requests in its queue, preempted ones among them, over time
     waiting_mean: float | None
     waiting_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingMetrics:
-    """One run. None stands where nothing can be said: no request qualifies, or no time went by.
+class ServingMetrics(Figures):
+    """One run: the figures of all its requests, and of what served them."""
 
-    Attributes:
-        requests: that arrived: finished, rejected and unfinished ones.
-        rejected_for: rejected requests by reason.
-        prompt_tokens, output_tokens: of finished requests.
-        unfinished_tokens: that came out of requests which did not finish.
-        output_tokens_per_s: of finished requests, as vLLM and AIPerf count.
-        emitted_tokens_per_s: of all, also those that did not finish.
-        duration_s: from the first arrival to the end of the run.
-        slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived and are promised anything.
-        goodput_per_s: of those that met every promise.
-        ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
-        itl_s: over gaps between outputs.
-        in_system_s: mean over all requests that were not rejected, from arrival to end, or to that of the run.
-        preemptions: all of them.
-        preempted_requests: that were preempted at least once.
-        busy_share: mean over replicas.
-        running_mean, waiting_mean: sums over replicas.
-        running_max, waiting_max: the largest of any replica.
-        classes: of service levels, in order of name; empty where no request has one.
-        members: in level order.
-        replicas: in their order.
-        transfers: between replicas; None where every one prefills and decodes.
-        host: memory of hosts, of all replicas; None where none has any.
-    """
-
-    requests: int
-    finished: int
-    rejected: int
-    unfinished: int
-    rejected_for: dict[str, int]
-    prompt_tokens: int
-    output_tokens: int
-    unfinished_tokens: int
-    duration_s: float
+    rejected_for: dict[str, int]  # rejected requests by reason
+    prompt_tokens: int  # of finished requests
+    unfinished_tokens: int  # that came out of requests which did not finish
+    duration_s: float  # from the first arrival to the end of the run
     requests_per_s: float | None
-    output_tokens_per_s: float | None
-    emitted_tokens_per_s: float | None
-    slo_met: int | None
-    slo_share: float | None
-    goodput_per_s: float | None
-    ttft_s: Spread | None
-    tpot_s: Spread | None
-    itl_s: Spread | None
-    e2e_s: Spread | None
-    queue_s: Spread | None
+    output_tokens_per_s: float | None  # of finished requests, as vLLM and AIPerf count
+    emitted_tokens_per_s: float | None  # of all, also those that did not finish
+    itl_s: Spread | None  # over gaps between outputs
+    # mean over all requests that were not rejected, from arrival to end, or to that of the run
     in_system_s: float | None
-    preemptions: int
-    preempted_requests: int
-    busy_share: float | None
+    preemptions: int  # all of them
+    preempted_requests: int  # that were preempted at least once
+    busy_share: float | None  # mean over replicas
+    # running_mean, waiting_mean: sums over replicas
     running_mean: float | None
+    # running_max, waiting_max: the largest of any replica
     running_max: int
     waiting_mean: float | None
     waiting_max: int
-    classes: tuple[ClassMetrics, ...]
-    members: tuple[MemberMetrics, ...]
-    replicas: tuple[ReplicaMetrics, ...]
-    transfers: TransferMetrics | None = None
-    host: HostMetrics | None = None
+    classes: tuple[ClassMetrics, ...]  # of service levels, in order of name; empty where no request has one
+    members: tuple[MemberMetrics, ...]  # in level order
+    replicas: tuple[ReplicaMetrics, ...]  # in their order
+    transfers: TransferMetrics | None = None  # between replicas; None where every one prefills and decodes
+    host: HostMetrics | None = None  # memory of hosts, of all replicas; None where none has any
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
@@ -568,31 +450,22 @@ class ServingMetrics:
 def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
     """The figures of a run."""
     columns, finished = log.requests, log.finished
-    rejected = columns["rejected"][columns["rejected"] != ""].tolist()
     duration_ps = log.meta.ended_at_ps - int(columns["arrived_at_ps"].min(initial=log.meta.ended_at_ps))
     duration_s = duration_ps / PS_PER_S
-    output_tokens = int(columns["output_tokens"][finished].sum())
+    met = promised.met(log) if promised.any else None
+    figures = _figures(log, np.ones_like(finished), met, promised.made(log), duration_s)
     unfinished_tokens = int(columns["emitted_tokens"][~finished].sum())
     replicas = _replicas(log, duration_ps)
     return ServingMetrics(
-        requests=len(finished),
-        finished=int(finished.sum()),
-        rejected=len(rejected),
-        unfinished=int((columns["ended_at_ps"] == UNKNOWN).sum()),
-        rejected_for=dict(Counter(rejected)),
+        **figures,
+        rejected_for=dict(Counter(columns["rejected"][columns["rejected"] != ""].tolist())),
         prompt_tokens=int(columns["prompt_tokens"][finished].sum()),
-        output_tokens=output_tokens,
         unfinished_tokens=unfinished_tokens,
         duration_s=duration_s,
-        requests_per_s=ratio(int(finished.sum()), duration_s),
-        output_tokens_per_s=ratio(output_tokens, duration_s),
-        emitted_tokens_per_s=ratio(output_tokens + unfinished_tokens, duration_s),
-        **_promises(log, promised, duration_s),
-        ttft_s=latency_spread(log, "ttft", finished),
-        tpot_s=latency_spread(log, "tpot", finished),
+        requests_per_s=ratio(figures["finished"], duration_s),
+        output_tokens_per_s=ratio(figures["output_tokens"], duration_s),
+        emitted_tokens_per_s=ratio(figures["output_tokens"] + unfinished_tokens, duration_s),
         itl_s=_gap_spread(log),
-        e2e_s=latency_spread(log, "e2e", finished),
-        queue_s=latency_spread(log, "queue", finished),
         in_system_s=_in_system_s(log),
         preemptions=len(log.preemptions["request"]),
         preempted_requests=len(np.unique(log.preemptions["request"])),
@@ -603,13 +476,6 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         transfers=transfer_metrics(log, duration_ps),
         host=host_metrics(log),
     )
-
-
-def _promises(log: ServingLog, promised: Promises, duration_s: float) -> dict[str, Any]:
-    if not promised.any:
-        return {"slo_met": None, "slo_share": None, "goodput_per_s": None}
-    count, made = int(promised.met(log).sum()), int(promised.made(log).sum())
-    return {"slo_met": count, "slo_share": ratio(count, made), "goodput_per_s": ratio(count, duration_s)}
 
 
 def _in_system_s(log: ServingLog) -> float | None:
@@ -645,7 +511,6 @@ def _replica(totals: ReplicaTotals, requests: int, duration_ps: int) -> ReplicaM
 
 
 def _of_all(replicas: Sequence[ReplicaMetrics]) -> dict[str, Any]:
-    """Their figures together."""
     means = {name: [getattr(one, name) for one in replicas] for name in ("busy_share", "running_mean", "waiting_mean")}
     found = {name: None if None in values else sum(values) for name, values in means.items()}
     found["busy_share"] = None if found["busy_share"] is None else found["busy_share"] / len(replicas)

@@ -9,18 +9,13 @@ from .summary import Interval, Summary, mean_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Runs of several policies under the same scenario.
+    """Runs of several policies under the same scenario."""
 
-    Attributes:
-        meta: what was compared on: trace and its kind, cost, batch, seed, what-ifs.
-        baseline: the target alone, of which nothing is modelled at any seed; None if its seconds are unknown.
-        rows: one per policy, in the order asked, at the first seed.
-        repeats: by policy, its runs at further seeds, where chance has a part in them.
-    """
-
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # what was compared on: trace and its kind, cost, batch, seed, what-ifs
+    # the target alone, of which nothing is modelled at any seed; None if its seconds are unknown
     baseline: Summary | None
-    rows: tuple[Summary, ...]
+    rows: tuple[Summary, ...]  # one per policy, in the order asked, at the first seed
+    # by policy, its runs at further seeds, where chance has a part in them
     repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
 
     def speed_up(self, row: Summary) -> float | None:

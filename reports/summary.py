@@ -1,12 +1,7 @@
-"""From a run log to the figures people compare; every one is defined in docs/glossary.md.
+"""From a run log to the figures people compare, over seeds and by tag; docs/glossary.md defines each.
 
-A mean over seeds and how far it may be off: the 95% confidence interval by Student's t.
-
-How good the texts of a run are beside the target's own; every figure is defined in docs/glossary.md.
-
-A run by tag (task or domain): seconds, tokens and speed-up of each tag's own requests.
-
-The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run.
+The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run. A
+mean over seeds has its 95% confidence interval by Student's t. The quality of texts is beside that of the target's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,15 +21,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and the half width of its confidence interval.
-
-    Attributes:
-        mean: of the values.
-        half_width: >= 0.
-    """
+    """A mean and the half width, >= 0, of its confidence interval."""
 
     mean: float
-    half_width: float
+    half_width: float  # >= 0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -77,45 +67,27 @@ def _central_prob(t: float, degrees: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Texts of the requests of which anything is known; None stands for what is not known or has no meaning.
+    """Texts of the requests of which anything is known; None stands for what is not known or has no meaning."""
 
-    Attributes:
-        lossy: whether the policy may commit other text than the target's, or did.
-        requests: that finished and whose texts are known.
-        tokens: of their answers.
-        known_share: of these tokens, how many have a known log-probability, 0 to 1.
-        num_divergences: tokens that the target would not have written in their very context.
-        divergences_per_1000: of tokens whose context is known.
-        text_agreement: share of positions at which the two texts are the same, 0 to 1.
-        prefix_agreement: the same up to each text's first difference.
-        log_prob_per_token: the target's, of known tokens, nats.
-        own_log_prob_per_token: the target's, of its own texts, nats.
-        answers_right, answers_own, answers_total: right answers, right ones of the target alone, and requests that have
-            an expected answer.
-    """
-
-    lossy: bool
-    requests: int
-    tokens: int
-    known_share: float
-    num_divergences: int | None
-    divergences_per_1000: float | None
-    text_agreement: float | None
-    prefix_agreement: float | None
-    log_prob_per_token: float | None
-    own_log_prob_per_token: float | None
+    lossy: bool  # whether the policy may commit other text than the target's, or did
+    requests: int  # that finished and whose texts are known
+    tokens: int  # of their answers
+    known_share: float  # of these tokens, how many have a known log-probability, 0 to 1
+    num_divergences: int | None  # tokens that the target would not have written in their very context
+    divergences_per_1000: float | None  # of tokens whose context is known
+    text_agreement: float | None  # share of positions at which the two texts are the same, 0 to 1
+    prefix_agreement: float | None  # the same up to each text's first difference
+    log_prob_per_token: float | None  # the target's, of known tokens, nats
+    own_log_prob_per_token: float | None  # the target's, of its own texts, nats
+    # answers_right, answers_own, answers_total: right answers, right ones of the target alone, and requests that have
+    # an expected answer
     answers_right: int | None
     answers_own: int | None
     answers_total: int | None
 
 
 def quality_of(log: RunLog, *, tag: str | None = None) -> Quality | None:
-    """The quality of a run's texts; None if nothing is known of them.
-
-    Args:
-        log: of the run.
-        tag: of the requests that count; None for all.
-    """
+    """The quality of a run's texts, of one tag or of all (None); None if nothing is known of them."""
     chosen = (log.requests["failed"] == "") & (log.requests["trunk_tokens"] >= 0)
     if tag is not None:
         chosen &= log.requests["tag"] == tag
@@ -190,32 +162,20 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
-    """What one pool member did in a run.
-
-    Attributes:
-        name: of the member.
-        forwards: batched forwards it ran.
-        duration_s: seconds of its operations.
-        share_of_seconds: of all operations' seconds, 0 to 1.
-        drafted: tokens it drafted.
-        judged: pending tokens it looked at as a verifier, all nodes of a token tree.
-        accepted: of those, how many stayed; its own tokens are not among them.
-        refused: verifications in which it refused a token (at most one each), of a tree all nodes at some depth.
-        trees: verifications of token trees: with any, accepted over judged is a share of nodes, no rate of acceptance.
-        own: tokens it added itself as a verifier (corrections and bonuses).
-        asked_tokens, hit_tokens, evicted_blocks: of its prefix cache, as in `PrefixCounts`; 0 without one.
-    """
+    """What one pool member did in a run."""
 
     name: str
-    forwards: int
-    duration_s: float
-    share_of_seconds: float
-    drafted: int
-    judged: int
-    accepted: int
-    refused: int
+    forwards: int  # batched forwards it ran
+    duration_s: float  # seconds of its operations
+    share_of_seconds: float  # of all operations' seconds, 0 to 1
+    drafted: int  # tokens it drafted
+    judged: int  # pending tokens it looked at as a verifier, all nodes of a token tree
+    accepted: int  # of those, how many stayed; its own tokens are not among them
+    refused: int  # verifications in which it refused a token (at most one each), of a tree all nodes at some depth
+    # verifications of token trees: with any, accepted over judged is a share of nodes, no rate of acceptance
     trees: int
-    own: int
+    own: int  # tokens it added itself as a verifier (corrections and bonuses)
+    # asked_tokens, hit_tokens, evicted_blocks: of its prefix cache, as in `PrefixCounts`; 0 without one
     asked_tokens: int = 0
     hit_tokens: int = 0
     evicted_blocks: int = 0
@@ -338,20 +298,17 @@ def _exact_share(log: RunLog) -> float:
 
 
 def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> float:
-    """Refusals at any level over the drafted tokens that a first verifier looked at, for chains of any depth.
+    """Refusals at any level over the drafted tokens that a first verifier looked at, >= 0, for chains of any depth.
 
     A refusal is a verification that refused a token: at most one each. A drafted token is looked at first by the
     verification that comes next in its request; those after the first refused one are not looked at, nor are those
     that a Commit took before. Of a token tree the depths are looked at: those of the path that stays, and the next
     one if the tree goes on there, which is refused then. For two levels this is 1 less the rate of acceptance per
-    position. Above two it may exceed 1, as a middle verifier's own token can be refused too.
+    position. Above two it may exceed 1, as a middle verifier's own token can be refused too. 0 if none was looked at.
 
     Args:
         steps: of a run log, each request's in their order; requests of a batch may lie between one another.
         among: `[steps]` which steps count, all of a request or none; None for all.
-
-    Returns:
-        The rate, >= 0; 0 if no drafted token was looked at.
     """
     order = np.argsort(steps["request"], kind="stable")
     if among is not None:
@@ -458,17 +415,11 @@ def _spread(values: NDArray[np.float64]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagShare:
-    """One tag's part in a run.
+    """One tag's part in a run."""
 
-    Attributes:
-        requests: of this tag that finished.
-        output_tokens: tokens they emitted.
-        duration_s: seconds shared out to the requests of this tag, failed ones among them, > 0.
-    """
-
-    requests: int
-    output_tokens: int
-    duration_s: float
+    requests: int  # of this tag that finished
+    output_tokens: int  # tokens they emitted
+    duration_s: float  # seconds shared out to the requests of this tag, failed ones among them, > 0
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -481,15 +432,10 @@ TagShares = Mapping[str, TagShare]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByTag:
-    """Runs of several policies by tag, each at its first seed.
+    """Runs of several policies by tag, each at its first seed."""
 
-    Attributes:
-        baseline: the target alone; None if its seconds are unknown.
-        policies: by name, in the order of the comparison; all hold the same tags.
-    """
-
-    baseline: TagShares | None
-    policies: Mapping[str, TagShares]
+    baseline: TagShares | None  # the target alone; None if its seconds are unknown
+    policies: Mapping[str, TagShares]  # by name, in the order of the comparison; all hold the same tags
 
     @property
     def tags(self) -> list[str]:
@@ -533,11 +479,7 @@ def tag_shares(log: RunLog) -> dict[str, TagShare]:
 
 
 def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
-    """By tag, tokens per second over those of the baseline on the same requests.
-
-    Args:
-        shares: of a policy's run (`tag_shares`).
-        baseline: of the target alone, under the same scenario.
+    """By tag, tokens per second over those of the baseline, the target alone under the same scenario.
 
     Raises:
         ValueError: the runs do not hold the same tags, or the baseline finished no request of one.
@@ -551,15 +493,11 @@ def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
 
 
 def request_seconds(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of a run shared out to its R requests; they add up to the `duration_s` of its summary.
+    """`[R]` seconds of a run shared out to its requests; they add up to the `duration_s` of its summary.
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
-    Parts of an `Overlap` that ran at the same time count once (`added_seconds`).
-    What is left of the run, such as deciding, goes by the number of steps that were decided. At batch 1 that is the
-    time a request ran.
-
-    Returns:
-        `[R]`, in the order of `log.requests`.
+    Parts of an `Overlap` that ran at the same time count once (`added_seconds`). What is left of the run, such as
+    deciding, goes by the number of steps that were decided. At batch 1 that is the time a request ran.
     """
     steps, ops, requests = log.steps, log.ops, log.requests
     num_requests = len(requests["request_id"])

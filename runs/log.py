@@ -1,16 +1,9 @@
-"""The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
+"""The log of a run, in one form for both worlds: steps, operations, rounds and requests, as Parquet.
 
-How good a request's text is in the eyes of the target: what both worlds measure of lossy policies.
-
-`decoding.ledger` says what the columns of operations and steps hold.
-
-By how much each operation moved a run on: parts of an `Overlap` that run at the same time do not add up.
-
-Collects a run log while a loop runs; it fits `decoding.ledger.Ledger` by shape.
-
-Seconds per token of each request: over those of plain decoding they say whether it thrashed.
-
-A request thrashes when speculation accepts so little that the target alone would have been faster.
+`RunLedger` collects it while a loop runs (it fits `decoding.results.Ledger` by shape, which says what the columns of
+operations and steps hold). Functions say what follows from it: how good texts are by the target's probabilities, how
+far each operation moved the run on, and seconds per token of each request, which tell when speculation made a request
+slower than the target alone (it thrashes).
 """
 
 import json
@@ -30,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..base.files import whole_folder
 from ..decoding.results import COMMIT, VERIFY, OpRecord, StepRecord
+from ..traces.errors import TraceFormatError
 from ..traces.folder import check_outside
 
 UNKNOWN_COUNT = -1
@@ -40,33 +34,21 @@ class TextQuality:
     """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
 
     A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
-    each at least -64 nats (`stored_resolution.LOG_PROBS`).
-
-    Attributes:
-        divergences: committed tokens that the target would not have written in their very context.
-        seen_tokens: committed tokens of whose context that is known.
-        scored_tokens: those of them whose log-probability is known.
-        log_prob: sum of these, nats, <= 0.
-        trunk_tokens: of the target's own text.
-        trunk_log_prob: sum over all of them, nats, <= 0.
-        same_tokens: positions at which the two texts are the same.
-        same_start: leading ones among them.
-        exact_start: leading committed tokens whose very contexts are on record; all of them if replay never left it.
-        right: 1 if the answer is right, 0 if not.
-        trunk_right: the same of the target's own text.
+    each at least -64 nats (`traces.contexts.columns.LOG_PROBS`).
     """
 
-    divergences: int = UNKNOWN_COUNT
-    seen_tokens: int = 0
-    scored_tokens: int = 0
-    log_prob: float = 0.0
-    trunk_tokens: int = UNKNOWN_COUNT
-    trunk_log_prob: float = 0.0
-    same_tokens: int = UNKNOWN_COUNT
-    same_start: int = UNKNOWN_COUNT
+    divergences: int = UNKNOWN_COUNT  # committed tokens that the target would not have written in their very context
+    seen_tokens: int = 0  # committed tokens of whose context that is known
+    scored_tokens: int = 0  # those of them whose log-probability is known
+    log_prob: float = 0.0  # sum of these, nats, <= 0
+    trunk_tokens: int = UNKNOWN_COUNT  # of the target's own text
+    trunk_log_prob: float = 0.0  # sum over all of them, nats, <= 0
+    same_tokens: int = UNKNOWN_COUNT  # positions at which the two texts are the same
+    same_start: int = UNKNOWN_COUNT  # leading ones among them
+    # Leading committed tokens whose very contexts are on record; all of them if replay never left it.
     exact_start: int = UNKNOWN_COUNT
-    right: int = UNKNOWN_COUNT
-    trunk_right: int = UNKNOWN_COUNT
+    right: int = UNKNOWN_COUNT  # 1 if the answer is right, 0 if not
+    trunk_right: int = UNKNOWN_COUNT  # the same of the target's own text
 
 
 def same_counts(tokens: list[int], trunk: list[int]) -> tuple[int, int]:
@@ -102,20 +84,14 @@ REQUEST_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What happened in one run.
+    """What happened in one run."""
 
-    Attributes:
-        meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
-        ops: one row per batched operation (OP_FIELDS).
-        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1
-            for the loop's own step, in which the target wrote the first token, and 0 for what a policy decided.
-        requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
-    """
-
-    meta: dict[str, Any]
-    ops: Columns
+    meta: dict[str, Any]  # what was run: policy, trace or pool, cost, batch, seed, members in level order
+    ops: Columns  # one row per batched operation (OP_FIELDS)
+    # one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1 for the
+    # loop's own step, in which the target wrote the first token, and 0 for what a policy decided
     steps: Columns
-    requests: Columns
+    requests: Columns  # one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`
 
     def decided(self) -> NDArray[np.bool_]:
         """Which steps a policy was asked for: not the prefills, and the parts of an Overlap once."""
@@ -153,12 +129,7 @@ class RunLog:
 
 
 def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
-    """The log with what is known of its requests' texts.
-
-    Args:
-        log: of a run.
-        qualities: by request; one that is missing stays unknown.
-    """
+    """The log with what is known of its requests' texts, by request; of one that is missing nothing is."""
     unknown = TextQuality()
     rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
     columns = {name: np.asarray([getattr(row, name) for row in rows]) for name in QUALITY_FIELDS}
@@ -182,11 +153,7 @@ def _column(values: tuple[Any, ...]) -> np.ndarray:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `whole_folder`, and nothing is replaced.
-
-    Raises:
-        ValueError: `path` exists, or lies inside a recording.
-    """
+    """As `whole_folder`, and nothing is replaced: raises ValueError if `path` exists, or lies inside a recording."""
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path}: exists already; a run is never overwritten")
     check_outside(path)
@@ -194,16 +161,17 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield part
 
 
+def check_run_folder(path: Path, kind: str) -> None:
+    """Raises TraceFormatError for a path that cannot be the folder of a run of this kind."""
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
+
+
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
-    """Write `path/` with meta.json, ops, steps, rounds and requests, whole or not at all.
+    """Write `path/` with meta.json, ops, steps, rounds, requests and `extra` text files by name, whole or not at all.
 
-    Args:
-        log: what happened.
-        path: folder to make.
-        extra: further text files by name.
-
-    Raises:
-        ValueError: `path` exists.
+    Raises ValueError if `path` exists.
     """
     tables = {"ops": log.ops, "steps": log.steps, "rounds": log.rounds(), "requests": log.requests}
     with new_folder(path) as part:
@@ -231,12 +199,9 @@ def _table(columns: Columns, rows: slice) -> pa.Table:
 
 
 def added_seconds(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of each of N operations; of a further part of an `Overlap` those after the parts before it had ended.
+    """`[N]` seconds of the operations in `log.ops`; of a further part of an `Overlap` those after earlier ones ended.
 
     So the operations of one `Overlap` add up to its own seconds, whichever devices they ran on. All others count whole.
-
-    Returns:
-        `[N]`, in the order of `log.ops`.
     """
     starts, durations = log.ops["start_s"], log.ops["duration_s"].astype(np.float64)
     part, ends, added = parts_of(log), starts + durations, durations.copy()
@@ -289,11 +254,9 @@ class RunLedger:
         self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
 
     def note_block(self, ops: Columns, steps: Columns) -> None:
-        """Operations that finished one after another, and their steps.
+        """Operations `[N]` by OP_FIELDS that finished one after another, and their steps `[M]` by STEP_FIELDS.
 
-        Args:
-            ops: `[N]` by OP_FIELDS; what is left out is 0, as it is of `steps`.
-            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+        What is left out is 0; the `op` of a step counts from the first of these operations, -1 is a Commit.
         """
         first = self._last_op + 1
         self._last_op += len(ops["kind"])
@@ -320,9 +283,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
-        Its columns are views of what was written down: nothing more can be noted as long as they are held.
-
-        What is known of the texts' quality is added by `log.with_quality`.
+        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is
+        known of the texts' quality is added by `with_quality`.
 
         Args:
             meta: what was run.
@@ -367,7 +329,7 @@ def _packer(fields: tuple[str, ...]) -> Struct:
 
 
 def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
-    """The same layout to numpy."""
+    """The same layout as `_packer`, for numpy."""
     return np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True)
 
 
@@ -390,8 +352,8 @@ def seconds_per_token(log: RunLog) -> dict[str, float]:
 
     Seconds are those of the operations that the request had a part in, whole, however many requests shared them; parts
     of an `Overlap` that ran at the same time count once (`added_seconds`). An operation in which another request's
-    prompt was read counts as the median of its kind and member.
-    Requests that emitted nothing after their first commit are left out.
+    prompt was read counts as the median of its kind and member. Requests that emitted nothing after their first commit
+    are left out.
     """
     order = np.argsort(log.steps["request"], kind="stable")
     steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}

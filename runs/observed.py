@@ -1,15 +1,9 @@
-"""What an observed run says of itself: `meta.json` of its folder.
+"""A run of a server as its client saw it: its requests, its folder, and results of serving benchmarks read as one.
 
-One request as its client saw it.
-
-The folder of an observed run: `meta.json` and a hashed Parquet file, written whole or not at all.
-
-The result of a serving benchmark as an observed run: `vllm bench serve --save-detailed`, SGLang's `bench_serving`.
-
-Its lists tell of each request the tokens of prompt and answer (`input_lens`, `output_lens`), the seconds to the first
-token (`ttfts`) and those between chunks (`itls`), its error if it failed (`errors`) and, of newer vLLM, when it was
-sent (`start_times`). Without that, requests were sent all at once, or one whenever another of `max_concurrency` ended:
-both clients do so at an infinite `request_rate`. At a finite rate the times cannot be known, and the result is refused.
+A detailed result (`vllm bench serve --save-detailed`, SGLang's `bench_serving`) holds for each request `input_lens` and
+`output_lens` (tokens), `ttfts` and `itls` (seconds), `errors` and, of newer vLLM, `start_times`. Without the last,
+requests were sent all at once, or one whenever another of `max_concurrency` ended: both clients do so at an infinite
+`request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
 from collections.abc import Mapping
@@ -25,49 +19,38 @@ from pydantic import Field, model_validator
 
 from ..base.errors import one_line_of
 from ..traces.errors import TraceFormatError
-from ..traces.folder import META, hash_file, kind_of, read_meta, read_table
-from ..traces.importers.reading import Fields, read_objects
+from ..traces.folder import META, StoredFolder, kind_of, read_table
+from ..traces.importers.reading import Fields, by_request, read_objects
 from ..traces.meta import MOST_SECONDS, TITLE_PATTERN, Record, Version
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS, PS_PER_S
-from .log import new_folder
+from .log import check_run_folder, new_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
-    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told.
+    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told."""
 
-    Attributes:
-        request_id: unique in the run.
-        tag, slo: of the workload; "" for none.
-        prompt_id: of the prompt that was sent.
-        asked_tokens: most tokens of the answer, >= 1.
-        due_at_ps: when the workload has it arrive; with a closed loop, when it was sent.
-        sent_at_ps: >= `due_at_ps`.
-        outputs_at_ps: when each chunk with text came, in order: chunks, which may hold any number of tokens.
-        ended_at_ps: when the chunk came that says why the answer ended, or the request failed; None: it did not end.
-        prompt_tokens, output_tokens: as the server counts them; tokens.
-        cached_tokens: of the prompt, that the server had in its cache.
-        drafted, accepted: drafted tokens and those that stayed, where the answer itself says so.
-        finish_reason: "stop", "length", ...; "" where nothing was said.
-        failed: what went wrong; "" for nothing.
-    """
-
-    request_id: str
+    request_id: str  # unique in the run
+    # Of the workload; "" for none.
     tag: str = ""
     slo: str = ""
-    prompt_id: str
-    asked_tokens: int
-    due_at_ps: int
-    sent_at_ps: int
+    prompt_id: str  # of the prompt that was sent
+    asked_tokens: int  # most tokens of the answer, >= 1
+    due_at_ps: int  # when the workload has it arrive; with a closed loop, when it was sent
+    sent_at_ps: int  # >= `due_at_ps`
+    # When each chunk with text came, in order: chunks, which may hold any number of tokens.
     outputs_at_ps: tuple[int, ...] = ()
+    # When the chunk came that says why the answer ended, or the request failed; None: it did not end.
     ended_at_ps: int | None = None
+    # As the server counts them; tokens.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt, that the server had in its cache
+    # Drafted tokens and those that stayed, where the answer itself says so.
     drafted: int | None = None
     accepted: int | None = None
-    finish_reason: str = ""
-    failed: str = ""
+    finish_reason: str = ""  # "stop", "length", ...; "" where nothing was said
+    failed: str = ""  # what went wrong; "" for nothing
 
     @property
     def finished(self) -> bool:
@@ -84,22 +67,14 @@ UNCOUNTED: Final = "nobody"
 
 
 class ObservedAcceptance(Record):
-    """What a server tells of its speculative decoding during a run. None stands for what it does not tell.
+    """What a server tells of its speculative decoding during a run. None stands for what it does not tell."""
 
-    Attributes:
-        source: who told it.
-        drafts: rounds that had a draft.
-        drafted: tokens.
-        accepted: of those, how many stayed; own tokens are not among them.
-        accepted_by_place: of each place of the draft, from the first on.
-        accept_length: tokens a round, the target's own among them.
-    """
-
-    source: Title
-    drafts: Count | None = None
-    drafted: Count | None = None
-    accepted: Count | None = None
-    accepted_by_place: tuple[Count, ...] | None = None
+    source: Title  # who told it
+    drafts: Count | None = None  # rounds that had a draft
+    drafted: Count | None = None  # tokens
+    accepted: Count | None = None  # of those, how many stayed; own tokens are not among them
+    accepted_by_place: tuple[Count, ...] | None = None  # of each place of the draft, from the first on
+    # Tokens a round, the target's own among them.
     accept_length: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @property
@@ -109,47 +84,30 @@ class ObservedAcceptance(Record):
 
 
 class ObservedMeta(Record):
-    """`meta.json` of an observed run.
-
-    Attributes:
-        url: of the server, without any key.
-        model: that was asked for.
-        endpoint: below the address.
-        workload, prompts: as they were named.
-        loop: "open", by times of arrival, or "closed", by a number of requests at a time.
-        concurrency: of a closed loop; None of an open one.
-        warmup: requests that were sent before, and are not in the run.
-        seed: of the workload, and the order of prompts; sent with each request.
-        temperature: sent with each request; >= 0.
-        ignore_eos: whether the server was asked to go on after an end of sequence.
-        counted_by: who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
-        acceptance: of speculative decoding; None where it is unknown.
-        acceptance_unknown: why it is; "" where it is known.
-        notes: what a reader of its figures has to know, a line each.
-        ended_at_ps: when the last request ended, or the run was stopped; picoseconds.
-        stopped: why the run was stopped before all requests had ended; "" if it was not.
-    """
+    """`meta.json` of an observed run."""
 
     format: Literal["paceline-observed"] = "paceline-observed"
     version: Version = 1
     kind: Literal["observed"] = "observed"
-    url: Title
-    model: Title
-    endpoint: Title
+    url: Title  # of the server, without any key
+    model: Title  # that was asked for
+    endpoint: Title  # below the address
+    # As they were named.
     workload: Title
     prompts: Title
-    loop: Literal["open", "closed"]
-    concurrency: Annotated[int, Field(ge=1)] | None = None
-    warmup: Count = 0
-    seed: Count = 0
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    ignore_eos: bool = False
+    loop: Literal["open", "closed"]  # "open", by times of arrival, or "closed", by a number of requests at a time
+    concurrency: Annotated[int, Field(ge=1)] | None = None  # of a closed loop; None of an open one
+    warmup: Count = 0  # requests that were sent before, and are not in the run
+    seed: Count = 0  # of the workload, and the order of prompts; sent with each request
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # sent with each request; >= 0
+    ignore_eos: bool = False  # whether the server was asked to go on after an end of sequence
+    # Who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
     counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
-    acceptance: ObservedAcceptance | None = None
-    acceptance_unknown: Title = ""
-    notes: tuple[Title, ...] = ()
-    ended_at_ps: Count
-    stopped: Title = ""
+    acceptance: ObservedAcceptance | None = None  # of speculative decoding; None where it is unknown
+    acceptance_unknown: Title = ""  # why it is; "" where it is known
+    notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
+    ended_at_ps: Count  # when the last request ended, or the run was stopped; picoseconds
+    stopped: Title = ""  # why the run was stopped before all requests had ended; "" if it was not
 
     @model_validator(mode="after")
     def _loop(self) -> "ObservedMeta":
@@ -159,15 +117,7 @@ class ObservedMeta(Record):
 
 
 class ObservedRun:
-    """A run and all of its requests. Final.
-
-    Args:
-        meta: what was asked for.
-        requests: in the order in which they were sent.
-
-    Attributes:
-        meta, requests: as given.
-    """
+    """A run and all of its requests, in the order in which they were sent."""
 
     def __init__(self, meta: ObservedMeta, requests: tuple[ObservedRequest, ...]) -> None:
         self.meta, self.requests = meta, requests
@@ -198,20 +148,7 @@ def _field(name: str) -> pa.Field:
 SCHEMA = pa.schema([_field(field.name) for field in fields(ObservedRequest)])
 
 
-class StoredObservedMeta(ObservedMeta):
-    """`meta.json` as it lies on the disk.
-
-    Attributes:
-        sha256: of the Parquet file.
-    """
-
-    sha256: dict[str, str]
-
-    @model_validator(mode="after")
-    def _all_files(self) -> "StoredObservedMeta":
-        if set(self.sha256) != {REQUESTS}:
-            raise ValueError(f"sha256 must name {REQUESTS}, got {sorted(self.sha256)}")
-        return self
+_FOLDER = StoredFolder(ObservedMeta, (REQUESTS,), indent=1)
 
 
 def write_observed(run: ObservedRun, path: Path) -> None:
@@ -224,8 +161,7 @@ def write_observed(run: ObservedRun, path: Path) -> None:
     with new_folder(path) as part:
         table = pa.Table.from_pylist([asdict(one) for one in run.requests], schema=SCHEMA)
         pq.write_table(table, part / REQUESTS, compression="zstd", store_schema=False)
-        stored = StoredObservedMeta(**run.meta.model_dump(), sha256={REQUESTS: hash_file(part / REQUESTS)})
-        (part / META).write_text(f"{stored.model_dump_json(indent=1)}\n", encoding="utf-8")
+        _FOLDER.write_meta(part, run.meta)
 
 
 def is_observed(path: Path) -> bool:
@@ -239,20 +175,17 @@ def read_observed(path: Path) -> ObservedRun:
     Raises:
         TraceFormatError: anything about it is not sound; the message is one line.
     """
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise TraceFormatError(path, "run", "must be the folder of an observed run", found)
-    stored = read_meta(path / META, StoredObservedMeta)
-    table = read_table(path / REQUESTS, stored.sha256[REQUESTS], SCHEMA)
-    rows = table.to_pylist()
+    check_run_folder(path, "an observed run")
+    meta, sha256 = _FOLDER.read_meta(path)
+    rows = read_table(path / REQUESTS, sha256[REQUESTS], SCHEMA).to_pylist()
     ids: set[str] = set()
     for number, row in enumerate(rows):
-        _check_row(path / REQUESTS, number, row, stored.ended_at_ps)
+        _check_row(path / REQUESTS, number, row, meta.ended_at_ps)
         if row["request_id"] in ids:
             raise TraceFormatError(path / REQUESTS, "request_id", f"must be unique (row {number})", row["request_id"])
         ids.add(row["request_id"])
     requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
-    return ObservedRun(ObservedMeta.model_validate(stored.model_dump(exclude={"sha256"})), requests)
+    return ObservedRun(meta, requests)
 
 
 def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:
@@ -290,20 +223,13 @@ def read_run(path: Path) -> ObservedRun:
 
 
 def read_bench(path: Path) -> ObservedRun:
-    """The requests of a result.
-
-    Raises:
-        TraceFormatError: a file that is no such result, lacks details, or does not tell when requests were sent.
-    """
+    """The requests of a result; raises TraceFormatError where it lacks details, or when requests were sent."""
     found = list(islice(read_objects(path), 2))
     if len(found) > 1:
         raise TraceFormatError(path, "file", "must hold one result", "several")
     result = Fields(str(path), found[0].values)
     prompts, outputs = (result.counts(key, least=0).tolist() for key in _LISTS[:2])
-    lists = {key: result.sequence(key) for key in (*_LISTS, "errors", "start_times") if key in result or key in _LISTS}
-    for key, values in lists.items():
-        if len(values) != len(prompts):
-            raise result.error(key, f"must hold one entry for each of the {len(prompts)} requests", len(values))
+    lists = by_request(result, _LISTS, ("errors", "start_times"))
     chunks = [_chunks_ps(result, number) for number in range(len(prompts))]
     errors = lists.get("errors", [""] * len(prompts))
     sent, concurrency, note = _sent_ps(result, chunks)
@@ -371,7 +297,6 @@ def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | 
 
 
 def _moment(result: Fields, number: int) -> float:
-    """Seconds of the client's clock."""
     found = result.values["start_times"][number]
     if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= MOST_SECONDS * 10:
         raise result.error(f"start_times[{number}]", "must be seconds", found)

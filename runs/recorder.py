@@ -1,13 +1,9 @@
-"""What an engine tells of a serving run while it runs.
+"""What an engine tells of a serving run while it runs: requests that arrive, what becomes of them, and states.
 
-Requests that arrived, as columns: taken one by one, turned into columns many at a time.
-
-What replicas hold over time: exact sums over time and maxima of all states, and a series thinned to a size.
-
-Letters: N states, L levels.
-
-An engine calls this once per step and several times per request, so a call packs integers and does nothing else; no
-object is made per token. All times are whole picoseconds since the start of the workload.
+An engine calls this once per step and several times per request, so a call only packs integers and makes no object per
+token. Columns are made of many requests at a time. What replicas hold over time becomes exact sums and maxima of all
+states, and a series thinned to a size. Times are whole picoseconds since the start of the workload. Letters: N states,
+L levels.
 """
 
 from array import array
@@ -47,11 +43,7 @@ class WrongArrivalError(ValueError):
 
 
 class RepeatedIdError(WrongArrivalError):
-    """A request with the id of another one.
-
-    Attributes:
-        request_id: that both have.
-    """
+    """A request with the id of another one, `request_id`."""
 
     def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
         super().__init__(request_id)
@@ -172,13 +164,7 @@ class ReplicaStates:
         self.sums, self.most, self.count, self._holds = list(sums), list(most), count, False
 
     def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
-        """Used blocks of a level rose between states.
-
-        Args:
-            level: of the member.
-            block_ps: used blocks, added up over picoseconds, beyond what the states say.
-            most_blocks: used at once.
-        """
+        """Used blocks of a level rose between states: by `block_ps`, added up over time, to `most_blocks` at once."""
         self.sums[_HELD + level] += block_ps
         self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
 
@@ -245,17 +231,12 @@ _ROOM = 2**12
 class ServingRecorder:
     """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
 
-    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`.
+    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`. `members`
+    are `[L]` names of the pool, in level order; `replicas` have by name, in the order of their indices, `[L]` the KV
+    blocks of each member; None for a member whose blocks nobody counts.
     """
 
     def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
-        """Begin with no request.
-
-        Args:
-            members: `[L]` names of the pool, in level order.
-            replicas: by name, in the order of their indices, `[L]` the KV blocks of each member; None for a member
-                whose blocks nobody counts.
-        """
         levels = len(members)
         self._members = tuple(members)
         self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
@@ -292,13 +273,7 @@ class ServingRecorder:
         self._rejected[serial] = reason
 
     def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
-        """It enters the batch for the first time.
-
-        Args:
-            serial: of the request.
-            at_ps: when.
-            cached_tokens: `[L]` of its prompt, that each member's prefix cache held; empty where none held any.
-        """
+        """It enters the batch for the first time, with `[L]` tokens of its prompt cached; empty where none are."""
         self._scheduled[serial] = at_ps
         place = serial * self._levels
         for level, tokens in enumerate(cached_tokens):
@@ -417,7 +392,6 @@ class ServingRecorder:
         return log
 
     def _make_room(self) -> None:
-        """For what happens to the next requests."""
         for times in (self._scheduled, self._first, self._ended):
             times.extend([UNKNOWN] * _ROOM)
         self._emitted.extend([0] * _ROOM)

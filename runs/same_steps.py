@@ -1,8 +1,4 @@
-"""Whether two runs of one policy are the same, step by step: a replay in the simulator and a run of the real models.
-
-Where a replay left its record: from there on it models, and a run of the real models cannot be expected to agree.
-
-How far a replay and a run of the real models are the same: what `same_steps.compare_runs` finds.
+"""Compare two runs of one policy, step by step: a replay in the simulator and a run of the real models.
 
 Both worlds share the loop and the session, and neither has a clock, so all that is counted has to be equal: the steps
 of each request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy
@@ -24,15 +20,10 @@ from .log import RunLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordExit:
-    """The first step of a request that was modelled, or whose committed context the record does not hold.
+    """The first step of a request that was modelled, or whose committed context the record does not hold."""
 
-    Attributes:
-        request_id: whose step it is.
-        step: index among the steps of the request, from 0.
-    """
-
-    request_id: str
-    step: int
+    request_id: str  # whose step it is
+    step: int  # index among the steps of the request, from 0
 
 
 def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
@@ -59,16 +50,11 @@ AROUND = 12  # tokens that a difference shows on either side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """What one world did where the two differ.
+class WorldSide:
+    """What one world did where the two differ."""
 
-    Attributes:
-        did: the step, in words.
-        tokens: what it committed from there on, at most `AROUND` ids.
-    """
-
-    did: str
-    tokens: tuple[int, ...]
+    did: str  # the step, in words
+    tokens: tuple[int, ...]  # what it committed from there on, at most `AROUND` ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,58 +62,35 @@ class Difference:
     """The first step, in the order of the run, that the two worlds did not take alike.
 
     Where nothing but the operation as a whole differs (its rows, forwards or tokens fed), its first step stands for it.
-
-    Attributes:
-        request_id: whose step it is.
-        step: index among the steps of the request, from 0.
-        num_committed: tokens both worlds had committed to the answer before it.
-        committed: the last of those, at most `AROUND` ids.
-        replayed: the simulator's part.
-        ran: the runtime's part.
     """
 
-    request_id: str
-    step: int
-    num_committed: int
-    committed: tuple[int, ...]
-    replayed: Side
-    ran: Side
+    request_id: str  # whose step it is
+    step: int  # index among the steps of the request, from 0
+    num_committed: int  # tokens both worlds had committed to the answer before it
+    committed: tuple[int, ...]  # the last of those, at most `AROUND` ids
+    replayed: WorldSide  # the simulator's part
+    ran: WorldSide  # the runtime's part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two runs of a policy are the same. What comes after the first difference is not counted.
+    """How far two runs of a policy are the same. What comes after the first difference is not counted."""
 
-    Attributes:
-        policy: as the runs call it.
-        num_requests: in both runs.
-        num_steps: steps that were compared and found alike: those of all operations before the first difference.
-        num_ops: these operations.
-        num_tokens: committed tokens that were compared and found alike.
-        num_asked_tokens, num_hit_tokens, num_evicted_blocks: of the prefix caches, compared operation by operation and
-            found alike; 0 without these caches.
-        num_other_answers: requests whose whole answers are not the same, those that left the record not among them.
-        difference: the first one, None if there is none.
-        num_replayed: steps of the replay, compared or not.
-        num_left: requests that left the record.
-        left: the first step outside the record, None if there is none. It ends the comparison.
-        ahead: how the runtime's members worked at the same time, in `threads` or `turns`; "" where they never did.
-    """
-
-    policy: str
-    num_requests: int
-    num_steps: int
-    num_ops: int
-    num_tokens: int
+    policy: str  # as the runs call it
+    num_requests: int  # in both runs
+    num_steps: int  # steps that were compared and found alike: those of all operations before the first difference
+    num_ops: int  # these operations
+    num_tokens: int  # committed tokens that were compared and found alike
+    # Of the prefix caches, compared operation by operation and found alike; 0 without these caches.
     num_asked_tokens: int
     num_hit_tokens: int
     num_evicted_blocks: int
-    num_other_answers: int
-    difference: Difference | None
-    num_replayed: int
-    num_left: int
-    left: RecordExit | None
-    ahead: str
+    num_other_answers: int  # requests whose whole answers are not the same, those that left the record not among them
+    difference: Difference | None  # the first one, None if there is none
+    num_replayed: int  # steps of the replay, compared or not
+    num_left: int  # requests that left the record
+    left: RecordExit | None  # the first step outside the record, None if there is none. It ends the comparison
+    ahead: str  # how the runtime's members worked at the same time, in `threads` or `turns`; "" where they never did
 
 
 def joined(agreements: Sequence[Agreement]) -> Agreement:
@@ -167,21 +130,13 @@ class _Run(NamedTuple):
 
 
 class _Parting(NamedTuple):
-    """Where two runs part on one request. They sort by what is told first: of an operation, a step that itself differs.
+    """Where two runs part on one request. They sort by what is told first: of an operation, a step that differs."""
 
-    Attributes:
-        start: row in the log at which the operation begins.
-        alike: whether the step itself is the same and its operation as a whole is not.
-        row: of the step.
-        request_id: whose step it is.
-        step: index among the request's steps.
-    """
-
-    start: int
-    alike: bool
-    row: int
+    start: int  # row in the log at which the operation begins
+    alike: bool  # whether the step itself is the same and its operation as a whole is not
+    row: int  # of the step
     request_id: str
-    step: int
+    step: int  # index among the request's steps
 
 
 def compare_runs(
@@ -191,22 +146,16 @@ def compare_runs(
     replayed_tokens: Mapping[str, Sequence[int]],
     ran_tokens: Mapping[str, Sequence[int]],
 ) -> Agreement:
-    """Compare a replay with a run of the same requests under the same policy.
+    """Compare the log of a replay with that of a run of the same requests under the same policy.
 
-    Args:
-        replayed: log of the simulator.
-        ran: log of the runtime.
-        replayed_tokens: all committed tokens of the replay, by request.
-        ran_tokens: the same of the run.
-
-    Raises:
-        ValueError: other requests or members, or tokens that the log does not account for.
+    The tokens are all that were committed, by request. Raises ValueError for other requests or members, or for tokens
+    that the log does not account for.
     """
     _check_same(replayed, ran)
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
     left = record_exits(replayed)
     num_replayed = len(replayed.steps["op"])
-    known_end = _start(ours, left[0]) if left else num_replayed
+    known_end = ours.steps[left[0].request_id][left[0].step].start if left else num_replayed
     parted = [at for name in ours.steps if (at := _parting(name, ours, theirs))]
     if left:
         parted = [at for at in parted if at.start < known_end]
@@ -222,23 +171,17 @@ def compare_runs(
         num_asked_tokens=sum(op.asked_tokens for op in ops.values()),
         num_hit_tokens=sum(op.hit_tokens for op in ops.values()),
         num_evicted_blocks=sum(op.evicted_blocks for op in ops.values()),
-        num_other_answers=_num_other_answers(ours, theirs, {each.request_id for each in left}),
+        num_other_answers=sum(
+            _answer(steps) != _answer(theirs.steps[name])
+            for name, steps in ours.steps.items()
+            if name not in {each.request_id for each in left}
+        ),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
         num_replayed=num_replayed,
         num_left=len(left),
         left=left[0] if left else None,
         ahead=ran.meta.get("overlap", {}).get("used", ""),
     )
-
-
-def _start(run: _Run, left: RecordExit) -> int:
-    """The row at which the operation of a step begins."""
-    return run.steps[left.request_id][left.step].start
-
-
-def _num_other_answers(ours: _Run, theirs: _Run, left: set[str]) -> int:
-    known = [name for name in ours.steps if name not in left]
-    return sum(_answer(ours.steps[name]) != _answer(theirs.steps[name]) for name in known)
 
 
 def _check_same(replayed: RunLog, ran: RunLog) -> None:
@@ -313,17 +256,16 @@ def _answer(steps: Sequence[_Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Side:
+def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> WorldSide:
     steps, failed = run.steps[request_id], run.failed[request_id]
     if index < len(steps):
         did = _told(steps[index], members)
     else:
         did = f"nothing more: the request failed ({failed})" if failed else "nothing more: the request had ended"
-    return Side(did=did, tokens=tuple(_answer(steps[index:])[:AROUND]))
+    return WorldSide(did=did, tokens=tuple(_answer(steps[index:])[:AROUND]))
 
 
 def _told(step: _Step, members: Sequence[str]) -> str:
-    """A step in words."""
     did = step.record
     if step.op is None:
         return f"commit of {counted(did.emitted, 'pending token')}, unjudged"

@@ -1,12 +1,9 @@
 """Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
 
-Whether members that may work at the same time do so in threads, and what was measured of it.
-
-Threads share the processors, so on a small machine they may cost more than they save. What they answer is the same.
-
-All parts read the text as it was before. What they leave in caches is cut back once all verdicts are in, to what the
-engine says stays of it (`decoding.overlap.settle`). Of a request that has to wait none counts. Where parts in threads
-find no memory, all of them run again in turns, in which one may take it from another. Letters: B requests, P parts.
+Lanes run in threads or in turns, whichever was measured to be quicker; the answers are the same. All parts read the
+text as it was before. Once all verdicts are in, caches are cut back to what stays (`decoding.overlap.settle`); of a
+request that has to wait none counts. Where threads find no memory, all parts run again in turns. Letters: B requests,
+P parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +17,11 @@ from torch import Tensor
 from ..base.errors import ArgumentError
 from ..decoding.legal_steps import Policy
 from ..decoding.overlap import Span, front_of, settle, spans_of
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.overlap_run import together
 from ..decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
+from ..decoding.world import OverlapItem
 from ..policies.about import may_work_ahead
 from .clock import Clock
 from .draft import DraftProcessor, ForeignDrafter
@@ -41,20 +38,13 @@ TRIED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AheadPace:
-    """What came of a run's operations in which several members worked.
-
-    Attributes:
-        asked: as it was asked for.
-        used: how most of them ran, "" if there was none.
-        threads_s, turns_s: median seconds of the operations that were tried, None where none was.
-        why: why threads were not even tried; empty if they were, or nobody asked for them.
-    """
+    """What came of a run's operations in which several members worked."""
 
     asked: AheadKind
-    used: str
-    threads_s: float | None
-    turns_s: float | None
-    why: str
+    used: str  # how most of them ran, "" if there was none
+    threads_s: float | None  # median seconds of the operations that were tried, None where none was
+    turns_s: float | None  # likewise
+    why: str  # why threads were not even tried; empty if they were, or nobody asked for them
 
 
 def check_ahead(asked: str) -> AheadKind:
@@ -72,14 +62,10 @@ def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
         raise ArgumentError(f"`overlap` is for policies that work ahead, such as pearl, got {asked!r} for {names}")
 
 
-def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -> str:
+def why_no_threads(sampling: str, *, whole: bool, limited: bool, compiled: bool) -> str:
     """Why members cannot work in threads, empty if they can.
 
-    Args:
-        sampling: mode of the run.
-        whole: whether all models are in this process.
-        limited: whether the memory of their caches is.
-        graphs: whether a member replays captured graphs.
+    `whole`: all models are in this process; `limited`: the memory of caches is; `compiled`: a member's forward is.
     """
     if sampling == "rejection":
         return "rejection sampling draws from one stream of chance per request, in order"
@@ -87,11 +73,11 @@ def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -
         return "several processes have to run the same forwards in the same order"
     if limited:
         return "members that share limited memory take it from one another"
-    return "captured graphs replay one at a time" if graphs else ""
+    return "compiled forwards run one at a time" if compiled else ""
 
 
 class Pace:
-    """Chooses, operation by operation. Mutated by `note`.
+    """Chooses threads or turns, operation by operation; mutated by `note`.
 
     Args:
         asked: `auto` tries both ways in turn, and goes on with the quicker one.
@@ -165,18 +151,10 @@ class _Part(NamedTuple):
 
 
 class Lanes:
-    """Mutates caches, request states and what it notes of seconds; no session.
+    """Mutates caches, request states and its notes of seconds; no session.
 
-    Args:
-        members: by level.
-        executor: runs them one at a time; each lane has a twin of it.
-        foreign: by level, the members with a tokenizer of their own.
-        clock: measures.
-        pace: says whether parts run in threads.
-
-    Attributes:
-        parts: `[P]` how the parts of the latest operation ran.
-        pace: as given.
+    `executor` runs members one at a time, and each lane has a twin of it. `foreign` holds by level the members with a
+    tokenizer of their own. The attribute `parts` `[P]` says how the parts of the latest operation ran.
     """
 
     def __init__(
@@ -230,7 +208,7 @@ class Lanes:
     def _maker(
         self, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int], start_s: float
     ) -> Maker:
-        """Carries out one part when it is called; what it reads of requests is looked up then."""
+        """Carries out one part when it is called, and looks up only then what it reads of requests."""
         lane = self._lane(level)
 
         def make() -> tuple[list[Answer], PartRun]:
@@ -295,21 +273,19 @@ class Lanes:
         row: Parted | Failed | Deferred,
         endorsed: Sequence[Tensor | None],
     ) -> None:
-        """Let caches hold what the session will say they do, and of a request without answers nothing count."""
+        """Cut caches back to what the session will say they hold; of a request without answers nothing counts."""
         if isinstance(row, Failed | Deferred):
             self._undo(session, endorsed)
         else:
             self._cut_back(session, settle(session, levels, spans, row).cached)
 
     def _undo(self, session: Session, endorsed: Sequence[Tensor | None]) -> None:
-        """Nobody has judged the pending tokens, and nobody has read them."""
         views = self._manager.states[session.request_id].views
         for place, judge in zip(session.places, endorsed, strict=True):
             views[place].judge = judge
         self._cut_back(session, session.cached)
 
     def _cut_back(self, session: Session, kept: Sequence[int]) -> None:
-        """Let caches hold so many tokens of the context each."""
         state = self._manager.states[session.request_id]
         for level in list(state.fed):
             if level not in self._foreign:
@@ -317,7 +293,6 @@ class Lanes:
 
 
 def _part_of(level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> _Part:
-    """What one member is asked of each request, with the pending tokens that it may see."""
     part = _Part(level, [], [])
     for (session, step), end in zip(items, ends, strict=True):
         asked, front = step.steps[number], front_of(session, end)

@@ -1,43 +1,25 @@
-"""What both kinds of cache share: memory for rows of slots, one row per request.
+"""Keys and values of the requests that run: rows of slots, one row a request, in two kinds of cache.
 
-How much memory a device has in all.
+`SlotCache`: a slot is a position, and rolling back is one integer. `MaskCache`: append-only with a validity mask
+(SpecRouter, arXiv:2505.07680); all rows take new slots at the same columns, so rolled-back tokens and rows that sat a
+forward out leave holes, which are masked. Where more than a stated share of the columns in use is dead (beyond the
+longest text), live slots are moved together. A `Placement` says where the tokens of one ragged forward go and what each
+looks at; `on_trees` makes it one of token trees. numpy works out the indices, in half of torch's time.
 
-Where the tokens of one ragged forward go in a member's cache, and which slots each of them may look at.
-
-Indices are worked out by numpy, which takes half as long as torch over so few of them, and moved to the device once.
-Letters: B requests, T new tokens of all of them (request after request), Q the most of one request, S slots looked at.
-
-Memory of zeros for keys and values.
-
-Letters: L layers, R rows, S slots of a row, H key and value heads, D head width, T new tokens.
-
-The append-only cache with a logical validity mask (SpecRouter, arXiv:2505.07680): rolling back clears bits.
-
-All rows take new slots at the same columns, as stock caches do, so requests of a batch that feed fewer tokens leave
-holes; so do tokens that were rolled back, and rows that sat a forward out. Holes are masked. When more than a stated
-share of the columns is dead, live slots are moved together (physical truncation).
-
-As many columns are dead as truncating would win: those in use beyond the tokens of the longest text. What shorter texts
-leave unused beside it is not counted, since moving slots does not help there.
-
-The cache whose slots are positions: rolling a request back is one integer.
-
-Slot s of a row holds position s of its text, so a token looks at the slots up to its own. Shapes depend on the batch
-and on the capacity only, not on what was rolled back.
-
-Where the nodes of a tree stand in a cache, and what each looks at: the text, its ancestors, itself.
-
-Slots say nothing of a node's place in its text: nodes lie one after another behind the context, and positions are
-explicit. Letters as above; N new nodes of a request, M nodes of its tree in the cache, the new ones last.
+Letters: L layers, R rows, S slots looked at, H key and value heads, D head width, B requests, T new tokens of all of
+them (request after request), Q the most of one, N new nodes of a tree, M its nodes in the cache, the new ones last.
 """
 
+import ctypes
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from math import prod
 from operator import add
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -53,6 +35,39 @@ def total_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+_MAPS = Path("/proc/self/maps")
+# `MADV_PAGEOUT` of Linux: the system may take pages away. It changes no value: they are read anew when asked for.
+_PAGE_OUT, _PAGE_BYTES = 21, 4096
+
+
+def let_go(values: Tensor) -> None:
+    """Tell the system that values without gaps are not needed in memory; does nothing where they are in no file."""
+    first = values.data_ptr()
+    if values.device.type != "cpu" or not _in_a_file(first):
+        return
+    start, end = -(-first // _PAGE_BYTES) * _PAGE_BYTES, (first + values.nbytes) // _PAGE_BYTES * _PAGE_BYTES
+    if start < end:  # a hint, so what comes of it is not asked
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGE_OUT)
+
+
+def _in_a_file(address: int) -> bool:
+    """Whether an address is one of a mapped file; False where the system does not say."""
+    if not _MAPS.exists():
+        return False
+    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+        span, *_, path = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return path.startswith("/")
+    return False
+
+
+def trim() -> None:
+    """Let the C library give back what was freed, where it can."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 Places = slice | Tensor  # one run, or indices
 
 
@@ -61,20 +76,12 @@ SHARED_KINDS: tuple[SharedKind, ...] = ("auto", "on", "off")
 
 
 class Prefix(NamedTuple):
-    """What a forward reads out of a prefix cache, in front of the rows' own slots. Letter: P the most of one request.
+    """What a forward reads from a prefix cache, in front of the rows' own slots. Letter: P the most of one request."""
 
-    Attributes:
-        slots: `[B, P]` of the store of blocks; after a request's last one any.
-        num_common: of these P the first so many are the same for all requests: held once, they may be read once.
-        own: the placement in the rows alone.
-        attention: whether attention over what is common is computed once for all rows: always, never, or where that is
-            quicker.
-    """
-
-    slots: Tensor
-    num_common: int
-    own: "Placement"
-    attention: SharedKind = "auto"
+    slots: Tensor  # `[B, P]` of the store of blocks; after a request's last one any
+    num_common: int  # of these P the first so many are the same for all requests: held once, they may be read once
+    own: "Placement"  # the placement in the rows alone
+    attention: SharedKind = "auto"  # whether attention over what is common is computed once for all rows
 
     @property
     def num_slots(self) -> int:
@@ -83,32 +90,17 @@ class Prefix(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """One forward's place in a cache; made by `MemberKV.place`, the same for both kinds of cache.
+    """One forward's place in a cache; made by `MemberKV.place`, the same for both kinds of cache."""
 
-    Attributes:
-        counts: `[B]` new tokens of each request, >= 1.
-        rows: rows of the cache that are read: a slice if they stand side by side, else `[B]` indices.
-        positions: of the new tokens in their texts: a slice if it is one run, else `[T]`.
-        written: where keys and values are written: (row, slots) if it is one run, else `[T]` indices into all slots of
-            all rows.
-        num_slots: S; slots 0 to S - 1 of the rows are read, after those of `prefix`, which are among the S.
-        mask: `[B, 1, Q, S]` bool, True where a token looks; None if every token may look at all S slots.
-        pad: `[B, Q]` index into T of every token, requests padded with their own last token; None if all counts
-            are equal.
-        unpad: `[T]` index of every token in B x Q; None as `pad`.
-        tree: whether slots say nothing of positions and the mask is all there is; such a forward is not captured.
-        prefix: what is read out of a prefix cache; None for nothing.
-    """
-
-    counts: tuple[int, ...]
-    rows: Places
-    positions: Places
-    written: tuple[int, slice] | Tensor
-    num_slots: int
-    mask: Tensor | None
-    pad: Tensor | None
-    unpad: Tensor | None
-    tree: bool = False
+    counts: tuple[int, ...]  # `[B]` new tokens of each request, >= 1
+    rows: Places  # read: a slice if they stand side by side, else `[B]` indices
+    positions: Places  # of the new tokens in their texts: a slice if it is one run, else `[T]`
+    written: tuple[int, slice] | Tensor  # (row, slots) if it is one run, else `[T]` indices into all slots of all rows
+    num_slots: int  # S; slots 0 to S - 1 of the rows are read, after those of `prefix`, which are among the S
+    mask: Tensor | None  # `[B, 1, Q, S]` bool, True where a token looks; None if every token may look at all S slots
+    pad: Tensor | None  # `[B, Q]` index into T, requests padded with their own last token; None if all counts are equal
+    unpad: Tensor | None  # `[T]` index of every token in B x Q; None as `pad`
+    tree: bool = False  # slots say nothing of positions and the mask is all there is; such a forward is not compiled
     prefix: Prefix | None = None
 
     @property
@@ -175,8 +167,7 @@ _ALIGNED = 64
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros: a slot that nobody may look at must still hold finite numbers.
 
-    On a CPU the pages are taken as they are first written (numpy asks for memory that is zero already, where torch
-    writes every zero): slots that rows may need later cost neither seconds nor memory until they do.
+    On a CPU pages cost neither seconds nor memory until they are written (numpy asks for zeroed memory).
 
     Raises:
         MemoryError: a CPU has not so much memory.
@@ -196,12 +187,7 @@ SLOT_STEP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVShape:
-    """What one token takes in a member's cache.
-
-    Attributes:
-        num_layers, num_heads, head_width: L, H and D.
-        dtype, device: of keys and values.
-    """
+    """What one token takes in a member's cache, which has the shapes L, H and D."""
 
     num_layers: int
     num_heads: int
@@ -218,11 +204,7 @@ class KVShape:
 class MemberKV(ABC):
     """One member's cache for all running requests; all methods but the properties mutate it, few of them move data.
 
-    Attributes:
-        shape: of one slot.
-        rows: by request id.
-        num_rows: R, rows there is memory for.
-        capacity: S, slots of each row.
+    `rows` are by request id; `num_rows` (R) is how many there is memory for, `capacity` (S) the slots of each.
     """
 
     def __init__(self, shape: KVShape) -> None:
@@ -288,7 +270,7 @@ class MemberKV(ABC):
 
     @abstractmethod
     def _shorten(self, row: int, num_tokens: int) -> None:
-        """Only the first tokens of this row are live; it holds more."""
+        """The row holds more tokens than that."""
 
     @abstractmethod
     def _reach(self, row: int) -> int:
@@ -303,13 +285,11 @@ class MemberKV(ABC):
     def reserve(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> None:
         """Get the memory that a forward needs, and those of one token each after it.
 
-        Args:
-            request_ids: different.
-            counts: tokens of each request in the first `place`, >= 1.
-            further: how many more times each is placed with one token, >= 0; none at all if empty.
+        `request_ids` differ. `counts` are tokens of each in the first `place`, >= 1; `further` is how many more times
+        each is placed with one token, >= 0, none at all if empty.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: the device has none (`zeros.NO_MEMORY`).
+            MemoryError, torch.OutOfMemoryError: the device has none (`NO_MEMORY`).
         """
         rows, slots = self._needed(request_ids, counts, further)
         if (rows, slots) != (self.num_rows, self.capacity):
@@ -321,11 +301,9 @@ class MemberKV(ABC):
         return (rows * slots - self.held_slots) * self.shape.bytes_per_slot
 
     def place(self, request_ids: Sequence[str], counts: Sequence[int]) -> Placement:
-        """Append `counts[i]` tokens to each request; grows where needed. The next forward must write them.
+        """Append `counts[i]` >= 1 tokens to each request; grows where needed. The next forward must write them.
 
-        Args:
-            request_ids: different; those without a row get one. In ascending order of rows (see `in_order`).
-            counts: >= 1.
+        `request_ids` differ, in ascending order of rows (see `in_order`); those without a row get one.
         """
         rows = [self.rows.get(request_id) for request_id in request_ids]
         if None in rows or self._slots_needed(rows, counts, ()) > self.capacity:
@@ -373,7 +351,7 @@ class MemberKV(ABC):
         """Move live slots of every row together where they are apart; returns how many the longest text has."""
 
     def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
-        """Take slots for new tokens; there is room for them."""
+        """There is room for them."""
         if len(rows) == 1:
             return self._one(rows[0], counts)
         starts = [self._length(row) for row in rows]
@@ -432,7 +410,6 @@ class MemberKV(ABC):
         return rows, self.capacity if slots <= self.capacity else -(-slots // SLOT_STEP) * SLOT_STEP
 
     def _clean_row(self) -> int:
-        """A row for a new request."""
         row = self._free_row()
         written = self._left.pop(row, 0)
         if written:
@@ -449,7 +426,7 @@ class MemberKV(ABC):
         return zeros(size, shape.dtype, shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
-        """Another amount of memory; what requests wrote stays where it is, as far as it fits."""
+        """What requests wrote stays where it is, as far as it fits."""
         old, new = self._kv, self._zeros(rows, slots)
         for row in self.rows.values():
             reach = min(self._reach(row), self.capacity, slots)  # the rest is zero, or of nobody
@@ -476,11 +453,9 @@ class MemberKV(ABC):
 
 
 class MaskCache(MemberKV):
-    """Append-only with holes. Letters as in `MemberKV`; B requests of a forward, Q the most tokens of one.
+    """Append-only with holes; letters as in `MemberKV`.
 
-    Args:
-        shape: of one slot.
-        dead_share: share of the columns in use that may be dead, in (0, 1] (checked by `Memory`).
+    `dead_share` of the columns in use may be dead, in (0, 1] (checked by `Memory`).
     """
 
     def __init__(self, shape: KVShape, *, dead_share: float = 0.5) -> None:
@@ -609,10 +584,6 @@ class SlotCache(MemberKV):
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
 
-    def advance(self, request_id: str, num_tokens: int) -> None:
-        """So many more tokens of a request are held: whoever says so has written them to the slots that follow."""
-        self._lengths[self.rows[request_id]] += num_tokens
-
     def _squeeze(self) -> int:
         return max((self._lengths[row] for row in self.rows.values()), default=0)
 
@@ -678,17 +649,11 @@ Flags = NDArray[np.bool_]
 
 
 class TreeRow(NamedTuple):
-    """One request's part in a forward.
-
-    Attributes:
-        request_id: of the request.
-        positions: of all its new tokens in their texts.
-        sees: `[N, M]` which nodes of the tree each of the last N new tokens looks at.
-    """
+    """One request's part in a forward."""
 
     request_id: str
-    positions: Sequence[int]
-    sees: Flags
+    positions: Sequence[int]  # of all its new tokens in their texts
+    sees: Flags  # `[N, M]` which nodes of the tree each of the last N new tokens looks at
 
 
 def on_trees(placement: Placement, cache: MemberKV, rows: Sequence[TreeRow]) -> Placement:

@@ -1,8 +1,7 @@
 """Where decoding times its operations, in one place, so that no measurement forgets to wait for the device.
 
-Seconds from a price list instead of the clock, so that a policy that weighs seconds sees what a replay shows it.
-
-Measures what a policy's own thinking costs.
+A price list can stand in for the clock, so that a policy that weighs seconds sees what a replay shows it.
+`TimedPolicy` measures a policy's own thinking.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +11,10 @@ from typing import Protocol
 
 import torch
 
-from ..decoding.overlap_op import OverlapOp
 from ..decoding.results import Forward, OverlapResults, PartRun, Results, VerifyResults
 from ..decoding.seen import Observation
 from ..decoding.steps import Outcome, Step
-from ..decoding.world import AnyOp
+from ..decoding.world import Op
 from ..policies.about import WatchedPolicy
 from .ranks import Ranks
 
@@ -25,11 +23,7 @@ Mark = float | torch.cuda.Event
 
 
 class Clock:
-    """Seconds since it was made.
-
-    Args:
-        devices: those whose pending work a reading waits for.
-    """
+    """Seconds since it was made; a reading waits for the pending work of `devices`."""
 
     def __init__(self, devices: Iterable[torch.device] = ()) -> None:
         self._devices = tuple({device for device in devices if device.type == "cuda"})
@@ -56,10 +50,6 @@ class SharedClock(Clock):
     """A clock that shows the same in every process: rank 0's, so that policies that look at seconds decide alike.
 
     Every process makes it and reads it in the same order; a reading waits for rank 0.
-
-    Args:
-        devices: as of `Clock`.
-        ranks: the processes.
     """
 
     def __init__(self, devices: Iterable[torch.device], ranks: Ranks) -> None:
@@ -94,12 +84,9 @@ class Prices(Protocol):
     """What operations are said to take; the simulator's cost models fit by shape.
 
     `context_tokens` is told as 0, since nobody counts them here: prices must not depend on it.
-
-    Attributes:
-        lookup_s: seconds of one prompt lookup.
     """
 
-    lookup_s: float
+    lookup_s: float  # of one prompt lookup
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward of `model` over `new_tokens` tokens of `num_rows` requests."""
@@ -107,12 +94,7 @@ class Prices(Protocol):
 
 
 class PricedSeconds:
-    """A clock that only operations move, each by its price. Mutated by `priced`.
-
-    Args:
-        prices: of forwards and lookups.
-        names: of the members, by level.
-    """
+    """A clock that only operations move, each by its price; mutated by `priced`. `names` are of members, by level."""
 
     def __init__(self, prices: Prices, names: Sequence[str]) -> None:
         self._prices = prices
@@ -123,7 +105,7 @@ class PricedSeconds:
         """Seconds since the clock was made, >= 0."""
         return self._now_s
 
-    def priced(self, op: AnyOp, results: Results) -> Results:
+    def priced(self, op: Op, results: Results) -> Results:
         """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
         if isinstance(results, OverlapResults):
             return self._priced_parts(op, results)
@@ -131,9 +113,8 @@ class PricedSeconds:
         self._now_s += duration_s
         return results._replace(forwards=forwards, duration_s=duration_s)
 
-    def _priced_parts(self, op: AnyOp, results: OverlapResults) -> OverlapResults:
-        """Members that work ahead of others; as in a replay on one device, one after the other."""
-        assert isinstance(op, OverlapOp)
+    def _priced_parts(self, op: Op, results: OverlapResults) -> OverlapResults:
+        """As in a replay on one device, one after the other."""
         parts, whole_s = [], 0.0
         for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
             verifies = not (op.drafts and number == len(op.levels) - 1)
@@ -143,9 +124,7 @@ class PricedSeconds:
         self._now_s += whole_s
         return results._replace(parts=parts, duration_s=whole_s)
 
-    def _run(
-        self, op: AnyOp, level: int, forwards: Sequence[Forward], *, verifies: bool
-    ) -> tuple[list[Forward], float]:
+    def _run(self, op: Op, level: int, forwards: Sequence[Forward], *, verifies: bool) -> tuple[list[Forward], float]:
         """The forwards of one member with their prices, and the seconds of them together."""
         priced = [self._priced_forward(self._names[level], forward) for forward in forwards]
         if not priced and not verifies:  # a model-free member runs no forward
@@ -159,14 +138,10 @@ class PricedSeconds:
 
 
 class TimedPolicy(WatchedPolicy):
-    """Passes on to a policy, notes its steps, and adds up the seconds it takes.
+    """Passes on to a policy, notes its steps, and adds up the `seconds` that its `decide` and `learn` take.
 
     Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
     signal) is computed when asked for, and counts.
-
-    Attributes:
-        seconds: in `decide` and `learn` so far.
-        decisions: steps it was asked for so far.
     """
 
     seconds = 0.0

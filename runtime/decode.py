@@ -1,17 +1,9 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`.
 
-Refuses a batch whose caches cannot be held at all, before anything runs.
-
-Drives the loop offline: a list of requests, so many at a time, on the clock of this machine or by a price list.
-
-What a run on this machine is made of: a world, and all that drives it.
-
-The quality of a lossy policy's texts on real models, measured when they are written.
-
-The target continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says
-what it would have written at every place and how probable the text is to it.
-
-Letters: T tokens of an answer, V vocabulary.
+`Run` is a world with all that drives it; its `Driver` admits requests and runs the loop's operations, on the clock of
+this machine or by a price list. `text_qualities` measures a lossy policy's texts: the target continues the same prompts
+alone, and one forward of it over each text, without any cache, says what it would have written at every place and how
+probable the text is to it. Letters: T tokens of an answer, V vocabulary.
 """
 
 from collections import deque
@@ -30,8 +22,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.loop import Loop
 from ..decoding.request_text import Ending, FinishReason
 from ..decoding.results import Results
-from ..decoding.rollout_growth import Growth, growth_of
-from ..decoding.rollouts import Rollouts
+from ..decoding.rollouts import RolloutGrowth, Rollouts, growth_of
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..policies.about import Observable, StepWatch, about_of, observed_by
@@ -42,7 +33,7 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind
 from .caches import total_bytes
 from .clock import PricedSeconds, Prices, TimedPolicy
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
@@ -96,15 +87,8 @@ INTERRUPTED = "interrupted"
 class Driver:
     """Admits requests as others end, and runs operations until none is left.
 
-    Args:
-        loop: decides.
-        world: carries out.
-        ledger: of the loop.
-        on_commit: told of every request's newly committed tokens, in order.
-        priced: tells the seconds instead of the clock; None measures.
-
-    Attributes:
-        failed: the errors of requests that failed, by id.
+    `on_commit` is told of every request's newly committed tokens, in order; `priced` tells the seconds in place of the
+    clock (None measures). The attribute `failed` holds the errors of requests that failed, by id.
     """
 
     def __init__(
@@ -127,9 +111,9 @@ class Driver:
         self._running: dict[str, Session] = {}
         self._waiting: deque[Session] = deque()
         self._batch = 0
-        self._growth: Growth | None = None
+        self._growth: RolloutGrowth | None = None
 
-    def run(self, sessions: Sequence[Session], batch: int, growth: Growth | None = None) -> Iterator[int]:
+    def run(self, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None = None) -> Iterator[int]:
         """Answer every request; yields, operation by operation, how many have ended.
 
         Args:
@@ -172,7 +156,7 @@ class Driver:
             self._admit()
         return ended
 
-    def _branch(self, growth: Growth) -> bool:
+    def _branch(self, growth: RolloutGrowth) -> bool:
         """Let paths that may start wait for their turn, before all others; returns whether there are any."""
         ripe = [child for session in self._running.values() for child in growth.ripe(session)]
         self._waiting.extendleft(reversed(ripe))
@@ -188,14 +172,12 @@ class Driver:
     def raise_failure(self) -> None:
         """Raise the error of the first request that failed, if one did.
 
-        It leaves the driver first. An error refers to the frames that it passes; if one of them referred back to it,
-        that cycle would keep all of the run in memory until Python's collector finds it.
+        The error leaves the driver first: a cycle through its frames would hold the run's memory until Python collects.
         """
         for request_id in self.failed:
             raise self.failed.pop(request_id).with_traceback(None)
 
     def _admit(self) -> None:
-        """Let as many requests start as the batch has room for."""
         now_s = self._clock.now_s()
         while self._waiting and len(self._running) < self._batch:
             session = self._waiting.popleft()
@@ -214,7 +196,6 @@ class Driver:
         evicted.clear()
 
     def _tell(self) -> None:
-        """Pass on what was committed since the last time."""
         assert self._on_commit is not None
         for request_id, session in self._running.items():
             told = self._told.get(request_id, 0)
@@ -259,13 +240,6 @@ class Run:
         name: of the policy, for errors and the log.
         on_commit: told of every request's newly committed tokens.
         prices: what operations are said to take; None measures.
-
-    Attributes:
-        world: as given.
-        members: the pool as the policy sees it.
-        ledger: told of all that happens.
-        driver: answers the sessions of the run.
-        timed: the policy, and the seconds it has taken.
 
     Raises:
         ValueError: an oracle, or token trees under rejection sampling.
@@ -360,29 +334,18 @@ OnToken = Callable[[str, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What one request was answered.
-
-    Attributes:
-        request_id: of the prompt.
-        tag: of the prompt.
-        tokens: committed ids after the prompt, an end-of-sequence token or the end of a stop string included; of a path
-            of rollouts all from the prompt of the first path on.
-        text: those tokens decoded, up to where a stop string begins.
-        finish_reason: an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or that the
-            request failed (`error`).
-        error: why it failed; empty if it did not.
-        parent: of a path that left another one in rollouts, that one's request id; else empty.
-        depth: tokens of answer that both share; 0 without a parent.
-    """
+    """What one request was answered."""
 
     request_id: str
     tag: str
+    # ids after the prompt (of a path: the first path's prompt), an end of sequence or of a stop string included
     tokens: tuple[int, ...]
-    text: str
+    text: str  # those tokens decoded, up to where a stop string begins
+    # an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or a failure (`error`)
     finish_reason: FinishReason | Literal["error"]
-    error: str = ""
-    parent: str = ""
-    depth: int = 0
+    error: str = ""  # why it failed; empty if it did not
+    parent: str = ""  # of a path that left another one in rollouts, that one's request id; else empty
+    depth: int = 0  # tokens of answer that both share; 0 without a parent
 
 
 def decode(
@@ -419,7 +382,7 @@ def decode(
         name: of the policy, for errors and the log.
         batch: requests running at a time, >= 1.
         memory: kind of cache and its limit; slots without a limit by default.
-        forward: how models run, see `forward.choose_forward`.
+        forward: how models run, see `forward_choice.choose_forward`.
         stop: texts that end an answer.
         start: how requests begin, `prefill` or `draft`.
         on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts
@@ -441,6 +404,7 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
+    interrupted_at = None
     # Its caches go before the target alone is timed, which needs memory of its own.
     with TorchWorld(
         pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
@@ -450,10 +414,20 @@ def decode(
         growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
         num_paths = 1 if rollouts is None else rollouts.num_paths
         check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-        interrupted_at = _drive(run.driver, sessions, batch, growth)
+        with Progress("decoding", len(sessions) if growth is None else growth.num_paths, unit="requests") as progress:
+            try:
+                for num_ended in run.driver.run(sessions, batch, growth):
+                    if num_ended:
+                        progress.advance(num_ended)
+            except KeyboardInterrupt as interrupt:
+                run.driver.give_up(INTERRUPTED)
+                interrupted_at = raised_at(interrupt, installed=False) or ""
+    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
+    # How prompts were put, which weights were fetched, and what of the target's generation config is left off.
+    meta |= {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
+    meta |= {"left_off": dict(pool.left_off)} if pool.left_off else {}
     interrupted = interrupted_at is not None
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
-    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch) | _asked_of(pool)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
     meta |= {"interrupted_at": interrupted_at} if interrupted_at else {}
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
@@ -466,12 +440,6 @@ def decode(
     return tuple(output for output in outputs if output is not None), log
 
 
-def _asked_of(pool: ModelPool) -> dict[str, object]:
-    """How prompts were put, which weights were fetched, and what of the target's generation config is left off."""
-    off = {"left_off": dict(pool.left_off)} if pool.left_off else {}
-    return {"chat": pool.chat is not None, "fetched": dict(pool.fetched), **off}
-
-
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:
     """What `decode` gave; raises KeyboardInterrupt if it was interrupted, for those to whom half a run is of no use."""
     if ran[1].meta["interrupted"]:
@@ -479,22 +447,7 @@ def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], R
     return ran
 
 
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: Growth | None) -> str | None:
-    """Answer all; returns None, or if it was interrupted where in a user's code, "" if in none."""
-    total = len(sessions) if growth is None else growth.num_paths
-    with Progress("decoding", total, unit="requests") as progress:
-        try:
-            for num_ended in driver.run(sessions, batch, growth):
-                if num_ended:
-                    progress.advance(num_ended)
-        except KeyboardInterrupt as interrupt:
-            driver.give_up(INTERRUPTED)
-            return raised_at(interrupt, installed=False) or ""
-    return None
-
-
 def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
-    """Hands committed tokens on one by one, each with the text it completes."""
     if on_token is None:
         return None
     streams: dict[str, TextStream] = {}
@@ -513,7 +466,7 @@ def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
 def _plain_step_s(
     pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
 ) -> float | None:
-    """Seconds of a step of the target alone at this batch, in the middle of an answer; None if there is none."""
+    """Of the target alone at this batch, in the middle of an answer; None if there is none."""
     if not sessions:
         return None
     middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
@@ -532,7 +485,7 @@ def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
 
 
 def _path_outputs(
-    pool: ModelPool, growth: Growth, stop: Sequence[str], failed: Mapping[str, Exception]
+    pool: ModelPool, growth: RolloutGrowth, stop: Sequence[str], failed: Mapping[str, Exception]
 ) -> Iterator[Output]:
     """Of all paths that ended or could not start, prompt by prompt; a path's answer starts at its prompt's end."""
     for request_id, fork in growth.paths():
@@ -592,15 +545,10 @@ class Alone(TypedDict, total=False):
 
 
 class Verdict(NamedTuple):
-    """What the target says of an answer.
+    """What the target says of an answer."""
 
-    Attributes:
-        log_prob: sum over its tokens, nats, <= 0, each rounded as recordings are.
-        divergences: tokens it would not have written in their contexts; -1 with rejection sampling, which draws.
-    """
-
-    log_prob: float
-    divergences: int
+    log_prob: float  # sum over its tokens, nats, <= 0, each rounded as recordings are
+    divergences: int  # tokens it would not have written in their contexts; -1 with rejection sampling, which draws
 
 
 def text_qualities(
@@ -610,17 +558,11 @@ def text_qualities(
     alone: Alone,
     scorer: Scorer | None = None,
 ) -> dict[str, TextQuality]:
-    """Measure every answer that was finished.
+    """Measure every answer that was finished; failed ones are left out.
 
     With rejection sampling two texts of one prompt are two draws: where they part means nothing and stays unknown.
-    Rounding may turn a near tie, so that a token of the target's own counts as a divergence.
-
-    Args:
-        pool: that wrote them.
-        prompts: of the run.
-        outputs: of the run; failed ones are left out.
-        alone: how the target writes.
-        scorer: of answers; None runs no tests.
+    Rounding may turn a near tie, so that a token of the target's own counts as a divergence. `alone` is how the target
+    writes; `scorer` is of answers, None runs no tests.
 
     Raises:
         KeyboardInterrupt: the user would not wait.

@@ -1,14 +1,8 @@
-"""How far apart whoever endorses a token and its verifier are, worked out when somebody looks.
+"""What is told of tokens that a verifier judges: how far apart whoever endorses them is from it, and what a rule sees.
 
-Few policies do, and on a small model it costs as much as choosing the tokens. Letters: K judged tokens of one request,
-M distributions, V vocabulary.
-
-Why one request of a batch fails or waits while the others go on.
-
-What a lossy rule is told of a token, and what the token follows after the rule's verdict.
-
-Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds. Letters: V
-vocabulary.
+Distances are worked out when somebody looks: few policies do, and on a small model it costs as much as choosing the
+tokens. Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds.
+Letters: K judged tokens of one request, M distributions, N contexts, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -29,25 +23,17 @@ from .state import KVMemoryError, PendingView
 
 
 class Judgement(NamedTuple):
-    """One request's tokens under judgement, as they stood before the verdict.
+    """One request's tokens under judgement, as they stood before the verdict."""
 
-    Attributes:
-        start: index of its first context among those of the verifier.
-        endorsed: `[K]` logits `[V]` of whoever endorses each token; None without a distribution.
-        own: `[K]` whether the verifier wrote the token itself; then the distance is 0.
-    """
-
-    start: int
-    endorsed: Sequence[Tensor | None]
-    own: Sequence[bool]
+    start: int  # index of its first context among those of the verifier
+    endorsed: Sequence[Tensor | None]  # `[K]` logits `[V]` of whoever endorses each token; None without a distribution
+    own: Sequence[bool]  # `[K]` whether the verifier wrote the token itself; then the distance is 0
 
 
 class OpDistances:
     """Total variation distances of all tokens that one operation judges.
 
-    Args:
-        logits: of the verifier, at the contexts of all requests.
-        rows: by request.
+    `logits` are the verifier's, at the contexts of all requests; `rows` are by request.
     """
 
     __slots__ = ("_found", "_logits", "_rows")
@@ -151,6 +137,12 @@ class NonFiniteLogitsError(ValueError):
         )
 
 
+def broken(contexts: Sequence[str], logits: Tensor) -> set[str]:
+    """The requests whose logits `[N, V]` are not finite; `contexts` says of each of the N whose it is."""
+    sound = logits.amax(dim=-1).isfinite().tolist()
+    return {request_id for request_id, is_sound in zip(contexts, sound, strict=True) if not is_sound}
+
+
 def without_room(error: KVMemoryError | None) -> Failed | Deferred:
     """What becomes of a request that `StateManager.reserve` refused: it fails with the error, or waits without one."""
     return Deferred("KV memory is short") if error is None else Failed(error)
@@ -162,12 +154,8 @@ Flags = NDArray[np.bool_]
 def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, judge: int) -> Facts:
     """What a rule is told of one token, from the verifier's distribution `[V]` at the context before it.
 
-    Args:
-        view: of the token.
-        logits: of the verifier.
-        own_token: what the verifier would write.
-        tvd: distance to the verifier's distribution.
-        judge: level of whoever endorses the token.
+    `own_token` is what the verifier would write, `tvd` the distance to its distribution, `judge` the level of whoever
+    endorses the token.
     """
     log_probs = torch.log_softmax(logits, dim=-1)
     target_log_prob, top_log_prob = _rounded(log_probs, view.token)
@@ -219,17 +207,10 @@ def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
 def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
     """What the token at this place follows, given the text before it, once a lossy rule has judged it: logits `[V]`.
 
-    It followed `draft_probs`; it stays if `stays`, else a draw from the verifier takes its place. So it follows
-    draft_probs where tokens stay, and probs in the share of all others. A next level that judges losslessly needs
-    just this distribution: it makes what it keeps follow its own, whatever the rule did.
-
-    Args:
-        view: of the token that was drafted.
-        probs: `[V]` float64 of the verifier.
-        stays: `[V]` tokens the rule does not refuse.
-
-    Returns:
-        None for a token that is certain: drafted without a distribution, and not refused.
+    It followed `draft_probs`; it stays if `stays` `[V]` (the rule does not refuse it), else a draw from the verifier's
+    `probs` (`[V]` float64) takes its place. So it follows draft_probs where tokens stay, and probs in the share of all
+    others. A next level that judges losslessly needs just this: it makes what it keeps follow its own, whatever the
+    rule did. None for a token that is certain: drafted without a distribution, and not refused.
     """
     if view.judge is None:
         return None if stays[view.token] else probs.log()

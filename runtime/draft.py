@@ -1,19 +1,13 @@
-"""Carries out a Draft: a model writes token by token, a lookup copies, a foreign model writes text.
+"""Carries out a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
 
-The loop of a draft: one forward per token, for all requests that still write.
-
-Letters: B requests, N of them still writing, V vocabulary.
-
-A drafter with a tokenizer of its own: it reads and writes text, of which whole target tokens count as drafted.
-
-Letters: B requests.
+A model's first forward reads what it lacks of the texts; then there is one for each token, for all requests that still
+write. Of a foreign text whole target tokens count. Letters: B requests, N of them still writing, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,34 +17,25 @@ from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem
 from ..traces.meta import Sampling
-from .captured import write_captured
-from .distances import NonFiniteLogitsError, without_room
-from .executor import Executor, RollbackProcessor, Writing
+from .distances import NonFiniteLogitsError, broken, without_room
+from .executor import Executor, RollbackProcessor, Writing, kept_last
 from .pools.members import LoadedMember
 from .sampler import SameToken, Sampler
-from .state import KVMemoryError, PendingView, StateManager, signals
+from .state import KVMemoryError, PendingView, RequestState, StateManager, signals
 from .tokenizers import Alignment
 
 
 def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:
-    """Fill `tokens` of every writing; there must be room for all in the member's cache.
-
-    Args:
-        executor: runs the member.
-        sampler: chooses the tokens.
-        level: of the member.
-        writings: in the order of the cache's rows.
-    """
-    running = write_captured(executor, sampler, level, writings)
-    if running:
-        go_on(executor, sampler, level, running, first_logits(executor, level, running))
+    """Fill `tokens` of every writing, in the order of the cache's rows; there must be room in the member's cache."""
+    if writings:
+        go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
 
 
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
     """`[B, V]` after the texts of requests, which the member reads; otherwise as `write`."""
     states = [writing.state for writing in writings]
-    last = _last(executor.device(level), writings)
-    return executor.feed(level, states, [writing.feed for writing in writings], last)
+    feeds = [writing.feed for writing in writings]
+    return executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(feeds)))
 
 
 def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
@@ -62,10 +47,8 @@ def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Wr
         if len(going) < len(running):
             running = [running[index] for index in going]
             written = written[going]
-        for writing in running:
-            writing.state.fed[level].append(writing.tokens[-1])
-        states = [writing.state for writing in running]
-        logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
+        states, newest = [writing.state for writing in running], [writing.tokens[-1:] for writing in running]
+        logits = executor.feed(level, states, newest, slice(None), ids=written)
 
 
 def choose(
@@ -84,14 +67,6 @@ def choose(
     going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
     executor.phases.sampling_s += executor.clock.now_s() - start_s
     return going, written
-
-
-def _last(device: torch.device, writings: Sequence[Writing]) -> slice | Tensor:
-    """Which of the packed tokens are the last of their requests."""
-    if len(writings) == 1:
-        return slice(-1, None)
-    ends = np.cumsum([len(writing.feed) for writing in writings])
-    return torch.from_numpy(ends - 1).to(device)
 
 
 def _take(
@@ -122,17 +97,8 @@ class ForeignDrafter:
     """Turns drafts of one member into target tokens. Mutates its caches through the state manager only.
 
     It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling takes its drafts for
-    certain tokens (a point mass), which is lossless whatever they are.
-
-    Args:
-        level: of the member.
-        manager: caches and requests.
-        alignment: of the two tokenizers.
-        eos: the member's end-of-sequence tokens; may be none.
-        context_tokens: longest text the member can read, in its own tokens.
-
-    Attributes:
-        sampler: greedy.
+    certain tokens (a point mass), which is lossless whatever they are. `eos` are the member's end-of-sequence tokens,
+    maybe none; `context_tokens` is the longest text it can read, in its own tokens.
     """
 
     def __init__(
@@ -145,14 +111,11 @@ class ForeignDrafter:
         self._eos = eos
         self._context_tokens = context_tokens
 
-    def writings(self, items: Sequence[DraftItem]) -> list[Writing]:
-        """What each request's draft has to read: its text in the member's tokens, after what the cache holds of it.
+    def writing(self, item: DraftItem) -> Writing:
+        """What a request's draft has to read: its text in the member's tokens, after what the cache holds of it.
 
         `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
         """
-        return [self._writing(item) for item in items]
-
-    def _writing(self, item: DraftItem) -> Writing:
         session, step = item
         state = self._manager.states[session.request_id]
         context = self._alignment.to_other(session.tail(0))
@@ -186,22 +149,20 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
     return count
 
 
-class TextWriter(Protocol):
-    """A member that writes by forwards of its own kind."""
+class TextReader(Protocol):
+    """A member that reads texts in several forwards of its own kind."""
 
     def write(self, sampler: Sampler, writings: Sequence[Writing]) -> None:
         """Fill `tokens` of every writing, which are in the order of the cache's rows."""
+
+    def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
+        """`[N, V]` logits after the last tokens of each request, so many, in the order of the cache's rows."""
 
 
 class DraftProcessor:
     """Mutates caches and request states, no session.
 
-    Args:
-        members: by level.
-        executor: runs them.
-        rollback: prepares their caches.
-        foreign: by level, the members with a tokenizer of their own.
-        readers: by level, the member that reads the target's states, if there is one.
+    `foreign` holds by level members with a tokenizer of their own, `readers` the one that reads the target's states.
     """
 
     def __init__(
@@ -211,7 +172,7 @@ class DraftProcessor:
         rollback: RollbackProcessor,
         *,
         foreign: Mapping[int, ForeignDrafter],
-        readers: Mapping[int, TextWriter] | None = None,
+        readers: Mapping[int, TextReader] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor
@@ -230,7 +191,7 @@ class DraftProcessor:
         foreign = self._foreign.get(level)
         if self._executor.sharing.on and foreign is None:
             return self._run_sharing(level, items)
-        writings = self._writings(level, items) if foreign is None else foreign.writings(items)
+        writings = self._writings(level, items) if foreign is None else [foreign.writing(item) for item in items]
         able = [writing for writing in writings if writing.most > 0]
         counts = [writing.state.at_once(level, len(writing.feed)) for writing in able]
         further = [len(writing.feed) - count + writing.most - 1 for writing, count in zip(able, counts, strict=True)]
@@ -267,9 +228,8 @@ class DraftProcessor:
             if ready:
                 logits = first_logits(self._executor, level, ready)
                 started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
-                sound = logits.amax(dim=-1).isfinite().tolist()
-                broken = [each.state.request_id for each, whole in zip(ready, sound, strict=True) if not whole]
-                self._executor.sharing.absorb(level, [each.state for each in asked], broken)
+                unsound = broken([each.state.request_id for each in ready], logits)
+                self._executor.sharing.absorb(level, [each.state for each in asked], unsound)
         refused |= self._reserve_rest(level, [writings[name] for name in started])
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:
@@ -292,7 +252,6 @@ class DraftProcessor:
         return self._manager.reserve(level, [writing.state for writing in more], [1] * len(more), further, kept=done)
 
     def _ordered(self, level: int, writings: Sequence[Writing]) -> list[Writing]:
-        """In the order of the cache's rows."""
         order = self._manager.cache(level).in_order([writing.state.request_id for writing in writings])
         return [writings[index] for index in order]
 

@@ -1,12 +1,7 @@
 """Runs one member on a ragged batch: places its tokens, times the forward, hands back logits.
 
-Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
-
-Takes back what caches hold beyond a request's text; rolling back moves no data.
-
-One request's part in a draft: what is fed, what was written, and whether it goes on.
-
-Letters: V vocabulary.
+Here too: what a draft writes (`Writing`), and what cuts caches back to a request's text without moving data
+(`RollbackProcessor`). Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,17 +26,11 @@ from .state import PrefixSharing, RequestState, StateManager
 
 @dataclass(slots=True, kw_only=True)
 class Phases:
-    """Seconds of decoding by kind of work; mutated by whoever does it.
+    """Seconds of decoding by kind of work; mutated by whoever does it."""
 
-    Attributes:
-        forward_s: inside models.
-        placing_s: slots and masks of their caches.
-        sampling_s: from logits to tokens, verdicts and distances.
-    """
-
-    forward_s: float = 0.0
-    placing_s: float = 0.0
-    sampling_s: float = 0.0
+    forward_s: float = 0.0  # inside models
+    placing_s: float = 0.0  # slots and masks of their caches
+    sampling_s: float = 0.0  # from logits to tokens, verdicts and distances
 
     def __add__(self, other: "Phases") -> "Phases":
         return Phases(
@@ -52,18 +41,10 @@ class Phases:
 
 
 class Executor:
-    """Mutates the caches of its state manager and what it notes of forwards.
+    """Mutates the caches of its state manager and its notes of forwards.
 
-    Args:
-        forwards: by level, the members that have a model.
-        manager: caches and requests.
-        sampler: of the run.
-        clock: measures.
-        sharing: the prefix caches of the run; None for none.
-        reader: level and forward of the member that reads the target's states; None for none.
-
-    Attributes:
-        phases: seconds since the beginning of the run, of forwards whose marks were read.
+    `forwards` are by level. `sharing`: the prefix caches of the run; `reader`: level and forward of the member that
+    reads the target's states (None for none). `phases`: seconds since the run began, of forwards whose marks were read.
     """
 
     def __init__(
@@ -105,6 +86,7 @@ class Executor:
         keep: slice | Tensor,
         *,
         trees: Sequence[TreeRow] | None = None,
+        ids: Tensor | None = None,
     ) -> Tensor:
         """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
 
@@ -114,37 +96,17 @@ class Executor:
             fed: to each.
             keep: the tokens whose logits are wanted.
             trees: of each request, how its tokens hang together; None where they are runs.
+            ids: `[T]` the tokens where they are on the device already.
 
         Returns:
             `[N, V]` logits after the kept of the T tokens.
         """
-        # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
-        flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
-        ids = torch.from_numpy(np.array(flat)).to(self.device(level))
-        for state, tokens in zip(states, fed, strict=True):
-            self.note_fed(level, state, tokens)
-        return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep, trees=trees)
-
-    def note_fed(self, level: int, state: RequestState, tokens: Sequence[int]) -> None:
-        """A member's cache holds so many more tokens of a request."""
-        held = state.fed.get(level)
-        if held is None:
-            state.fed[level] = list(tokens)
-        else:
-            held += tokens
-
-    def feed_ids(
-        self,
-        level: int,
-        states: Sequence[RequestState],
-        counts: Sequence[int],
-        ids: Tensor,
-        keep: slice | Tensor,
-        *,
-        trees: Sequence[TreeRow] | None = None,
-    ) -> Tensor:
-        """As `feed`, for tokens `[T]` that are on the device already and noted in `state.fed`."""
         cache, device = self.manager.cache(level), self.device(level)
+        if ids is None:
+            # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
+            flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
+            ids = torch.from_numpy(np.array(flat)).to(device)
+        counts = _noted(level, states, fed)
         start = mark(device)
         placement = cache.place([state.request_id for state in states], counts)
         if trees is not None:
@@ -194,20 +156,13 @@ class Executor:
         assert self._reader is not None
         cache, device = self.manager.cache(level), self.device(level)
         ids = torch.tensor([token for tokens in fed for token in tokens], device=device)
-        for state, tokens in zip(states, fed, strict=True):
-            self.note_fed(level, state, tokens)
+        counts = _noted(level, states, fed)
         start = mark(device)
-        placement = cache.place([state.request_id for state in states], [len(tokens) for tokens in fed])
+        placement = cache.place([state.request_id for state in states], counts)
         placed = mark(device)
         logits, own = self._reader[1].after(ids, before, placement, cache, keep)
         self._marked.append((len(states), len(ids), start, placed, mark(device)))
         return logits, own[keep]
-
-    def note_forwards(self, forwards: Sequence[Forward]) -> None:
-        """These ran, timed by whoever ran them."""
-        self.phases.forward_s += sum(seconds for *_, seconds in forwards)
-        self.forwards_run()
-        self._forwards_run += forwards
 
     def begin(self) -> None:
         """An operation begins: no forward of it has run."""
@@ -222,6 +177,17 @@ class Executor:
             self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
         self._marked.clear()
         return self._forwards_run
+
+
+def _noted(level: int, states: Sequence[RequestState], fed: Sequence[list[int]]) -> list[int]:
+    """Note that a member's cache holds these tokens of each request, too; returns how many they are."""
+    for state, tokens in zip(states, fed, strict=True):
+        held = state.fed.get(level)
+        if held is None:
+            state.fed[level] = list(tokens)
+        else:
+            held += tokens
+    return [len(tokens) for tokens in fed]
 
 
 def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:
@@ -276,8 +242,8 @@ class RollbackProcessor:
     def after(self, state: RequestState, num_tokens: int, *, by_target: bool) -> None:
         """A verifier kept the first `num_tokens` tokens of a context: no member may hold more.
 
-        Whoever reads the target's states read by its own what stands beyond the tokens that the target had judged
-        before, and the one after them: it reads that anew.
+        Whoever reads the target's states read its own states for what stands beyond the tokens that the target had
+        judged before, and the one after them: it reads that anew.
         """
         if self._beside:
             return
@@ -290,31 +256,18 @@ class RollbackProcessor:
 
 @dataclass(slots=True, kw_only=True)
 class Writing:
-    """One request's part in a draft; mutated token by token.
-
-    Attributes:
-        state: of the request.
-        feed: tokens the member's first forward reads.
-        most: tokens to write, >= 1.
-        position: output position of the first one.
-        eos: each ends the draft.
-        stop: ends the draft early; None never.
-        tokens: written so far.
-        rows: per token the distribution `[V]` it was chosen from.
-        said: per token what the member said of it, where `stop` asked.
-        broken: whether the logits were not finite; then the last token is missing.
-    """
+    """One request's part in a draft; mutated token by token."""
 
     state: RequestState
-    feed: list[int]
-    most: int
-    position: int
-    eos: frozenset[int]
-    stop: Stop | None = None
+    feed: list[int]  # tokens the member's first forward reads
+    most: int  # tokens to write, >= 1
+    position: int  # output position of the first one
+    eos: frozenset[int]  # each ends the draft
+    stop: Stop | None = None  # ends the draft early; None never
     tokens: list[int] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
-    said: list[Signal] = field(default_factory=list)
-    broken: bool = False
+    rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
+    said: list[Signal] = field(default_factory=list)  # per token what the member said of it, where `stop` asked
+    broken: bool = False  # whether the logits were not finite; then the last token is missing
     _product: float = 1.0
 
     def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:

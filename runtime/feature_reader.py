@@ -18,17 +18,11 @@ from .state import RequestState
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """One request's part in a text that is read; mutated forward by forward.
-
-    Attributes:
-        state: of the request.
-        now: tokens of the next forward.
-        later: tokens after them, one a forward.
-    """
+    """One request's part in a text that is read; mutated forward by forward."""
 
     state: RequestState
-    now: list[int]
-    later: list[int]
+    now: list[int]  # tokens of the next forward
+    later: list[int]  # tokens after them, one a forward
 
     def go_on(self, written: int | None = None) -> None:
         """The next forward reads the next token: one of `later`, or what was written after all of them."""
@@ -36,12 +30,7 @@ class Reading:
 
 
 class FeatureReader:
-    """Runs the member at one level. Mutates its cache and what is known of states.
-
-    Args:
-        level: of the member.
-        executor: runs it.
-    """
+    """Runs the member at `level`. Mutates its cache and what is known of states."""
 
     def __init__(self, level: int, executor: Executor) -> None:
         self._level = level

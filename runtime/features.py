@@ -1,14 +1,6 @@
-"""Forwards of a drafter that reads hidden states, over a `MemberKV`.
+"""A drafter that reads hidden states (Li et al. 2024, arXiv:2401.15077): its layer, its forwards, the states it reads.
 
-The layer by which a drafter reads tokens together with hidden states (Li et al. 2024, arXiv:2401.15077, 4.1).
-
-Letter: W hidden size.
-
-Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
-
-The hidden states of one request that its drafter reads: the target's, and those of its own beyond them.
-
-Letter: W hidden size.
+`feature_reader` lets it read texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
 """
 
 from pathlib import Path
@@ -27,11 +19,9 @@ INPUT, WEIGHT = "fc", "fc.weight"
 
 
 def give_input(model: PreTrainedModel, weight: Tensor | None = None) -> None:
-    """Let a model have the input layer `fc`: `[W]` of an embedding and a state side by side, without a bias.
+    """Let `model` have the input layer `fc` (it is changed): of an embedding and a state side by side, without a bias.
 
-    Args:
-        model: changed.
-        weight: `[W, 2 W]`; None leaves it without values.
+    `weight` is `[W, 2 W]`; None leaves it without values.
 
     Raises:
         BrokenRuleError: a weight of another shape.
@@ -73,18 +63,13 @@ def read_input_weight(location: Path | str) -> Tensor:
 
 
 class FeatureForward:
-    """A model with an input layer; see `ModelForward`. Which states it reads, whoever calls `after` says.
+    """A model with an input layer (`give_input`). Which states it reads, whoever calls `after` says.
 
-    Args:
-        model: in evaluation mode, with an input layer (`input_layer.give_input`).
-        body: its layers and its head; None runs them by the model's own modules.
+    `model` is in evaluation mode; `body` is its layers and its head, None runs them by the model's own modules.
 
     Raises:
         ValueError: as of `ModuleForward`.
     """
-
-    whole_draft = None
-    whole_verify = None
 
     def __init__(
         self, model: PreTrainedModel, body: FusedForward | ModuleForward | PaddedForward | None = None
@@ -103,9 +88,9 @@ class FeatureForward:
         """What the cache must hold of one token."""
         return self._body.kv_shape
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
-        return self._body.slot_cache(limit_bytes=limit_bytes)
+        return self._body.slot_cache()
 
     @torch.inference_mode()
     def after(

@@ -1,21 +1,10 @@
-"""A pool whose models are made from configs, with random weights: nothing is read but shapes.
+"""Forced runs: models made from configs, with random weights, take the seconds; a recording of others decides.
 
-Does a sampler's work on real logits, and then says what it was told to.
-
-Letters as in `executor.sampler`.
-
-Configs of models by the names of their shapes: those that people serve, and some for processors (sizes.toml).
-
-A recording as one of a forced pool: its models are called and sized as the pool's, level by level.
-
-A world whose forwards are those of real models, while what comes of an operation is another world's say.
-
-The models do all that decoding asks of them: forwards over as many tokens and contexts, cache writes, rollbacks, the
-choice of tokens from logits, distances where a policy looks. Then the *decisions* replace what they said.
-
-A forced world whose operations are watched, for profiles.
-
-Run a policy on a forced pool: the models take the seconds, a recording of others the decisions.
+A `ForcedPool` is read for shapes alone: configs, or names of shapes that people serve and of some for processors
+(sizes.toml). The models do all that decoding asks: forwards over as many tokens and contexts, cache writes, rollbacks,
+the choice of tokens, distances where a policy looks. Then the *decisions*, another world's, replace what they said: a
+`ForcedSampler` does a sampler's work and says what it was told. `forced_recording` is a recording whose models are
+called and sized as the pool's, level by level. Letters as in `sampler`.
 """
 
 import tomllib
@@ -48,7 +37,7 @@ from .caches import KVShape, MemberKV, Placement, SlotCache, total_bytes
 from .clock import Prices
 from .decode import Run, check_fit
 from .forward import ModelForward, attention_of
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.configs import CONFIG as CONFIG_FILE
 from .pools.configs import MemberConfig, check_configs, check_order, read_config, submodel_of
 from .pools.members import (
@@ -73,25 +62,15 @@ from .world import TorchWorld
 
 
 class Told(NamedTuple):
-    """What one request's part in an operation comes to.
+    """What one request's part in an operation comes to."""
 
-    Attributes:
-        start: output position of the first token drafted.
-        tokens: drafted, or the verifier's own.
-        num_accepted: of the judged tokens.
-    """
-
-    start: int
-    tokens: Sequence[int]
-    num_accepted: int = 0
+    start: int  # output position of the first token drafted
+    tokens: Sequence[int]  # drafted, or the verifier's own
+    num_accepted: int = 0  # of the judged tokens
 
 
 class ForcedSampler(Sampler):
-    """Writes and accepts as it is told.
-
-    Attributes:
-        told: by request, of the operation under way; whoever starts one sets it.
-    """
+    """Writes and accepts as it is told: by request in `told`, which whoever starts an operation sets."""
 
     def __init__(self, sampling: Sampling) -> None:
         super().__init__(sampling)
@@ -143,9 +122,7 @@ def preset_names() -> tuple[str, ...]:
 def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
     """The config of the shape that a text names, `20M`, `llama-3-8b` or `Qwen3-0.6B`; None if it names none.
 
-    Args:
-        text: a name.
-        context_tokens: positions the model is made for; its seconds do not depend on them.
+    `context_tokens` are positions the model is made for; its seconds do not depend on them.
     """
     shape = sized_shapes().get(text.upper()) or presets().get(model_called(text) or text.lower())
     if shape is None or not _is_made(shape):
@@ -174,11 +151,7 @@ def _family(shape: Decoder) -> tuple[bool, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedPool(LoadedMembers):
-    """Models of random weights; they write nothing of use, and what is fed to them may be any token id.
-
-    Attributes:
-        name: name of the pool.
-    """
+    """Models of random weights; they write nothing of use, and what is fed to them may be any token id."""
 
     name: str
 
@@ -223,7 +196,7 @@ class ForcedPool(LoadedMembers):
 
 
 class _AnyToken:
-    """A forward that takes the token ids of a recording: which row of the embedding is read costs the same."""
+    """Takes the token ids of a recording: which row of the embedding is read costs the same."""
 
     def __init__(self, forward: ModelForward, vocab_size: int) -> None:
         self._forward = forward
@@ -237,12 +210,8 @@ class _AnyToken:
     def kv_shape(self) -> KVShape:
         return self._forward.kv_shape
 
-    # Decisions are told forward by forward.
-    whole_draft = None
-    whole_verify = None
-
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
-        return self._forward.slot_cache(limit_bytes=limit_bytes)
+    def slot_cache(self) -> SlotCache:
+        return self._forward.slot_cache()
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)
@@ -258,10 +227,7 @@ def shapes_of(
 ) -> tuple[LoadedMember, ...]:
     """The members without any weights, for their sizes; raises as `ForcedPool.load`, but for memory.
 
-    Args:
-        file: of the pool.
-        content: of the file.
-        configs: by name, of the members that have one; None reads them.
+    `configs` are by name, of the members that have one; None reads them.
     """
     known = _configs(file, content) if configs is None else configs
     models = {}
@@ -292,11 +258,8 @@ def named_config(
 ) -> tuple[PreTrainedConfig, type[PreTrainedModel], Path]:
     """The config that a pool file names, the class of its model, and the file that it stands in.
 
-    Args:
-        file: the pool file.
-        field: what of the pool file names it.
-        text: a preset, or a config.json or its folder relative to the pool file.
-        context_tokens: longest text the model is used with.
+    `field` of the pool file names it by `text`: a preset, or a config.json or its folder relative to the pool file.
+    `context_tokens` is the longest text the model is used with.
 
     Raises:
         PoolFileError: there is none, or one that cannot be used.
@@ -370,7 +333,7 @@ def _check_memory(file: Path, devices: Mapping[str, torch.device], shapes: Seque
 
 
 def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecording:
-    """The same contexts, said of the pool's members; its measured seconds go, which are of the recorded models.
+    """The same contexts, said of the pool's members, without the seconds measured of the recorded models.
 
     A prompt lookup that the pool does not have is left out.
 
@@ -418,12 +381,8 @@ def _lookup(recording: TrieRecording, pool: ForcedPool) -> NgramInfo | None:
 class ForcedWorld(TorchWorld):
     """Takes the seconds from models and the decisions from elsewhere. The clock leaves out what deciding takes.
 
-    A place of a session is the models' own; the decisions see the session with theirs.
-
-    Args:
-        pool: a member's index is its level.
-        sampling: greedy or coupled, as the decisions were recorded.
-        further: as of `TorchWorld`.
+    A place of a session is the models' own; the decisions see the session with theirs. `sampling` is greedy or coupled,
+    as the decisions were recorded; `further` is as of `TorchWorld`.
     """
 
     _decisions: World
@@ -516,7 +475,6 @@ class ForcedWorld(TorchWorld):
         return steps
 
     def _told_to_copy(self, session: Session, step: Draft) -> Draft:
-        """The step with ids of the models' vocabulary, if it says what to copy."""
         return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
 
     def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:
@@ -593,12 +551,7 @@ class ForcedProbedWorld(ProbedWorld, ForcedWorld):
     """Notes the operations of recorded requests; `follow` and `take` before anything is watched."""
 
     def take(self, requests: Mapping[str, TrieRequest], *, eos: frozenset[int]) -> None:
-        """Let recorded requests stand for prompts.
-
-        Args:
-            requests: by the id of the prompt.
-            eos: tokens that end an answer.
-        """
+        """Let recorded requests stand for prompts, by the prompt's id; `eos` tokens end an answer."""
         self._requests = requests
         self._eos = eos
 
@@ -631,7 +584,7 @@ def forced_run(
     batch: int,
     prices: Prices | None = None,
 ) -> RunLog:
-    """Run every request to its end, `batch` at a time; returns the run log, which says `forced`.
+    """Run every request to its end, `batch` >= 1 at a time; returns the run log, which says `forced`.
 
     Args:
         pool: its last member is the target.

@@ -1,25 +1,16 @@
 """A transformers model, run through its own forward, over a `MemberKV`.
 
-Which tokens each layer of a model looks at: all, or the last few where the layer has a sliding window.
+`ModelForward` is what those who run a member see of it. Masks alone say which tokens a layer looks at: caches keep
+every token, so that they can be rolled back, and a sliding window is a narrower mask. Slots that a token looks at stand
+in the order of their positions, in caches with holes and in token trees too, so a window is counted along the row.
 
-Caches here keep every token, so that they can be rolled back; a window is a narrower mask. Nothing but the mask says
-how far apart two tokens are: the slots a token looks at stand in the order of their positions, in caches with holes
-and in token trees as well, so the tokens from one slot on to the newest are counted along the row.
+Configs do not say whether a model takes masks and caches as given: it may make masks of its own, count positions
+itself, look ahead, or keep more of the past than keys and values. `check_masks` tries it: two texts that share their
+beginning as one token tree, then texts of two requests over a cache from which tokens are dropped; both must give the
+logits of the texts one by one, but for rounding (`TOLERANCES`).
 
-Letters: B requests, Q new tokens, S slots, L layers.
-
-What a forward of one pool member looks like to those who run it.
-
-Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, D head
-width, N kept tokens, V vocabulary.
-
-How far apart rounding alone puts the logits of two ways to compute the same.
-
-Whether a model takes masks and caches as it is given them, tried on a few tokens: configs do not say it.
-
-A model may make masks of its own from what it is given, count positions itself, look ahead, or keep more of the past
-than keys and values. Two texts that share their beginning are fed as one token tree, then texts of two requests over a
-cache from which some tokens are dropped again; both must give the logits that the texts give one by one.
+Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, L layers, H key and value heads, D
+head width, N kept tokens, V vocabulary.
 """
 
 import inspect
@@ -31,7 +22,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from .caches import KVShape, MemberKV, Placement, SlotCache
-from .graphs import CapturedDraft, CapturedVerify
 from .rules import BrokenRuleError, ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -74,11 +64,7 @@ def within_window(looks: Tensor, window: int) -> Tensor:
 class LayerMasks:
     """Turns what tokens may look at into what the modules of a model take as `attention_mask`.
 
-    Args:
-        config: of the model.
-
-    Attributes:
-        windows: see `layer_windows`.
+    The attribute `windows` is as of `layer_windows`.
 
     Raises:
         ValueError: kinds of layers or of attention that are not supported.
@@ -96,9 +82,7 @@ class LayerMasks:
     def of(self, looks: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """One mask for all layers, or one for each kind of layer.
 
-        Args:
-            looks: `[B, 1, Q, S]` bool, where a token may look: its text so far.
-            dtype: of the model.
+        `looks` is `[B, 1, Q, S]` bool, where a token may look: its text so far. `dtype` is the model's.
         """
         window = next((window for window in self.windows if window is not None), None)
         if window is None:
@@ -119,27 +103,14 @@ class ModelForward(Protocol):
 
     @property
     def name(self) -> str:
-        """`fused`, `modules` or `graphs`."""
+        """`fused`, `modules` or `compiled`."""
 
     @property
     def kv_shape(self) -> KVShape:
         """What the cache must hold of one token."""
 
-    @property
-    def whole_draft(self) -> CapturedDraft | None:
-        """Draft loops that run as one; None where each forward is called by itself."""
-
-    @property
-    def whole_verify(self) -> CapturedVerify | None:
-        """Verifications that run as one, their verdicts among them; None likewise."""
-
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
-        """A cache whose slots are positions, as this forward runs best over; empty.
-
-        Args:
-            limit_bytes: of all caches on the device together; without one it may take more than it needs, so as to
-                grow seldom.
-        """
+    def slot_cache(self) -> SlotCache:
+        """A cache whose slots are positions, as this forward runs best over; empty."""
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """Feed tokens, writing their keys and values to the cache.
@@ -182,10 +153,20 @@ def cache_argument(model: PreTrainedModel) -> str:
     return name
 
 
+class KeysValues(Protocol):
+    """What a forward needs of a `MemberKV`."""
+
+    def write(self, layer: int, placement: Placement, keys_values: Tensor) -> None:
+        """See `MemberKV`."""
+
+    def read(self, layer: int, placement: Placement) -> tuple[Tensor, Tensor]:
+        """See `MemberKV`."""
+
+
 class PlacedLayer(CacheLayerMixin):
     """One layer of a `MemberKV` during one forward, as transformers wants to see it."""
 
-    def __init__(self, cache: MemberKV, placement: Placement, layer: int) -> None:
+    def __init__(self, cache: KeysValues, placement: Placement, layer: int) -> None:
         super().__init__()
         self._cache = cache
         self._placement = placement
@@ -216,7 +197,7 @@ class PlacedLayer(CacheLayerMixin):
 
 
 class ModuleForward:
-    """Any causal language model of transformers that is supported (`pools.configs.supported_models`).
+    """Any causal language model of transformers that is supported (`runtime/pools/configs.py`).
 
     Args:
         model: in evaluation mode; it is not changed.
@@ -226,8 +207,6 @@ class ModuleForward:
     """
 
     name = "modules"
-    whole_draft = None
-    whole_verify = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         if model.training:
@@ -237,14 +216,14 @@ class ModuleForward:
         self.kv_shape = kv_shape_of(model)
         self._model = model
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`."""
-        return self._run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
+        return self.run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
 
     @torch.inference_mode()
     def with_states(
@@ -268,7 +247,7 @@ class ModuleForward:
         decoder = self._model.get_decoder()
         watch = decoder.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
         try:
-            logits = self._run(inputs, count, placement, cache, keep)
+            logits = self.run(inputs, count, placement, cache, keep)
         finally:
             watch.remove()
         if not found:
@@ -276,10 +255,10 @@ class ModuleForward:
             raise ValueError(f"model must call its decoder, whose last hidden states are read, got {name}")
         return logits, placement.unpadded(found[0])
 
-    def _run(
-        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    def run(
+        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: KeysValues, keep: Tensor | slice
     ) -> Tensor:
-        """`[N, V]` logits of T tokens, `count`."""
+        """As a call, of T tokens, `count`, that are named as the model wants them; for whoever is in inference mode."""
         num_layers, device = self.kv_shape.num_layers, self.kv_shape.device
         columns, pick = _kept_columns(count, device, placement, keep)
         # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
@@ -360,13 +339,8 @@ def apart_by_more_than_rounding(
 ) -> tuple[float, float] | None:
     """(largest difference, what rounding explains) of logits that are further apart; None of those that are not.
 
-    Broken weights are the guards' business, as long as both show them.
-
-    Args:
-        found: of one way.
-        expected: of the other, of the same shape.
-        dtype: of the model that computed them.
-        most: of the largest logit, where rounding has less room than usual.
+    Broken weights are the guards' business, as long as both show them. The logits have one shape; `dtype` is of the
+    model that computed them. `most` is of the largest logit, where rounding has less room than usual.
     """
     finite = expected.isfinite()
     any_finite = bool(finite.any())

@@ -1,36 +1,18 @@
-"""Choose how a model is run, and check a fused forward against the model's own before it is used.
+"""Choose how a model is run, and check a fused forward against the model's own. Letters: T tokens, V vocabulary."""
 
-Letters: T tokens, V vocabulary.
-"""
-
-import sys
 from statistics import median
 from time import perf_counter
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..base.errors import ArgumentError
+from .compiled import Backend, CompiledForward
 from .forward import ModelForward, ModuleForward, apart_by_more_than_rounding
+from .forward_kinds import KINDS, ForwardKind, replaced
 from .fused import FusedForward, TokenRows, fused_supports, lay_back, layouts_of, over_rows
-from .graphs import GraphForward
-from .products import KnownChoices, ProductChooser
-from .static_memory import Capture, capture_on
-
-ForwardKind = Literal[
-    "auto",
-    "fused",
-    "modules",
-    "fused:plain",
-    "fused:plain-rows",
-    "fused:onednn",
-    "fused:onednn-rows",
-    "fused:onednn-packed",
-    "graphs",
-]
-KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
+from .products import ProductChooser
 
 # Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
 CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
@@ -48,91 +30,51 @@ def choose_forward(
     share_weights: bool,
     context_tokens: int,
     products: ProductChooser | None = None,
-    capture: Capture | None = None,
-    may_capture: bool = True,
     rows: TokenRows | None = None,
+    backend: Backend | None = None,
 ) -> ModelForward:
     """How to run `model`; the choice stands in the result's `name`.
 
     Args:
         model: in evaluation mode, on its device.
         kind: `auto` takes the quicker one, as measured here, of the model's own modules and the fused forward, if
-            `fused_supports` has no reason against that, and on a GPU of CUDA graphs of either; `fused:NAME` multiplies
-            by one product of `products` only; `graphs` are those of what `auto` would take without them.
+            `fused_supports` has no reason against that; `fused:NAME` multiplies by one product of `products` only;
+            `compiled` are the modules, compiled by torch.
         share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
         context_tokens: positions that will be used, enough for the check.
         products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
-        capture: of `graphs`; None takes CUDA graphs.
-        may_capture: whether `auto` may take graphs.
         rows: how the model's tokens are those of its pool; None where they are the same.
+        backend: of `compiled`, as of `torch.compile`; None takes that of torch.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
-            work here, graphs without a GPU, or a forward whose logits are not those of the model.
+            work here, a model that cannot be compiled, or a forward whose logits are not those of the model.
     """
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
     if kind not in KINDS:
-        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}{replaced(kind)}")
     reason = fused_supports(model)
     if kind.startswith("fused") and reason is not None:
         raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")
     modules = ModuleForward(model)
     if kind == "modules":
         return over_rows(modules, rows)
-    if kind == "graphs" and capture is None:
-        capture = capture_on(model.device)
+    if kind == "compiled":
+        compiled = CompiledForward(model, context_tokens=context_tokens, backend=backend)
+        check_forwards(compiled, modules, vocab_size=model.config.vocab_size)
+        return over_rows(compiled, rows)
     products = products or ProductChooser(only=only_product(kind))
     fastest: FusedForward | ModuleForward = modules
     if reason is None:
         way = _fused if kind.startswith("fused") else _quicker
         fastest = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
-    made = over_rows(fastest, rows)
-    if capture is not None:
-        return _captured(made, capture, _width(model, rows), context_tokens)
-    if kind == "auto" and may_capture and model.device.type == "cuda":
-        return _captured_if_quicker(model, made, products.known, _width(model, rows), context_tokens)
-    return made
+    return over_rows(fastest, rows)
 
 
 def only_product(kind: ForwardKind) -> str | None:
     """The product that a kind of forward multiplies everything by; None chooses."""
     return kind.partition(":")[2] or None
-
-
-def _width(model: PreTrainedModel, rows: TokenRows | None) -> int:
-    """Of the logits."""
-    return int(model.config.vocab_size) if rows is None else rows.width
-
-
-def _captured(eager: ModelForward, capture: Capture, vocab_size: int, context_tokens: int) -> GraphForward:
-    graphs = GraphForward(eager, capture, vocab_size=vocab_size, context_tokens=context_tokens)
-    check_forwards(graphs, eager, vocab_size=vocab_size)
-    return graphs
-
-
-def _captured_if_quicker(
-    model: PreTrainedModel, eager: ModelForward, known: KnownChoices, vocab_size: int, context_tokens: int
-) -> ModelForward:
-    """Graphs of a forward, unless it is quicker without them, or nothing of it can be captured (said in one line)."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    what = f"{eager.name} of {type(model).__name__}, {model.num_parameters():,} parameters in {dtype}"
-    key = f"graphs of {what} on {torch.cuda.get_device_name(model.device)}"
-    remembered = known.get(key, 1)
-    if remembered == [eager.name]:
-        return eager
-    try:
-        graphs = _captured(eager, capture_on(model.device), vocab_size, context_tokens)
-    except ValueError as error:
-        sys.stderr.write(f"paceline: no CUDA graphs for {type(model).__name__}: {error}\n")
-        return eager
-    if graphs.store.reasons:  # each was said when it was found
-        return eager
-    if not remembered:
-        quicker: ModelForward = graphs if _race_s(graphs) <= _race_s(eager) else eager
-        known.note(key, [quicker.name])
-        return quicker
-    return graphs
 
 
 def _quicker(
@@ -201,14 +143,13 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
 
 
 def _weights_of(products: ProductChooser, *, share_weights: bool) -> str:
-    """How the fused forward has its weights, which decides how quick it is."""
     if share_weights:
         return "laid out anew"
     return "copied" if products.copy_all else "as they stand"
 
 
 def _choice_key(model: PreTrainedModel) -> str:
-    """What a choice of forward holds for: the model's kind and widths, whatever its depth."""
+    """The model's kind and widths, whatever its depth."""
     config = model.config
     widths = f"{config.hidden_size}/{config.intermediate_size}/{model.lm_head.out_features}"
     heads = f"{config.num_attention_heads}/{getattr(config, 'num_key_value_heads', None)} heads"

@@ -1,36 +1,22 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-Which models the fused forward can stand in for.
+Modules of a stock model cost the same Python per layer however small the model is. Here projections of one input stand
+side by side as `[in, out]`, and tokens stay packed; only queries are padded, for the attention. `fused_supports` says
+which models this can stand in for; annotations name Llama's modules, whose attributes the other families share.
 
-A decoder's weights laid out for few calls: projections of one input side by side, stored as `[in, out]`.
+`TokenRows` makes one vocabulary, the target's, of members whose tables of tokens are padded differently (Qwen2.5:
+151,936 rows up to 3B, 152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it
+is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer.
 
-Letters: I inputs, O outputs of one projection or of several side by side, T tokens.
-
-What the fused forward takes from a model of the Llama family: weights of every layer, norms and rotations.
-
-The other models' modules have the attributes of Llama's, whose names stand in the annotations.
-
-Letters: C positions of the context, H key and value heads, G query heads of each, D head width.
-
-The modules of a stock model cost the same Python per layer however small the model is, and so most where the arithmetic
-is least. Tokens stay packed; only queries are padded, for the attention.
-
-Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, G query
-heads of each, D head width.
-
-Members whose tables of tokens are padded differently: one vocabulary, the target's, for all of a pool.
-
-Models of one family share a tokenizer and round their tables up to different sizes (Qwen2.5: 151,936 rows up to 3B,
-152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it is, so that texts are
-those of its `generate()`. Every other member writes only tokens of the tokenizer, and has logits as wide as the
-target's.
-
-Letters: T new tokens of all requests, N of them kept, V rows of the target's table.
+Letters: I inputs, O outputs of one projection or of several, T new tokens of all requests, B requests, Q the most of
+one, S slots, C positions of the context, H key and value heads, G query heads of each, D head width, N kept tokens, V
+rows of the target's table.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +29,12 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from .caches import KVShape, MemberKV, Placement, SlotCache
+from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
+from .compiled import CompiledForward
 from .forward import ModuleForward, layer_windows, within_window
 from .pools.parts import SubsetHead
 from .prefix_caches import SharedAttention
-from .products import Multiplier, ProductChooser, let_go, trim
+from .products import Multiplier, ProductChooser
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -114,15 +101,10 @@ _MOVED_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Linear maps of the same input.
+    """Linear maps of the same input."""
 
-    Attributes:
-        parts: of weights `[I, O]` of one map or of several fused, or of a part `[I, O']` for each.
-        bias: `[O]`, None if there is none.
-    """
-
-    parts: tuple[Multiplier, ...]
-    bias: Tensor | None
+    parts: tuple[Multiplier, ...]  # of weights `[I, O]` of one map or of several fused, or of a part `[I, O']` for each
+    bias: Tensor | None  # `[O]`, None if there is none
 
     def of(self, inputs: Tensor) -> Tensor:
         """`[T, O]` of `[T, I]`."""
@@ -139,13 +121,10 @@ class Projection:
 
 
 def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_weights: bool) -> Projection:
-    """The linears as one projection.
+    """The linears, all of the same input, as one projection.
 
-    Args:
-        linears: of the same input.
-        products: chooses how to multiply.
-        share_weights: make one tensor and re-point the linears' parameters to views of it, so that no memory is
-            taken twice; else the parameters stay as they are, and no copy is made of them.
+    `share_weights` makes one tensor and re-points the linears' parameters to views of it, so that no memory is taken
+    twice; else the parameters stay as they are, and no copy is made of them.
     """
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     parameters = [linear.weight for linear in linears]
@@ -157,9 +136,8 @@ def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_wei
 def share(parameters: Sequence[Tensor]) -> Tensor:
     """One `[I, O]` tensor of `[O', I]` parameters, which become views of it; the one made before if there is one.
 
-    Beside all weights there is one new tensor at a time; of a mapped file a part of it only.
-
-    `[I, O]`, as CPU libraries multiply one or two tokens with it 1.2 to 1.6 times as fast as with `[O, I]`.
+    Beside all weights there is one new tensor at a time; of a mapped file a part of it only. CPU libraries multiply one
+    or two tokens with `[I, O]` 1.2 to 1.6 times as fast as with `[O, I]`.
     """
     joined = _joined(parameters)
     if joined is None:
@@ -217,23 +195,14 @@ Norm = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedLayer:
-    """One decoder layer.
+    """One decoder layer."""
 
-    Attributes:
-        attention_norm, mlp_norm: of the residual stream.
-        head_norm: of the query and key heads `[..., H G + H, D]`; None but in Qwen3.
-        qkv: queries, keys and values, in this order.
-        output: of the attention.
-        gate_up: gates, then what they let through.
-        down: back to the residual stream.
-    """
-
-    attention_norm: Norm
+    attention_norm: Norm  # of the residual stream, as `mlp_norm`
     mlp_norm: Norm
-    head_norm: Norm | None
-    qkv: Projection
+    head_norm: Norm | None  # of the query and key heads `[..., H G + H, D]`; None but in Qwen3
+    qkv: Projection  # queries, keys and values, in this order
     output: Projection
-    gate_up: Projection
+    gate_up: Projection  # gates, then what they let through
     down: Projection
 
 
@@ -277,9 +246,7 @@ def rotation_table(rotary: LlamaRotaryEmbedding, shape: KVShape, context_tokens:
 def make_norm(weight: Tensor, eps: float) -> Norm:
     """A function that normalises the last dimension of `[..., W]` as transformers does, in the quickest way here.
 
-    Args:
-        weight: `[W]`, or `[..., W]` as broadcast over what is normalised.
-        eps: added to the mean square.
+    `weight` is `[W]`, or `[..., W]` as broadcast over what is normalised; `eps` is added to the mean square.
     """
     width = weight.shape[-1]
     if weight.dtype != torch.float32:
@@ -305,7 +272,7 @@ def _by_length(inputs: Tensor, scaled: Tensor, floor: Tensor) -> Tensor:
 
 
 class FusedForward:
-    """A model of the Llama family; see `ModelForward`.
+    """A model of the Llama family, one that `fused_supports`.
 
     Args:
         model: one that `fused_supports`.
@@ -319,8 +286,6 @@ class FusedForward:
     """
 
     name = "fused"
-    whole_draft = None
-    whole_verify = None
 
     # A tensor made in inference mode could not become a parameter's data.
     @torch.inference_mode(mode=False)
@@ -364,13 +329,13 @@ class FusedForward:
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        """See `ModelForward`; raises ValueError for a run of positions beyond `context_tokens`."""
+        """Raises ValueError for a run of positions beyond `context_tokens`."""
         hidden = self._layered(functional.embedding(ids, self._embedding), placement, cache)
         return self._logits(self._norm(hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)))
 
@@ -461,17 +426,11 @@ class FusedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRows:
-    """How a member's tokens are those of its pool.
+    """How a member's tokens are those of its pool."""
 
-    Attributes:
-        own: rows of its table of embeddings.
-        said: it writes tokens below that; <= own.
-        width: V.
-    """
-
-    own: int
-    said: int
-    width: int
+    own: int  # rows of its table of embeddings
+    said: int  # it writes tokens below that; <= own
+    width: int  # V
 
     def ids(self, ids: Tensor) -> Tensor:
         """What the member reads: a row of the target that it has not, which no token has, as its own last row.
@@ -491,18 +450,9 @@ class TokenRows:
 
 
 class PaddedForward:
-    """A member's forward over the pool's vocabulary; see `ModelForward`.
+    """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` says how one is the other."""
 
-    Args:
-        inner: over the member's own.
-        rows: how one is the other.
-    """
-
-    # Captured functions are captured of this one.
-    whole_draft = None
-    whole_verify = None
-
-    def __init__(self, inner: FusedForward | ModuleForward, rows: TokenRows) -> None:
+    def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
         self._inner = inner
         self._rows = rows
 
@@ -516,9 +466,9 @@ class PaddedForward:
         """What the cache must hold of one token."""
         return self._inner.kv_shape
 
-    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+    def slot_cache(self) -> SlotCache:
         """See `ModelForward`."""
-        return self._inner.slot_cache(limit_bytes=limit_bytes)
+        return self._inner.slot_cache()
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
@@ -538,12 +488,14 @@ class PaddedForward:
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
+        assert not isinstance(self._inner, CompiledForward)  # nobody reads its states
         logits, states = self._inner.on_inputs(inputs, placement, cache, keep)
         return self._rows.logits(logits), states
 
 
-def over_rows(
-    forward: FusedForward | ModuleForward, rows: TokenRows | None
-) -> FusedForward | ModuleForward | PaddedForward:
+Inner = TypeVar("Inner", bound=FusedForward | ModuleForward | CompiledForward)
+
+
+def over_rows(forward: Inner, rows: TokenRows | None) -> Inner | PaddedForward:
     """A forward over the pool's vocabulary; the same where that is the member's own."""
     return forward if rows is None else PaddedForward(forward, rows)

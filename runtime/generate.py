@@ -1,16 +1,8 @@
-"""What of a `generate()` call is honoured, and a ValueError for everything else that would change its result.
+"""Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
 
-Decode sessions with models that a program holds already, under whatever it gives for a policy.
-
-Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()` would apply.
-
-What a `generate()` call asks for beside models: prompt lookup, submodels of its own model, and the default chain.
-
-One call of transformers' `generate()`: what it asks for, read and checked, and its answer by a pool of models.
-
-Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
-
-By what it is noticed that a model was changed since it was prepared.
+`read_call` reads and checks a call, with a ValueError for all that is not honoured and would change the result.
+Processors and criteria are read as transformers prepared them. Then `decode_live` decodes sessions with models that a
+program holds already. `marks_of` tells whether a model was changed since it was prepared.
 """
 
 import inspect
@@ -114,7 +106,6 @@ def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
 
 
 def _made(make: Callable[[Pool], object], pool: Pool) -> object:
-    """What a class or function makes of the pool."""
     try:
         return make(pool)
     except Exception as error:  # it may be foreign code
@@ -126,8 +117,6 @@ def _made(make: Callable[[Pool], object], pool: Pool) -> object:
 
 
 def _streaming(streamer: BaseStreamer) -> OnCommit:
-    """Hands tokens on one by one, as `generate()` does."""
-
     def on_commit(_: Session, tokens: list[int]) -> None:
         for token in tokens:
             streamer.put(torch.tensor([token]))
@@ -145,17 +134,11 @@ UNUSED_INPUTS = ("attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where answers end.
+    """Where answers end."""
 
-    Attributes:
-        max_length: tokens of padded prompt and answer together.
-        eos: tokens that end an answer; none, or those of `generate()`.
-        stops: criteria that end an answer at a stop string.
-    """
-
-    max_length: int
-    eos: tuple[int, ...]
-    stops: tuple[StopStringCriteria, ...]
+    max_length: int  # tokens of padded prompt and answer together
+    eos: tuple[int, ...]  # tokens that end an answer; none, or those of `generate()`
+    stops: tuple[StopStringCriteria, ...]  # criteria that end an answer at a stop string
 
 
 def check_autocast(model: PreTrainedModel) -> None:
@@ -265,12 +248,10 @@ def read_limits(criteria: Sequence[object]) -> Limits:
 
 
 def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
-    """The rows of `input_ids` without their padding.
+    """The rows of `input_ids` `[B, T]` without their padding, which is on the left.
 
-    Args:
-        input_ids: `[B, T]` padded on the left.
-        inputs: `attention_mask` `[B, T]`, 0 at padding, if there is any; `position_ids` `[1, T]` or `[B, T]`, which
-            must be counted from the end of the padding.
+    `inputs` may hold `attention_mask` `[B, T]`, 0 at padding, and `position_ids` `[1, T]` or `[B, T]`, which must be
+    counted from the end of the padding.
 
     Raises:
         ValueError: ids of another shape, no row, padding elsewhere, an empty prompt, or other positions.
@@ -392,33 +373,20 @@ def default_chain(pool: Pool, lookup_tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one call asks for.
+    """What one call asks for."""
 
-    Attributes:
-        input_ids: `[B, T]` padded on the left, as given.
-        prompts: its rows without padding.
-        budget: most tokens of an answer.
-        config: as `generate()` prepared it.
-        limits, sampling, memory: read from the options.
-        lookup: the rule of `ngram`; None for none.
-        lookup_tokens: its window in the default chain; 0 for none.
-        policy: as given; None for the default chain.
-        streamer: of `generate()`; None for none.
-        on_log: called with the run log; None for nobody.
-    """
-
-    input_ids: Tensor
-    prompts: tuple[tuple[int, ...], ...]
-    budget: int
-    config: GenerationConfig
+    input_ids: Tensor  # `[B, T]` padded on the left, as given
+    prompts: tuple[tuple[int, ...], ...]  # its rows without padding
+    budget: int  # most tokens of an answer
+    config: GenerationConfig  # as `generate()` prepared it
     limits: Limits
     sampling: Sampling
     memory: Memory
-    lookup: LookupRule | None
-    lookup_tokens: int
-    policy: PolicyLike | None
+    lookup: LookupRule | None  # the rule of `ngram`; None for none
+    lookup_tokens: int  # its window in the default chain; 0 for none
+    policy: PolicyLike | None  # as given; None for the default chain
     streamer: BaseStreamer | None
-    on_log: Callable[[RunLog], None] | None
+    on_log: Callable[[RunLog], None] | None  # called with the run log; None for nobody
 
     @property
     def longest_context(self) -> int:
@@ -521,7 +489,6 @@ def answered(call: Call, pool: LoadedMembers) -> Tensor | GenerateDecoderOnlyOut
 
 
 def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) -> list[StopStringCriteria]:
-    """What `generate()` would make of stop strings."""
     if stop_strings is None:
         return []
     if not isinstance(stop_strings, Iterable):
@@ -568,7 +535,7 @@ def _sessions(members: Pool, call: Call) -> list[Session]:
 
 
 def _ending(limits: Limits, padded: list[int]) -> Ending | None:
-    """Ends an answer at stop strings, which may begin in the prompt."""
+    """An `Ending` at stop strings, which may begin in the prompt."""
     if not limits.stops:
         return None
     # The criteria look at no more tokens than that: one for each byte of the longest string.
@@ -705,7 +672,6 @@ def marks_of(models: Iterable[PreTrainedModel]) -> Marks:
 
 
 def _settings(attributes: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Numbers, texts and functions among attributes."""
     return tuple((name, value) for name, value in attributes.items() if _is_plain(value))
 
 

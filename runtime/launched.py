@@ -10,19 +10,12 @@ _RANK, _LOCAL_RANK, _NUM_RANKS, _NUM_HERE = "RANK", "LOCAL_RANK", "WORLD_SIZE", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """This process among its like.
+    """This process among its like."""
 
-    Attributes:
-        rank: 0 to `num_ranks` - 1; 0 prints and writes.
-        num_ranks: processes in all, >= 1.
-        local_rank: on this machine, 0 to `num_here` - 1: the number of its GPU.
-        num_here: processes on this machine.
-    """
-
-    rank: int = 0
-    num_ranks: int = 1
-    local_rank: int = 0
-    num_here: int = 1
+    rank: int = 0  # 0 to `num_ranks` - 1; 0 prints and writes
+    num_ranks: int = 1  # processes in all, >= 1
+    local_rank: int = 0  # on this machine, 0 to `num_here` - 1: the number of its GPU
+    num_here: int = 1  # processes on this machine
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched:

@@ -1,27 +1,15 @@
 """A member's cache with a prefix cache: beginnings of texts lie in blocks that requests share, the rest in their rows.
 
-Attention over a common prefix and over what each row has of its own, put together by their log-sum-exps.
+A text's first tokens, the **base**, are read from the store of blocks, the others from the request's row, whose slots
+are counted from the base on. A block that enters the store is moved out of its row, so that it is held once. Rolling
+back below the base lowers the base: blocks hold committed text, and never change.
 
-A softmax over keys in two parts is that over each part, weighted by the parts' sums of exponentials (Hydragen, Juravsky
-et al. 2024, arXiv:2402.05099, section 3.1, and the cascade attention of FlashInfer): with l_1, l_2 the log-sum-exps of
-both parts, attention = sigmoid(l_1 - l_2) a_1 + (1 - sigmoid(l_1 - l_2)) a_2. The queries of all rows go over the
-common part as those of one row, in one product of matrices that reads its keys and values once.
+Attention over a common prefix may be computed once for all rows (Hydragen, Juravsky et al. 2024, arXiv:2402.05099,
+section 3.1): with l_1, l_2 the log-sum-exps of both parts, attention = sigmoid(l_1 - l_2) a_1 + (1 - sigmoid(l_1 -
+l_2)) a_2. Whether that is quicker is timed at the first forward of each kind, on its very tensors, and remembered.
 
-Letters: B rows, Q queries of a row, H key and value heads, C common slots, S slots of a row's own, D head width.
-
-Whether attention over a common prefix is computed once for all rows of a forward: where that is quicker, here.
-
-Which of both ways is quicker depends on the machine, the model's heads, rows, queries and lengths, so it is timed at
-the first forward of each kind, on the very tensors of that forward, and remembered.
-
-Letters as above; P slots that a forward reads out of a prefix cache, of which C are common.
-
-A text is cut in two. Its first tokens, the **base**, are read from the store of blocks, the others from the request's
-row, in which the slots are counted from the base on. A block that enters the store is moved out of its row, so that it
-is held once, whoever shares it. Rolling back below the base lowers the base: blocks hold committed text, and never
-change.
-
-Letters as in `MemberKV`; B requests of a forward, T new tokens, P the most tokens of one base, Q the most new tokens.
+Letters: B rows, Q queries of a row, H key and value heads, C common slots, S slots of a row's own, D head width, T new
+tokens, P slots that a forward reads out of a prefix cache.
 """
 
 from abc import abstractmethod
@@ -129,11 +117,7 @@ class ReadsCommon(Protocol):
 class SharedAttention:
     """Attention of one model's forwards. Mutated by `attend`, which remembers what was quicker.
 
-    Args:
-        shape: of the model's caches.
-        groups: query heads of each key head.
-        scale: of scores.
-        known: choices that were made before.
+    `groups` are query heads of each key head; `known` are choices that were made before.
     """
 
     def __init__(self, shape: KVShape, *, groups: int, scale: float, known: KnownChoices) -> None:
@@ -197,7 +181,6 @@ class SharedAttention:
         alone: Callable[[], Tensor],
         shared: Callable[[], Tensor],
     ) -> bool:
-        """Whether sharing is quicker for forwards like this one."""
         sizes = (len(queries), queries.shape[2], prefix.num_common, placement.num_slots - prefix.num_common)
         # Within a power of two all go by the first that came.
         like = tuple(size.bit_length() for size in sizes)
@@ -214,7 +197,7 @@ class SharedAttention:
 
 
 def _seconds(attend: Callable[[], Tensor], queries: Tensor) -> float:
-    """What it takes, as the median of a few."""
+    """The median of a few."""
     taken = []
     for _ in range(_RACES + 1):
         start_s = perf_counter()
@@ -243,22 +226,13 @@ def store_bytes(shape: KVShape, size: PrefixCacheSize) -> int:
 class PrefixedKV(MemberKV):
     """Keeps what `decoding.prefixes` says is cached; stands in front of either kind of cache, whose rows it shortens.
 
-    Args:
-        shape: of one slot.
-        size: of the store.
-
-    Attributes:
-        shared_attention: see `Prefix.attention`; set by whoever makes the cache.
+    `shared_attention` is as `Prefix.attention`; whoever makes the cache sets it.
     """
 
     shared_attention: SharedKind = "auto"
 
     def _make_store(self, size: PrefixCacheSize) -> None:
-        """Take the memory of all blocks, `[L, slots, 2, H, D]`: as many as the user said, no more and no less.
-
-        Raises:
-            MemoryError: the device has none.
-        """
+        """Take the memory of all blocks, `[L, slots, 2, H, D]`, no more and no less; raises MemoryError."""
         shape = self.shape
         self._size = size
         slots = (shape.num_layers, size.num_tokens, 2, shape.num_heads, shape.head_width)

@@ -1,9 +1,4 @@
-"""Assistants of a pool, and a model prepared once for many calls of `generate()`.
-
-The drafters of a pool beside a model that a program holds already, for `generate()`.
-
-Models that are checked and laid out once for many calls of `generate()`.
-"""
+"""Models made ready once for many calls of `generate()`, and the drafters of a pool beside a model of one's own."""
 
 import inspect
 import math
@@ -248,7 +243,6 @@ class Prepared:
         return self._make_ready(context_tokens)
 
     def _make_ready(self, context_tokens: int) -> LoadedMembers:
-        """Put the models together and choose how they run."""
         try:
             pool = self._make(_room(context_tokens, self._models))
         except ValueError:  # some models have fewer positions than their config names first

@@ -1,27 +1,10 @@
-"""Times products of a weight and says which is the quickest for each number of tokens.
+"""How each weight is multiplied with so many tokens: by the product that is quickest here, as measured.
 
-Ways to take one matrix product, told apart so that each machine can use its quickest.
-
-Which of them is quickest differs between makers of processors by factors of two to three, in both directions, and on
-one processor with the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
-
-Letters: I inputs, O outputs, T tokens.
-
-Choices that were made on this machine before by measuring, kept in a file of its own.
-
-Memory that the system gets back while weights are laid out anew, copied and timed.
-
-What was read of a mapped file counts as memory of the process as long as anything of the file is in use: unless the
-system is told, all old weights stay beside the new ones. And the C library may keep what is freed for itself.
-
-Chooses, by measuring on this machine, how each weight is multiplied with so many tokens.
-
-Letters: I inputs, O outputs, T tokens.
+Which one that is differs between makers of processors by factors of two to three, in both directions, and on one
+processor with the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
 """
 
-import ctypes
 import json
-import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,29 +21,22 @@ from torch.nn import functional
 from ..base.errors import counted
 from ..base.files import kept_folder, processor, read_json, write_whole
 from ..base.terminal import tell
+from .caches import trim
 from .forward import apart_by_more_than_rounding
 
 Layout = Literal["columns", "rows", "packed"]
-Times = Callable[[Tensor, Tensor], Tensor]
 
 
 class Product(NamedTuple):
-    """One way to multiply.
+    """One way to multiply."""
 
-    Attributes:
-        name: in options, in files and in what is printed.
-        layout: how it wants the weight stored: `columns` is `[I, O]` as it stands in the model, `rows` is `[O, I]`
-            without gaps, `packed` is oneDNN's own.
-        times: `[T, O]` from inputs `[T, I]` and the weight in that layout.
-    """
-
-    name: str
+    name: str  # in options, in files and in what is printed
+    # of the weight: `columns` `[I, O]` as in the model, `rows` `[O, I]` without gaps, `packed` oneDNN's own
     layout: Layout
-    times: Times
+    times: Callable[[Tensor, Tensor], Tensor]  # `[T, O]` from inputs `[T, I]` and the weight in that layout
 
 
 def _onednn(inputs: Tensor, weight: Tensor) -> Tensor:
-    """By oneDNN, from a weight `[O, I]` or packed."""
     outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight, None, "none", [], "")
     return outputs
 
@@ -74,31 +50,209 @@ PRODUCTS = (
     Product("onednn-packed", "packed", _onednn),
 )
 PRODUCT_NAMES = tuple(product.name for product in PRODUCTS)
+# Tokens that products are timed with: each number that one request's verification has, then further apart. A number in
+# between goes by the next larger one, and all beyond by the last.
+TOKEN_COUNTS = (*range(1, 10), 16, 32, 64, 128, 256)
+
+# Shares of seconds. A product may be slower than the quickest by the first before a copy of the weight is worth its
+# memory: two layouts in turn push each other's weights out of the caches. The plain product is left for one that saves
+# the second: less is noise, and it alone adds in place. Padding has to save the third; nearer ones than the fourth race
+# again, as there noise would choose.
+_WORTH_A_COPY, _WORTH_LEAVING, _WORTH_PADDING, _NEAR = 0.15, 0.02, 0.1, 0.15
+# Seconds that one product is timed for by weight and token count, and how often: most, least, least of long calls,
+# which take so many seconds. One that takes three times as long as the quickest at its first call is timed no further.
+_SECONDS_EACH, _MOST_REPEATS, _LEAST_REPEATS, _LEAST_LONG_REPEATS, _LONG_CALL_S, _GIVE_UP = 0.005, 24, 6, 2, 0.01, 3
+# Bytes of copies that a timing goes through in turn, as a model goes through its layers: weights that stay in the
+# processor's nearest cache would flatter whoever waits for memory most.
+_TURN_BYTES, _MOST_TURNS = 64 * 2**20, 32
+# Weights of so many bytes take seconds to time, which is told. Beside the weights of a pool timing takes that share of
+# them, and so many bytes of a small one; the libraries keep kernels and buffers besides (`benchmarks/memory.py`).
+_LARGE_BYTES, _TIMING_SHARE, LEAST_TIMING_BYTES, LIBRARY_BYTES = 16 * 2**20, 0.12, 64 * 2**20, 140 * 10**6
 
 
-def stored(weight: Tensor, layout: Layout) -> Tensor:
-    """A weight `[I, O]` in a layout; `columns` is the weight itself, the others are copies.
+def timing_bytes(weight_bytes: int) -> int:
+    """Memory, in bytes, that timing products takes at most beside so many bytes of weights."""
+    return max(LEAST_TIMING_BYTES, int(_TIMING_SHARE * weight_bytes))
+
+
+class Multiplier:
+    """One weight `[I, O]`, as it stands in the model, and the product that each number of tokens is multiplied by.
+
+    `products` are one for each of `TOKEN_COUNTS`, `copies` of the weight in the layouts that they want.
+    """
+
+    __slots__ = ("_by_count", "products", "weight")
+
+    def __init__(self, weight: Tensor, products: Sequence[Product], copies: Mapping[Layout, Tensor]) -> None:
+        self.weight = weight
+        self.products = tuple(products)
+        self._by_count = tuple((product.times, copies.get(product.layout, weight)) for product in products)
+
+    def of(self, inputs: Tensor) -> Tensor:
+        """`[T, O]` of `[T, I]`."""
+        times, kept = self._by_count[_place_of(len(inputs))]
+        return times(inputs, kept)
+
+    def plainly(self, num_tokens: int) -> bool:
+        """Whether so many tokens are multiplied by the plain product, which can add to a sum in place."""
+        return self.products[_place_of(num_tokens)] is PLAIN
+
+
+def _place_of(num_tokens: int) -> int:
+    return bisect_left(TOKEN_COUNTS, num_tokens, hi=len(TOKEN_COUNTS) - 1)
+
+
+class KnownChoices:
+    """What was quickest on this machine, by what was chosen for; mutated by `note`, which writes it down.
+
+    It is a memory and no promise: a file that cannot be read is measured anew, and one that cannot be written is left.
+    Without `path` only this object remembers. `machine` is what the choices hold for: processor, threads, version of
+    torch.
+    """
+
+    def __init__(self, path: Path | None, machine: str = "") -> None:
+        self._path, self._machine = path, machine
+        self._known = {} if path is None else _read(path).get(machine, {})
+
+    def get(self, what: str, count: int) -> list[str]:
+        """The `count` names chosen for something; none if nobody chose so many."""
+        known = self._known.get(what, [])
+        return known if len(known) == count else []
+
+    def note(self, what: str, names: Sequence[str]) -> None:
+        """Remember the names chosen for something."""
+        self._known[what] = list(names)
+        if self._path is not None:
+            found = _read(self._path)  # what others wrote meanwhile stays
+            found[self._machine] = found.get(self._machine, {}) | self._known
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._path, json.dumps(found, indent=1, sort_keys=True))
+
+
+def _read(path: Path) -> dict[str, dict[str, list[str]]]:
+    try:
+        found = read_json(path)
+        lists = [names for choices in found.values() for names in choices.values()]
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return found if all(isinstance(names, list) and all(type(name) is str for name in names) for names in lists) else {}
+
+
+def choices_of_this_machine() -> KnownChoices:
+    """What was chosen here before with as many threads and the same torch."""
+    machine = f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, torch {torch.__version__}"
+    return KnownChoices(kept_folder() / "choices.json", machine)
+
+
+class ProductChooser:
+    """Chooses products for the weights of a pool, and keeps the copies that they need. Mutated by `multiplier`.
+
+    Args:
+        known: choices made before, which new ones are added to; None takes those of this machine.
+        only: the product to use for everything, by name; None chooses.
+        copy_all: copy weights, where that pays, even of models whose own layout is to stay.
+        room_bytes: that timing takes at most: a larger weight is timed by some of its outputs.
+
+    Raises:
+        ValueError: `only` is no product.
+    """
+
+    def __init__(
+        self,
+        known: KnownChoices | None = None,
+        *,
+        only: str | None = None,
+        copy_all: bool = False,
+        room_bytes: int = LEAST_TIMING_BYTES,
+    ) -> None:
+        if only is not None and only not in PRODUCT_NAMES:
+            raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
+        self.known = choices_of_this_machine() if known is None else known
+        self.copy_all, self._only, self._room_bytes = copy_all, only, room_bytes
+        # Those that a multiplier uses: it holds the weight, too, so that nothing else comes to lie at its address.
+        self._copies: WeakValueDictionary[tuple[int, tuple[int, ...], Layout], Tensor] = WeakValueDictionary()
+        self._chosen: dict[str, tuple[Product, ...]] = {}
+        self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
+
+    def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
+        """How to multiply by `weight` `[I, O]` of a model, which stays as it is.
+
+        Without `may_copy` and `copy_all` only products of `columns` are used. Raises ValueError where the product to
+        use for everything does not work here.
+        """
+        place = (weight.device, weight.dtype)
+        usable = self._usable[place] = self._usable.get(place) or usable_products(*place)
+        may_copy = may_copy or self.copy_all
+        if not may_copy:
+            usable = tuple(product for product in usable if product.layout == "columns")
+        if self._only is not None:
+            chosen = named_products([self._only] * len(TOKEN_COUNTS), usable, TOKEN_COUNTS)
+            if chosen is None:
+                names = ", ".join(product.name for product in usable)
+                raise ValueError(f"product {self._only} does not work for this model here; these do: {names}")
+        elif len(usable) == 1:
+            chosen = [PLAIN] * len(TOKEN_COUNTS)
+        else:
+            chosen = list(self._choice(weight, usable, may_copy=may_copy))
+        copied = {product.layout: product for product in chosen if product.layout != "columns"}
+        return Multiplier(weight, chosen, {layout: self._copy(weight, product) for layout, product in copied.items()})
+
+    def lines(self) -> list[str]:
+        """What was chosen so far, one line a weight shape: the product by the fewest tokens it is used for."""
+        if self._only is not None:
+            return [f"every weight: {self._only} from 1"]
+        lines = []
+        for shape, products in sorted(self._chosen.items()):
+            firsts = [0, *(at for at in range(1, len(products)) if products[at].name != products[at - 1].name)]
+            froms = [f"{products[at].name} from {TOKEN_COUNTS[at - 1] + 1 if at else 1}" for at in firsts]
+            lines.append(f"{shape}: {', '.join(froms)}")
+        return lines
+
+    def _choice(self, weight: Tensor, usable: Sequence[Product], *, may_copy: bool) -> tuple[Product, ...]:
+        how = ("" if weight.is_contiguous() else " as it stands") + ("" if may_copy else ", not copied")
+        shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
+        if shape not in self._chosen:
+            known = self.known.get(f"products of {shape}", len(TOKEN_COUNTS))
+            found = named_products(known, usable, TOKEN_COUNTS) if known else None
+            if found is None:
+                if weight.nbytes >= _LARGE_BYTES:
+                    tell(f"timing matrix products for weights of {shape}, which is remembered")
+                found = list(time_products(self._timed_part(weight), usable).products)
+                trim()
+                self.known.note(f"products of {shape}", [product.name for product in found])
+            self._chosen[shape] = tuple(found)
+        return self._chosen[shape]
+
+    def _timed_part(self, weight: Tensor) -> Tensor:
+        """`[I, O']` of a weight, whose copies in three layouts and one in between have room."""
+        return weight[:, : max(1, self._room_bytes // 4 // (len(weight) * weight.itemsize))]
+
+    def _copy(self, weight: Tensor, product: Product) -> Tensor:
+        """The weight in the product's layout, made and checked once, however many members share it."""
+        key = (weight.data_ptr(), tuple(weight.shape), product.layout)
+        made = self._copies.get(key)
+        if made is None:
+            made = stored(weight, product.layout)
+            if not right(product, torch.ones(2, len(weight), dtype=weight.dtype), weight, made):
+                raise ValueError(f"product {product.name} is wrong for a weight of {tuple(weight.shape)}")
+            trim()
+            self._copies[key] = made
+        return made
+
+
+def stored(weight: Tensor, layout: Layout, *, copy: bool = False) -> Tensor:
+    """A weight `[I, O]` in a layout; `columns` is the weight itself, the others are copies, and all are with `copy`.
 
     Raises:
         RuntimeError, AttributeError or TypeError: this torch has no such layout for the weight.
     """
     if layout == "columns":
-        return weight
-    rows = weight.t().contiguous()
-    return rows if layout == "rows" else _packed(rows)
-
-
-def copied(weight: Tensor, layout: Layout) -> Tensor:
-    """As `stored`, in memory of its own."""
-    if layout == "columns":
-        return weight.clone()
-    rows = weight.t().clone(memory_format=torch.contiguous_format)
-    return rows if layout == "rows" else _packed(rows)
-
-
-def _packed(rows: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(rows, None)
-    return packed
+        return weight.clone() if copy else weight
+    rows = weight.t().clone(memory_format=torch.contiguous_format) if copy else weight.t().contiguous()
+    if layout == "packed":
+        rows = torch.ops.mkldnn._reorder_linear_weight(rows, None)
+    return rows
 
 
 def usable_products(device: torch.device, dtype: torch.dtype) -> tuple[Product, ...]:
@@ -150,45 +304,8 @@ def named_products(names: Sequence[str], among: Sequence[Product], token_counts:
     return found
 
 
-# Tokens that products are timed with: each number that one request's verification has, then further apart. A number in
-# between goes by the next larger one, and all beyond by the last.
-TOKEN_COUNTS = (*range(1, 10), 16, 32, 64, 128, 256)
-
-# Seconds that one product is timed for, per weight shape and token count; how often at most, and at least for calls
-# that are short and long.
-_SECONDS_EACH, _MOST_REPEATS, _LEAST_REPEATS, _LEAST_LONG_REPEATS = 0.005, 24, 6, 2
-
-# A product that takes so many times as long as the quickest at its first call is timed no further.
-_GIVE_UP = 3
-
-# Products within this share of the quickest are timed so many times as often again: there noise would choose.
-_NEAR, _AGAIN = 0.15, 2
-
-# A long call, in seconds: what a first call does besides is little of it, and few repeats have to do.
-_LONG_CALL_S = 0.01
-
-# A product may be slower than the quickest by this share before a copy of the weight is worth its memory: numbers of
-# tokens that take turns in two layouts push each other's weights out of the caches, which costs more than a little.
-_WORTH_A_COPY = 0.15
-
-# The plain product is left for one that saves this share of its seconds: less is noise, and it alone adds in place.
-_WORTH_LEAVING = 0.02
-
-# Inputs are padded to a larger number of tokens where that saves this share of the seconds.
-_WORTH_PADDING = 0.1
-
-# Bytes of copies, of all layouts together, that a timing goes through in turn, as a model goes through its layers:
-# weights that stay in the processor's nearest cache would flatter whoever waits for memory most.
-_TURN_BYTES, _MOST_TURNS = 64 * 2**20, 32
-
-
 class Timing(NamedTuple):
-    """What a choice rests on.
-
-    Attributes:
-        seconds: by product, one for each number of tokens; infinite where it was given up as far too slow.
-        products: what was chosen, one for each.
-    """
+    """What a choice rests on: seconds by product and number of tokens, infinite where given up, and what was chosen."""
 
     seconds: dict[str, list[float]]
     products: tuple[Product, ...]
@@ -197,16 +314,14 @@ class Timing(NamedTuple):
 @torch.inference_mode()
 def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Sequence[int] = TOKEN_COUNTS) -> Timing:
     """Time products of a weight `[I, O]`, interleaved, and choose; at most one layout besides `columns` is chosen."""
-    layouts: set[Layout] = {product.layout for product in usable}
+    layouts = {product.layout for product in usable}
     # One more than there are layouts: what packs a weight takes a copy meanwhile.
     turns = max(1, min(_MOST_TURNS, _TURN_BYTES // ((len(layouts) + 1) * weight.nbytes)))
-    kept = {layout: [copied(weight, layout) for _ in range(turns)] for layout in layouts}
-    seconds: dict[str, list[float]] = {product.name: [] for product in usable}
+    kept = {layout: [stored(weight, layout, copy=True) for _ in range(turns)] for layout in layouts}
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(max(token_counts), len(weight), generator=generator).to(weight.dtype)
-    for count in token_counts:
-        for name, value in _timed(usable, inputs[:count], kept).items():
-            seconds[name].append(value)
+    timed = [_timed(usable, inputs[:count], kept) for count in token_counts]
+    seconds = {product.name: [of_count[product.name] for of_count in timed] for product in usable}
 
     def race(product: Product, count: int, wider: Product) -> tuple[float, float]:
         taken = _timed((product, wider), inputs[:count], kept)
@@ -217,10 +332,11 @@ def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Seque
 
 
 def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequence[Tensor]]) -> dict[str, float]:
-    """Seconds by product, the lower quartile; infinite for those given up after their first calls."""
+    """Seconds by product, the lower quartile, as of calls that nothing on the machine gets between."""
     # Each call takes the next copy: one that another product has just read would be in the caches still. Of a large
     # weight there is one, which pushes its own beginning out of most caches.
     coming = {layout: cycle(weights) for layout, weights in kept.items()}
+    taken: dict[str, list[float]] = {product.name: [] for product in usable}
 
     def once(product: Product) -> float:
         weight = next(coming[product.layout])
@@ -228,30 +344,23 @@ def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequ
         product.times(inputs, weight)
         return perf_counter() - start_s
 
+    def race(among: Sequence[Product], turns: int) -> dict[str, float]:
+        for turn in range(turns):
+            for product in among if turn % 2 else reversed(among):  # nobody always runs after the same
+                taken[product.name].append(once(product))
+        return {name: sorted(each)[len(each) // 4] if each else float("inf") for name, each in taken.items()}
+
     first = {product.name: once(product) for product in usable}
-    long = min(first.values()) > _LONG_CALL_S
+    long = min(first.values()) > _LONG_CALL_S  # what a first call does besides is little of it
     if not long:
         first = {product.name: once(product) for product in usable}
     quickest = min(first.values())
     racing = [product for product in usable if product is PLAIN or first[product.name] <= _GIVE_UP * quickest]
     least = _LEAST_LONG_REPEATS if long else _LEAST_REPEATS
     repeats = max(least, min(_MOST_REPEATS, int(_SECONDS_EACH / quickest)))
-    taken: dict[str, list[float]] = {product.name: [] for product in usable}
-
-    def race(among: Sequence[Product], turns: int) -> dict[str, float]:
-        for turn in range(turns):
-            for product in among if turn % 2 else reversed(among):  # nobody always runs after the same
-                taken[product.name].append(once(product))
-        return {name: _lower_quartile(seconds) if seconds else float("inf") for name, seconds in taken.items()}
-
     found = race(racing, repeats)
     near = [product for product in racing if found[product.name] <= (1 + _NEAR) * min(found.values())]
-    return race(near, _AGAIN * repeats) if len(near) > 1 else found
-
-
-def _lower_quartile(seconds: list[float]) -> float:
-    """What a call takes when nothing else on the machine gets between."""
-    return sorted(seconds)[len(seconds) // 4]
+    return race(near, 2 * repeats) if len(near) > 1 else found
 
 
 class Way(NamedTuple):
@@ -290,279 +399,19 @@ def chosen_of(ways: Mapping[str, Sequence[Way]], usable: Sequence[Product]) -> t
     """The quickest for each token count, of the layout at hand and of the other one that loses least on the best.
 
     What counts is by how much more than `_WORTH_A_COPY` a choice is slower: none is made of a copy where the layout at
-    hand does.
+    hand does. `usable` begins with `PLAIN`.
     """
     best = [min(way.seconds for way in of_count) for of_count in zip(*ways.values(), strict=True)]
     layouts: list[tuple[Layout, ...]] = [("columns",), ("columns", "rows"), ("columns", "packed")]
-    options = [_quickest([ways[product.name] for product in usable if product.layout in among]) for among in layouts]
-    losses = [_lost(option, best) for option in options]
-    first = losses.index(min(losses))  # the first of equals, which needs no copy
-    return tuple(way.product for way in options[first])
-
-
-def _lost(chosen: Sequence[Way], best: Sequence[float]) -> float:
-    """By how much more than a copy is worth choices are slower than the best, summed over token counts."""
-    behind = [way.seconds / best_s - 1 for way, best_s in zip(chosen, best, strict=True)]
-    return sum(max(0.0, share - _WORTH_A_COPY) for share in behind)
-
-
-def _quickest(ways: Sequence[Sequence[Way]]) -> list[Way]:
-    """Of ways whose first are those of `PLAIN`, for each number of tokens."""
-    chosen = []
-    for plain, *others in zip(*ways, strict=True):
-        first = min((plain, *others), key=lambda way: way.seconds)
-        chosen.append(first if first.seconds < plain.seconds * (1 - _WORTH_LEAVING) else plain)
-    return chosen
-
-
-class KnownChoices:
-    """Names of what was quickest, by what was chosen for; mutated by `note`, which writes them down.
-
-    It is a memory and no promise: a file that cannot be read is measured anew, and one that cannot be written is left.
-
-    Args:
-        path: of the file; None remembers in this object alone.
-        machine: what the choices hold for: processor, threads, version of torch.
-    """
-
-    def __init__(self, path: Path | None, machine: str = "") -> None:
-        self._path = path
-        self._machine = machine
-        self._known = {} if path is None else _read(path).get(machine, {})
-
-    def get(self, what: str, count: int) -> list[str]:
-        """The `count` names chosen for something; none if nobody chose so many."""
-        known = self._known.get(what, [])
-        return known if len(known) == count else []
-
-    def note(self, what: str, names: Sequence[str]) -> None:
-        """Remember the names chosen for something."""
-        self._known[what] = list(names)
-        if self._path is None:
-            return
-        # What others wrote meanwhile stays.
-        found = _read(self._path)
-        found[self._machine] = found.get(self._machine, {}) | self._known
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, json.dumps(found, indent=1, sort_keys=True))
-
-
-def _read(path: Path) -> dict[str, dict[str, list[str]]]:
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict) or not all(_are_choices(choices) for choices in found.values()):
-        return {}
-    return found
-
-
-def _are_choices(choices: object) -> bool:
-    return isinstance(choices, dict) and all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in choices.values()
-    )
-
-
-def choices_of_this_machine() -> KnownChoices:
-    """What was chosen here before with as many threads and the same torch."""
-    machine = f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, torch {torch.__version__}"
-    return KnownChoices(kept_folder() / "choices.json", machine)
-
-
-_MAPS = Path("/proc/self/maps")
-# `MADV_PAGEOUT` of Linux: the system may take pages away. It changes no value: they are read anew when asked for.
-_PAGE_OUT, _PAGE_BYTES = 21, 4096
-
-
-def let_go(values: Tensor) -> None:
-    """Tell the system that values without gaps are not needed in memory; does nothing where they are in no file."""
-    first = values.data_ptr()
-    if values.device.type != "cpu" or not _in_a_file(first):
-        return
-    start, end = -(-first // _PAGE_BYTES) * _PAGE_BYTES, (first + values.nbytes) // _PAGE_BYTES * _PAGE_BYTES
-    if start < end:  # a hint, so what comes of it is not asked
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGE_OUT)
-
-
-def _in_a_file(address: int) -> bool:
-    """Whether an address is one of a mapped file; False where the system does not say."""
-    if not _MAPS.exists():
-        return False
-    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
-        span, *_, path = line.split(maxsplit=5)
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= address < end:
-            return path.startswith("/")
-    return False
-
-
-def trim() -> None:
-    """Let the C library give back what was freed, where it can."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
-
-
-# Weights of so many bytes take seconds to time, which is told.
-_LARGE_BYTES = 16 * 2**20
-
-# What timing may take beside the weights of a pool: this share of them, and so many bytes of a small one.
-_TIMING_SHARE, LEAST_TIMING_BYTES = 0.12, 64 * 2**20
-
-# What the libraries that multiply keep of a timing, kernels and buffers, as `benchmarks/memory.py` shows: 50 to 140 MB.
-LIBRARY_BYTES = 140 * 10**6
-
-
-def timing_bytes(weight_bytes: int) -> int:
-    """Memory, in bytes, that timing products takes at most beside so many bytes of weights."""
-    return max(LEAST_TIMING_BYTES, int(_TIMING_SHARE * weight_bytes))
-
-
-class Multiplier:
-    """One weight, and the product that each number of tokens is multiplied by.
-
-    Args:
-        weight: `[I, O]`, as it stands in the model.
-        products: one for each of `TOKEN_COUNTS`.
-        copies: of the weight, in the layouts that they want.
-    """
-
-    __slots__ = ("_by_count", "products", "weight")
-
-    def __init__(self, weight: Tensor, products: Sequence[Product], copies: Mapping[Layout, Tensor]) -> None:
-        self.weight = weight
-        self.products = tuple(products)
-        self._by_count = tuple((product.times, copies.get(product.layout, weight)) for product in products)
-
-    def of(self, inputs: Tensor) -> Tensor:
-        """`[T, O]` of `[T, I]`."""
-        times, kept = self._by_count[_place_of(len(inputs))]
-        return times(inputs, kept)
-
-    def plainly(self, num_tokens: int) -> bool:
-        """Whether so many tokens are multiplied by the plain product, which can add to a sum in place."""
-        return self.products[_place_of(num_tokens)] is PLAIN
-
-
-def _place_of(num_tokens: int) -> int:
-    """Of the count that so many tokens go by, in `TOKEN_COUNTS`."""
-    return bisect_left(TOKEN_COUNTS, num_tokens, hi=len(TOKEN_COUNTS) - 1)
-
-
-class ProductChooser:
-    """Chooses products for the weights of a pool, and keeps the copies that they need.
-
-    Mutated by `multiplier`.
-
-    Args:
-        known: choices made before, which new ones are added to; None takes those of this machine.
-        only: the product to use for everything, by name; None chooses.
-        copy_all: copy weights, where that pays, even of models whose own layout is to stay.
-        room_bytes: that timing takes at most: a larger weight is timed by some of its outputs.
-
-    Attributes:
-        known, copy_all: as given.
-
-    Raises:
-        ValueError: `only` is no product.
-    """
-
-    def __init__(
-        self,
-        known: KnownChoices | None = None,
-        *,
-        only: str | None = None,
-        copy_all: bool = False,
-        room_bytes: int = LEAST_TIMING_BYTES,
-    ) -> None:
-        if only is not None and only not in PRODUCT_NAMES:
-            raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
-        self.known = choices_of_this_machine() if known is None else known
-        self.copy_all = copy_all
-        self._only, self._room_bytes = only, room_bytes
-        self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
-        # Those that a multiplier uses: it holds the weight, too, so that nothing else comes to lie at its address.
-        self._copies: WeakValueDictionary[tuple[int, tuple[int, ...], Layout], Tensor] = WeakValueDictionary()
-        self._chosen: dict[str, tuple[Product, ...]] = {}
-
-    def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
-        """How to multiply by `weight` `[I, O]`.
-
-        Args:
-            weight: of a model, which stays as it is.
-            may_copy: whether copies in other layouts may be made; without, and without `copy_all`, only products of
-                `columns` are used.
-
-        Raises:
-            ValueError: the product to use for everything does not work here.
-        """
-        usable = self._usable_for(weight)
-        may_copy = may_copy or self.copy_all
-        if not may_copy:
-            usable = tuple(product for product in usable if product.layout == "columns")
-        if self._only is not None:
-            chosen = named_products([self._only] * len(TOKEN_COUNTS), usable, TOKEN_COUNTS)
-            if chosen is None:
-                names = ", ".join(product.name for product in usable)
-                raise ValueError(f"product {self._only} does not work for this model here; these do: {names}")
-        elif len(usable) == 1:
-            chosen = [PLAIN] * len(TOKEN_COUNTS)
-        else:
-            how = "" if weight.is_contiguous() else " as it stands"
-            chosen = list(self._choice(weight, usable, how if may_copy else f"{how}, not copied"))
-        copies: dict[Layout, Tensor] = {
-            product.layout: self._copy(weight, product) for product in chosen if product.layout != "columns"
-        }
-        return Multiplier(weight, chosen, copies)
-
-    def lines(self) -> list[str]:
-        """What was chosen so far, one line a weight shape: the product by the fewest tokens it is used for."""
-        if self._only is not None:
-            return [f"every weight: {self._only} from 1"]
-        return [f"{shape}: {_runs(products)}" for shape, products in sorted(self._chosen.items())]
-
-    def _usable_for(self, weight: Tensor) -> tuple[Product, ...]:
-        key = (weight.device, weight.dtype)
-        if key not in self._usable:
-            self._usable[key] = usable_products(*key)
-        return self._usable[key]
-
-    def _choice(self, weight: Tensor, usable: Sequence[Product], how: str) -> tuple[Product, ...]:
-        shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
-        if shape not in self._chosen:
-            known = self.known.get(f"products of {shape}", len(TOKEN_COUNTS))
-            found = named_products(known, usable, TOKEN_COUNTS) if known else None
-            if found is None:
-                if weight.nbytes >= _LARGE_BYTES:
-                    tell(f"timing matrix products for weights of {shape}, which is remembered")
-                found = list(time_products(self._timed_part(weight), usable).products)
-                trim()
-                self.known.note(f"products of {shape}", [product.name for product in found])
-            self._chosen[shape] = tuple(found)
-        return self._chosen[shape]
-
-    def _timed_part(self, weight: Tensor) -> Tensor:
-        """`[I, O']` of a weight, whose copies in three layouts and one in between have room."""
-        outputs = self._room_bytes // 4 // (len(weight) * weight.itemsize)
-        return weight[:, : max(1, outputs)]
-
-    def _copy(self, weight: Tensor, product: Product) -> Tensor:
-        """The weight in the product's layout, made and checked once, however many members share it."""
-        key = (weight.data_ptr(), tuple(weight.shape), product.layout)
-        made = self._copies.get(key)
-        if made is None:
-            made = stored(weight, product.layout)
-            inputs = torch.ones(2, len(weight), dtype=weight.dtype)
-            if not right(product, inputs, weight, made):
-                raise ValueError(f"product {product.name} is wrong for a weight of {tuple(weight.shape)}")
-            trim()
-            self._copies[key] = made
-        return made
-
-
-def _runs(products: Sequence[Product]) -> str:
-    words = []
-    for place, product in enumerate(products):
-        if not place or product.name != products[place - 1].name:
-            words.append(f"{product.name} from {TOKEN_COUNTS[place - 1] + 1 if place else 1}")
-    return ", ".join(words)
+    options, losses = [], []
+    for among in layouts:
+        of_layout = [ways[product.name] for product in usable if product.layout in among]
+        chosen = []
+        for plain, *others in zip(*of_layout, strict=True):
+            first = min((plain, *others), key=lambda way: way.seconds)
+            chosen.append(first if first.seconds < plain.seconds * (1 - _WORTH_LEAVING) else plain)
+        options.append(chosen)
+        behind = [way.seconds / best_s - 1 for way, best_s in zip(chosen, best, strict=True)]
+        losses.append(sum(max(0.0, share - _WORTH_A_COPY) for share in behind))
+    first_least = losses.index(min(losses))  # the first of equals, which needs no copy
+    return tuple(way.product for way in options[first_least])

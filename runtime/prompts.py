@@ -20,23 +20,14 @@ _KEYS = ("id", "tag", "prompt", "answer", "check", "tests")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request's text.
+    """One request's text."""
 
-    Attributes:
-        request_id: unique in the file.
-        tag: task or domain.
-        text: what the models continue, not empty.
-        answer: what a right answer holds, or None; never shown to a model.
-        check: how an answer is compared with it (`runtime/rules.py`).
-        tests: of the code that is asked for, or None; instead of `answer`.
-    """
-
-    request_id: str
-    tag: str = UNTAGGED
-    text: str
-    answer: str | None = None
-    check: Check = "text"
-    tests: CodeTests | None = None
+    request_id: str  # unique in the file
+    tag: str = UNTAGGED  # task or domain
+    text: str  # what the models continue, not empty
+    answer: str | None = None  # what a right answer holds, or None; never shown to a model
+    check: Check = "text"  # how an answer is compared with it (`runtime/rules.py`)
+    tests: CodeTests | None = None  # of the code that is asked for, or None; instead of `answer`
 
 
 def prompts_of(given: str | Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
@@ -108,7 +99,6 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
 
 
 def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """What a line says of a right answer."""
     check = fields.get("check", "text")
     if check not in CHECKS:
         raise TraceFormatError(path, f"line {number}, check", f"must be one of {', '.join(CHECKS)}", check)

@@ -1,8 +1,6 @@
-"""What the processes of one run tell each other, besides what models do: seconds, and that they do the same.
+"""The processes of one run that torchrun started: how they meet, what they tell each other, and what they split.
 
-Which of several processes says why a run ends: the first that fails; the others only notice that it is gone.
-
-Members that are split over the processes of torchrun (tensor parallel): what must hold, and how they are loaded.
+They tell each other seconds, that they do the same, and who failed first; the others only notice that it is gone.
 """
 
 import os
@@ -57,15 +55,8 @@ class Ranks:
     """All processes of a run; every one of them makes this object, and calls its methods in the same order.
 
     From then on an interrupt (Ctrl-C, or an order to end) is rank 0's to hear: all ranks raise KeyboardInterrupt where
-    they next hear from it, so that none of them waits for one that has left.
-
-    Args:
-        launched: this process.
-        group: of all of them, for numbers in the machine's own memory.
-
-    Attributes:
-        num_ranks: processes, >= 2.
-        rank: of this one.
+    they next hear from it, so that none of them waits for one that has left. `group` is all of them, for numbers in the
+    machine's own memory; `num_ranks` >= 2.
     """
 
     def __init__(self, launched: Launched, group: dist.ProcessGroup) -> None:
@@ -92,8 +83,7 @@ class Ranks:
     def check_alike(self, doing: object) -> None:
         """Raise RanksApartError unless this rank is about to do what rank 0 is.
 
-        Args:
-            doing: of plain values, whose `repr` is the same in every process.
+        `doing` is of plain values, whose `repr` is the same in every process.
         """
         own = crc32(repr(doing).encode())
         if self.of_the_first(own) != own:

@@ -1,9 +1,4 @@
-"""Whether a text gives the answer that is expected of it.
-
-A rule that is broken, apart from what breaks it: whoever catches the error may know better where that stands.
-
-Oracles have no place among real models.
-"""
+"""What the runtime refuses or calls right: answers, models that break a rule, and oracles among real models."""
 
 import re
 from decimal import Decimal
@@ -44,14 +39,9 @@ def last_number(text: str) -> Decimal | None:
 
 
 class BrokenRuleError(ValueError):
-    """A model, or what is asked of it, breaks a rule.
-
-    Attributes:
-        rule: in words, without what was got.
-    """
+    """A model, or what is asked of it, breaks a rule; `rule` is in words, without what was got."""
 
     def __init__(self, rule: str, got: str = "") -> None:
-        """State that `rule` is broken, by `got` if there is more to say."""
         super().__init__(f"{rule}, got {got}" if got else rule)
         self.rule = rule
 
@@ -60,7 +50,6 @@ class ConfigError(ValueError):
     """One field of a model's config that breaks a rule, before anybody says in which file it stands."""
 
     def __init__(self, field: str, rule: str, value: object) -> None:
-        """State that `field` breaks `rule` by being `value`."""
         super().__init__(f"{field} {rule}, got {value!r}")
         self.field = field
         self.rule = rule

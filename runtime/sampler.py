@@ -20,55 +20,39 @@ from .state import PendingView, RequestState
 
 
 class Judging(NamedTuple):
-    """One request's part in a verification.
-
-    Attributes:
-        state: of the request.
-        rule: what the verifier accepts.
-        views: `[K]` of the judged tokens.
-        start: index of the first of the request's K + 1 contexts among all N.
-        position: output position of the first judged token.
-        distances: `[K]` total variation distance of each token's distribution to the verifier's; NaN without one.
-        judges: `[K]` level of whoever endorses each token.
-    """
+    """One request's part in a verification."""
 
     state: RequestState
-    rule: Rule
-    views: list[PendingView]
-    start: int
-    position: int
+    rule: Rule  # what the verifier accepts
+    views: list[PendingView]  # `[K]` of the judged tokens
+    start: int  # index of the first of the request's K + 1 contexts among all N
+    position: int  # output position of the first judged token
+    # `[K]` total variation distance of each token's distribution to the verifier's; NaN without one
     distances: Distances
-    judges: list[int]
+    judges: list[int]  # `[K]` level of whoever endorses each token
 
 
 class Verdict(NamedTuple):
     """What becomes of one request's judged tokens.
 
-    Attributes:
-        num_accepted: how many stay.
-        own_token: the verifier's own after them.
-        escalated: indices of those that stay escalated.
-        laws: `[num_accepted + 1]` the distribution that each of them and the own token follows, as logits `[V]`; the
-            entry is None for a certain token, and all is None where the tokens follow the verifier's.
+    `laws` `[num_accepted + 1]` is the distribution that each of them and the own token follows, as logits `[V]`: an
+    entry is None for a certain token, and all is None where the tokens follow the verifier's.
     """
 
-    num_accepted: int
-    own_token: int
-    escalated: tuple[int, ...] = ()
+    num_accepted: int  # how many stay
+    own_token: int  # the verifier's own after them
+    escalated: tuple[int, ...] = ()  # indices of those that stay escalated
     laws: list[Tensor | None] | None = None
 
 
 class Sampler(ABC):
     """One way to sample; knows nothing of caches and forwards.
 
-    Attributes:
-        rewrites: whether a kept token follows the distribution of its latest verifier. Else it is a certain token that
-            a larger member may have endorsed already.
-        on_device: whether it chooses as `graphs.device_sampling` does, so that steps may be captured whole.
+    `rewrites`: a kept token follows the distribution of its latest verifier. Else it is a certain token that a larger
+    member may have endorsed already.
     """
 
     rewrites: ClassVar[bool] = False
-    on_device: ClassVar[bool] = False
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -101,8 +85,6 @@ class SameToken(Sampler):
     Greedy: the argmax. Coupled: the argmax of logits and noise that all members share (Daliri et al.,
     arXiv:2408.07978), a draw from softmax(logits).
     """
-
-    on_device: ClassVar[bool] = True
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The argmax, of logits and noise if coupled."""
@@ -211,10 +193,7 @@ def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
 def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[int, ...]]:
     """How many leading tokens a lossy rule keeps, and which of them it escalates.
 
-    Args:
-        row: the request's part.
-        logits: `[K + 1, V]` or more, of its contexts.
-        written: what the verifier would write at each of them.
+    `logits` are `[K + 1, V]` or more, of its contexts; `written` is what the verifier would write at each of them.
     """
     escalated: list[int] = []
     for index, view in enumerate(row.views):
@@ -228,7 +207,6 @@ def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[
 
 
 def _known(best: Sequence[float], row: Judging) -> bool:
-    """Whether the largest scores of all contexts of a request are finite."""
     return all(map(isfinite, best[row.start : row.start + len(row.views) + 1]))
 
 

@@ -1,30 +1,17 @@
-"""Speculative rejection sampling: a verifier's verdict on drafted tokens that leaves its own distribution in place.
+"""Chance: coupled noise, rejection sampling, and the distributions both draw from.
 
-The chance in rejection sampling: one stream of uniform numbers per request, or what a test puts in its place.
+Coupled: one Gumbel vector per request and position, the same bits on every machine and device. A position is the number
+of emitted tokens before the one drawn; token = argmax(logits / temperature + noise) is a draw from softmax(logits /
+temperature). All models of a pool share the noise of a position, so the text a target samples does not depend on who
+drafted for it (Daliri et al. 2024, arXiv:2408.07978).
 
-Letters: V vocabulary.
+Rejection: a token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused
+one is replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192,
+Alg. 1). What comes out follows target_probs, in a chain level by level: the kept tokens and the verifier's own follow
+the verifier's distribution, which is the draft_probs of the next level. What stands before a token may choose who
+judges it, not the token itself or a later one.
 
-Coupled sampling noise: one Gumbel vector per request and position, the same bits on every machine and device.
-
-token = argmax(logits / temperature + noise) is a draw from softmax(logits / temperature) (Gumbel-max). All models of a
-pool share the noise of a position, so the text a target samples does not depend on who drafted for it
-(Daliri et al. 2024, arXiv:2408.07978).
-
-A position is the number of emitted tokens before the one drawn. Letters: Q positions, V vocabulary.
-
-A token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused one is
-replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192, Alg. 1).
-What comes out follows target_probs. In a chain this holds level by level: after a verdict, the kept tokens and the
-verifier's own token follow the verifier's distribution, and that is the draft_probs of the next level's verdict.
-
-The verdict must not depend on the tokens in any other way: who judges a token may be chosen by what stands before it,
-not by the token itself or a later one.
-
-Letters: K drafted tokens, V vocabulary. All probabilities are float64.
-
-Temperature, top-k and top-p, in that order and with the edges of transformers' logits warpers.
-
-Letters: V vocabulary.
+Letters: K drafted tokens, Q positions, V vocabulary. Probabilities are float64.
 """
 
 import hashlib
@@ -156,11 +143,6 @@ class RequestNoise:
 
     Of a small vocabulary several positions are drawn at once, 64 KiB at most. So a request that decodes holds the noise
     of the tokens after its text that are drafted or pending, 4 V bytes each, and those 64 KiB.
-
-    Attributes:
-        seed: of the run.
-        request_id: whose noise this is.
-        vocab_size: length of every vector.
     """
 
     __slots__ = ("_kept", "_together", "request_id", "seed", "vocab_size")
@@ -211,9 +193,8 @@ def probabilities(logits: Tensor) -> Tensor:
 def acceptance(target_prob: float, draft_prob: float) -> float:
     """Probability that a drafted token stays: min(1, target_prob / draft_prob).
 
-    Args:
-        target_prob: the verifier's probability of the token, 0 to 1.
-        draft_prob: of the distribution the token follows, above 0 as it was drawn; 1 where the drafter has none.
+    `target_prob` is the verifier's of the token, 0 to 1; `draft_prob` is of the distribution the token follows, above 0
+    as it was drawn, 1 where the drafter has none.
 
     Raises:
         ValueError: a draft_prob of 0, or NaN.
@@ -224,16 +205,11 @@ def acceptance(target_prob: float, draft_prob: float) -> float:
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor | None, token: int) -> Tensor:
-    """`[V]` what replaces a refused token: norm(max(0, target_probs - draft_probs)).
+    """`[V]` what replaces a refused `token`: norm(max(0, target_probs - draft_probs)).
 
     Where nothing is left the two are equal but for rounding, and a refusal had a probability of about 1e-16: the
-    replacement then comes from `target_probs`.
-
-    Args:
-        target_probs: `[V]` of the verifier.
-        draft_probs: `[V]` that the token followed; None for a drafter without a distribution (prompt lookup, another
-            tokenizer), which is a point mass: the target without `token` is left.
-        token: the refused one.
+    replacement then comes from `target_probs` `[V]`. `draft_probs` are `[V]`; None for a drafter without a distribution
+    (prompt lookup, another tokenizer), which is a point mass: the target without `token` is left.
     """
     if draft_probs is None:
         left = target_probs.clone()
@@ -298,14 +274,9 @@ def _draft_values(tokens: Sequence[int], draft_probs: Sequence[Tensor | None]) -
 def truncated(logits: Tensor, sampling: Sampling) -> Tensor:
     """`[..., V]` logits / temperature, -inf outside top-k and then top-p; greedy: the logits as they are.
 
-    In float32, or float64 where the logits are.
-
-    Tokens that tie with the last of the top k all stay. The most probable token always stays, so the softmax is a
-    distribution. A top_p of 1 keeps everything, as `generate()` does.
-
-    Args:
-        logits: `[..., V]` of any floating type, finite.
-        sampling: its temperature, top_k and top_p; without the last two nothing is sorted.
+    In float32, or float64 where the logits are; they must be finite. Tokens that tie with the last of the top k all
+    stay. The most probable token always stays, so the softmax is a distribution. A top_p of 1 keeps everything, as
+    `generate()` does. Without top_k and top_p nothing is sorted.
     """
     scaled = logits if logits.dtype == float64 else logits.float()
     if sampling.temperature is not None:
@@ -326,10 +297,7 @@ def _top_k(scores: Tensor, top_k: int) -> Tensor:
 
 
 def _top_p(scores: Tensor, top_p: float) -> Tensor:
-    """The least probable tokens whose probabilities add up to at most 1 - `top_p` become -inf.
-
-    Among equal scores the earlier token goes first, on every device.
-    """
+    """The least probable tokens that add up to at most 1 - `top_p` become -inf, of equal scores the earlier first."""
     ordered, order = scores.sort(dim=-1, stable=True)
     leaves = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     leaves[..., -1] = False

@@ -1,15 +1,9 @@
-"""Code that a model wrote, run apart from everything else, and the tests that it has to pass.
+"""Code that a model wrote, run apart from everything else under limits, and the tests that it has to pass.
 
-What keeps code that a model wrote apart from the machine: bubblewrap, with a filter of system calls.
-
-In the sandbox there is Python's standard library and `/usr`, both read-only, and one empty folder in memory that may be
-written. There is no network, no process but its own, no `/proc`, no environment, no privilege.
-
-Tests of a function that a prompt asks for, and the program that puts an answer to them.
-
-Tests of code that a model wrote, run under limits; the verdict is that of a process which never held the code.
-
-Two processes take part, `code_process` says how. What is promised, and what is not, is in docs/code-tests.md.
+Two processes take part, `code_process` says how; the verdict is that of the one which never held the code. bubblewrap
+with a filter of system calls keeps them apart from the machine: inside there are Python's standard library and `/usr`,
+both read-only, and one empty folder in memory that may be written; no network, no process but its own, no `/proc`, no
+environment, no privilege. docs/code-tests.md says what is promised, and what is not.
 """
 
 import ast
@@ -95,13 +89,9 @@ def check_sandbox() -> None:
 
 
 def sandboxed(command: list[str], bwrap: str, *, filter_fd: int | None, folder_bytes: int) -> list[str]:
-    """A command as bubblewrap runs it.
+    """A command as bubblewrap (`bwrap`) runs it; its first word is a Python.
 
-    Args:
-        command: whose first word is a Python.
-        bwrap: the program.
-        filter_fd: an open file with `call_filter`; None: without.
-        folder_bytes: that may be written in all, in `FOLDER`.
+    `filter_fd` is an open file with `call_filter`, None: without. `folder_bytes` may be written in all, in `FOLDER`.
     """
     words = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent"]
     words += ["--uid", "65534", "--gid", "65534", "--clearenv", "--ro-bind", "/usr", "/usr"]
@@ -146,17 +136,11 @@ _BODY = re.compile(r"\n*[ \t]+\S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeTests:
-    """How code that is written for a prompt is tested.
+    """How code that is written for a prompt is tested."""
 
-    Attributes:
-        entry_point: the function that is asked for.
-        code: what stands before it and its head, which an answer may go on from.
-        check: a program that ends without an exception if the function, defined before it, is right.
-    """
-
-    entry_point: str
-    code: str
-    check: str
+    entry_point: str  # the function that is asked for
+    code: str  # what stands before it and its head, which an answer may go on from
+    check: str  # a program that ends without an exception if the function, defined before it, is right
 
     def program(self, answer: str) -> str:
         """An answer as a program that defines the function."""
@@ -221,23 +205,14 @@ _AT_A_LIMIT = {status for number in _LIMIT_SIGNALS for status in (-number, 128 +
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of each of the two processes.
+    """Of each of the two processes."""
 
-    Attributes:
-        wall_s: after which both are ended, > 0.
-        cpu_s: seconds of processors that it may take, >= 1.
-        memory_bytes: of addresses; not kept on macOS.
-        file_bytes: of each file that it writes.
-        folder_bytes: of all files that it writes; not kept without a sandbox.
-        sandbox: whether they are kept apart from the machine.
-    """
-
-    wall_s: float = 10.0
-    cpu_s: int = 3
-    memory_bytes: int = 512 * 2**20
-    file_bytes: int = 2**20
-    folder_bytes: int = 4 * 2**20
-    sandbox: bool = True
+    wall_s: float = 10.0  # after which both are ended, > 0
+    cpu_s: int = 3  # seconds of processors that it may take, >= 1
+    memory_bytes: int = 512 * 2**20  # of addresses; not kept on macOS
+    file_bytes: int = 2**20  # of each file that it writes
+    folder_bytes: int = 4 * 2**20  # of all files that it writes; not kept without a sandbox
+    sandbox: bool = True  # whether they are kept apart from the machine
 
 
 def check_can_run(limits: Limits) -> None:

@@ -1,32 +1,10 @@
-"""Slim verifiers written into the text of a pool file, which keeps its comments, its order and its spelling.
+"""Slim verifiers, the target without some of its layers: how they are searched, measured and written into a pool file.
 
-The one door to optuna: points of a box that promise a low value, learned from the values of those before.
-
-Tree-structured Parzen estimators (Bergstra et al. 2011, NeurIPS 24): one density of each coordinate is fitted to the
-best points and one to all others, and of a few draws from the first the one of the largest ratio comes next.
-
-The text on which models are held against the target: its own, written after prompts.
-
-Letters: T tokens of one text, N of all texts, V vocabulary.
-
-How far a model is from the target, teacher-forced on the target's text.
-
-Which layers a submodel leaves out.
-
-A mask is the ascending tuple of them. Letters: n layers of the target, k of them skipped.
-
-What a search for slim verifiers found: distance against seconds.
-
-Search for the mask of least distance: every one if they are few, else random ones and then Bayesian optimisation.
-
-The order of the VIA-SD paper (arXiv:2606.12243), which does not publish its settings. Ours: a mask is a point of a box
-(`masks.mask_of`), no mask is tried twice, and the value is the mean total variation distance.
-
-Which members read the same weights: a slim member is some of the target's own layers.
-
-Seconds of a verification by submodels of the target, beside the target's own.
-
-From shares of layers to slim verifiers: the search of each share, and what a verification by each one costs.
+For each share of layers the mask of least distance from the target is sought, teacher-forced on the target's own text:
+every mask if they are few, else random ones and then Bayesian optimisation (the order of the VIA-SD paper,
+arXiv:2606.12243, which does not publish its settings). A mask is the ascending tuple of layers left out, and a point of
+a box of keys; none is tried twice. What is found stands beside what a verification by it costs. Letters: n layers of
+the target, k of them skipped, T tokens of one text, N of all texts, V vocabulary.
 """
 
 import json
@@ -61,11 +39,7 @@ from .timing import measure_costs
 
 
 class BayesianProposals:
-    """Points `[n]` of the unit box.
-
-    Args:
-        num_keys: n.
-        seed: of what is drawn.
+    """Points `[n]` of the unit box; `num_keys` is n.
 
     Raises:
         ModuleNotFoundError: the extra `search` is not installed; the message says how.
@@ -112,30 +86,19 @@ GREEDY = Sampling(mode="greedy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationText:
-    """One prompt and what the target writes after it.
+    """One prompt and what the target writes after it."""
 
-    Attributes:
-        prompt: token ids, at least one.
-        tokens: `[T]` ids of the target's text, at least one.
-        target_probs: `[T, V]` float32 on the CPU: the target's distribution of each of them.
-    """
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    target_probs: Tensor
+    prompt: tuple[int, ...]  # token ids, at least one
+    tokens: tuple[int, ...]  # `[T]` ids of the target's text, at least one
+    target_probs: Tensor  # `[T, V]` float32 on the CPU: the target's distribution of each of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Texts of the target; their distributions take 4 N V bytes.
+    """Texts of the target; their distributions take 4 N V bytes."""
 
-    Attributes:
-        texts: one per prompt, at least one.
-        sampling: how they were written; distances are taken at its temperature.
-    """
-
-    texts: tuple[CalibrationText, ...]
-    sampling: Sampling
+    texts: tuple[CalibrationText, ...]  # one per prompt, at least one
+    sampling: Sampling  # how they were written; distances are taken at its temperature
 
     @property
     def num_tokens(self) -> int:
@@ -150,13 +113,9 @@ def calibrate(
     max_new_tokens: int,
     sampling: Sampling = GREEDY,
 ) -> Calibration:
-    """Let the target continue every prompt, and keep its distributions.
+    """Let the target, the pool's last member, continue every prompt (at least one), and keep its distributions.
 
-    Args:
-        pool: its last member is the target.
-        prompts: at least one; their ids must differ.
-        max_new_tokens: longest text, >= 1.
-        sampling: how the target writes.
+    The ids of prompts must differ; `max_new_tokens` >= 1 is the longest text.
 
     Raises:
         ValueError: no prompts, one that does not fit into the pool's context with its text, or a target that fails.
@@ -183,11 +142,8 @@ def next_token_probs(
 ) -> Tensor:
     """`[T, V]` float32 on the CPU: the model's distribution of each of T tokens after a prompt, without a cache.
 
-    Args:
-        model: in evaluation mode.
-        prompt: at least one token id.
-        tokens: `[T]` at least one.
-        sampling: whose temperature and truncation they are taken at; greedy ones at temperature 1.
+    The model is in evaluation mode; the prompt has at least one token id, and T >= 1. Distributions are taken at the
+    temperature and truncation of `sampling`; greedy ones at temperature 1.
     """
     ids = torch.tensor([[*prompt, *tokens[:-1]]], device=model.device)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens)).logits[0]
@@ -198,16 +154,12 @@ def next_token_probs(
 class Distance:
     """Of a model to the target, over all tokens of the target's text.
 
-    Attributes:
-        tvd: mean total variation distance of the two distributions of the next token, 0 to 1. One less it is the
-            SimScore of SpecRouter (arXiv:2505.07680), and the share of tokens that rejection sampling accepts
-            (Leviathan et al. 2023, arXiv:2211.17192, Cor. 3.6).
-        disagreement: share of tokens for which the two likeliest differ, 0 to 1; one less it is the share of tokens
-            that greedy decoding accepts.
+    1 - `tvd` is the SimScore of SpecRouter (arXiv:2505.07680), and the share of tokens that rejection sampling accepts
+    (Leviathan et al. 2023, arXiv:2211.17192, Cor. 3.6); 1 - `disagreement` is the share that greedy decoding accepts.
     """
 
-    tvd: float
-    disagreement: float
+    tvd: float  # mean total variation distance of the two distributions of the next token, 0 to 1
+    disagreement: float  # share of tokens for which the two likeliest differ, 0 to 1
 
 
 def measure_distance(model: PreTrainedModel, calibration: Calibration) -> Distance:
@@ -279,13 +231,8 @@ def mask_of(keys: Sequence[float], skipped: int) -> Mask:
 def nearest_unseen(keys: Sequence[float], mask: Mask, seen: Collection[Mask]) -> tuple[list[float], Mask] | None:
     """A mask not in `seen` that differs from `mask` in one layer, the one that `keys` would soonest have exchanged.
 
-    Args:
-        keys: `[n]` whose mask `mask` is.
-        mask: that mask.
-        seen: those to avoid.
-
-    Returns:
-        The keys with those of the two layers exchanged, and the mask; None if every such mask was seen.
+    `mask` is that of `keys` `[n]`. Returns the keys with those of the two layers exchanged, and the mask; None if every
+    such mask was seen.
     """
     pairs = [(left_out, kept) for left_out in mask for kept in range(len(keys)) if kept not in mask]
     for left_out, kept in sorted(pairs, key=lambda pair: keys[pair[0]] - keys[pair[1]]):
@@ -305,52 +252,31 @@ VERIFIED_TOKENS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimFound:
-    """A slim verifier; distances are means over the target's own text after the prompts of the search.
-
-    Attributes:
-        name: of the member.
-        share: of the target's layers that it leaves out, 0 to 1.
-        skip_layers: those layers.
-        num_parameters: of what is left.
-        tvd: mean total variation distance to the target, 0 to 1.
-        disagreement: share of tokens with another argmax than the target's, 0 to 1.
-        seconds: of a forward of `VERIFIED_TOKENS` tokens.
-        seconds_share: of the target's seconds for the same, > 0.
-        how: what proposed it; `pool` for a submodel that was there before.
-        dominated: another one is as fast and as close or better, and better in seconds, `tvd` or `disagreement`.
-    """
+    """A slim verifier; distances are means over the target's own text after the prompts of the search."""
 
     name: str
-    share: float
-    skip_layers: Mask
-    num_parameters: int
-    tvd: float
-    disagreement: float
-    seconds: float
-    seconds_share: float
-    how: How
+    share: float  # of the target's layers that it leaves out, 0 to 1
+    skip_layers: Mask  # those layers
+    num_parameters: int  # of what is left
+    tvd: float  # mean total variation distance to the target, 0 to 1
+    disagreement: float  # share of tokens with another argmax than the target's, 0 to 1
+    seconds: float  # of a forward of `VERIFIED_TOKENS` tokens
+    seconds_share: float  # of the target's seconds for the same, > 0
+    how: How  # what proposed it; `pool` for a submodel that was there before
+    # another one is as fast and as close or better, and better in seconds, `tvd` or `disagreement`
     dominated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """All of a search.
+    """All of a search."""
 
-    Attributes:
-        found: one per share, in the order asked.
-        baselines: submodels that the pool had.
-        target_s: seconds of the target's forward of `VERIFIED_TOKENS` tokens.
-        num_layers: of the target.
-        num_tokens: of the target's text that distances were measured on.
-        num_trials: masks tried.
-    """
-
-    found: tuple[SlimFound, ...]
-    baselines: tuple[SlimFound, ...]
-    target_s: float
-    num_layers: int
-    num_tokens: int
-    num_trials: int
+    found: tuple[SlimFound, ...]  # one per share, in the order asked
+    baselines: tuple[SlimFound, ...]  # submodels that the pool had
+    target_s: float  # seconds of the target's forward of `VERIFIED_TOKENS` tokens
+    num_layers: int  # of the target
+    num_tokens: int  # of the target's text that distances were measured on
+    num_trials: int  # masks tried
 
 
 def mark_dominated(rows: Sequence[SlimFound]) -> tuple[SlimFound, ...]:
@@ -359,42 +285,26 @@ def mark_dominated(rows: Sequence[SlimFound]) -> tuple[SlimFound, ...]:
 
 
 def _dominates(one: SlimFound, other: SlimFound) -> bool:
-    pairs = (
-        (one.seconds, other.seconds),
-        (one.tvd, other.tvd),
-        (one.disagreement, other.disagreement),
-    )
+    pairs = ((one.seconds, other.seconds), (one.tvd, other.tvd), (one.disagreement, other.disagreement))
     return all(mine <= theirs for mine, theirs in pairs) and any(mine < theirs for mine, theirs in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimTrial:
-    """One mask that was tried.
+    """One mask that was tried."""
 
-    Attributes:
-        skip_layers: the mask.
-        distance: to the target without a mask.
-        how: what proposed it.
-    """
-
-    skip_layers: Mask
-    distance: Distance
-    how: How
+    skip_layers: Mask  # the mask
+    distance: Distance  # to the target without a mask
+    how: How  # what proposed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How long to search.
+    """How long to search."""
 
-    Attributes:
-        trials: masks tried, >= 1; if there are no more than that, all of them are.
-        random_trials: of these the first ones, drawn evenly, 1 to `trials`.
-        seed: of the draws, >= 0.
-    """
-
-    trials: int
-    random_trials: int
-    seed: int
+    trials: int  # masks tried, >= 1; if there are no more than that, all of them are
+    random_trials: int  # of these the first ones, drawn evenly, 1 to `trials`
+    seed: int  # of the draws, >= 0
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -418,11 +328,7 @@ def search_masks(
 ) -> tuple[SlimTrial, ...]:
     """Try masks in turn, each once; `best_trial` takes the best.
 
-    Args:
-        evaluate: the distance of a mask.
-        num_layers: n, of the target.
-        skipped: k, 1 to n - 1.
-        budget: how long.
+    `evaluate` gives the distance of a mask; `num_layers` is n, `skipped` k, 1 to n - 1.
 
     Raises:
         ModuleNotFoundError: Bayesian search without the extra `search`.
@@ -432,56 +338,40 @@ def search_masks(
             SlimTrial(skip_layers=mask, distance=evaluate(mask), how="exhaustive")
             for mask in combinations(range(num_layers), skipped)
         )
-    return _Sampled(evaluate, num_layers, skipped, budget).run()
+    rng = np.random.default_rng([budget.seed, num_layers, skipped])
+    tried: dict[Mask, SlimTrial] = {}
+    points: dict[Mask, list[float]] = {}
+
+    def unseen_at_random() -> tuple[list[float], Mask]:
+        while True:
+            keys = rng.random(num_layers).tolist()
+            mask = mask_of(keys, skipped)
+            if mask not in tried:
+                return keys, mask
+
+    def value_of(keys: list[float], mask: Mask, how: How) -> float:
+        points[mask], tried[mask] = keys, SlimTrial(skip_layers=mask, distance=evaluate(mask), how=how)
+        return tried[mask].distance.tvd
+
+    while len(tried) < budget.random_trials:
+        value_of(*unseen_at_random(), "random")
+    if len(tried) < budget.trials:
+        proposals = BayesianProposals(num_layers, seed=int(rng.integers(2**31)))
+        for mask, trial in tried.items():
+            proposals.learn(points[mask], trial.distance.tvd)
+        while len(tried) < budget.trials:
+            keys = proposals.propose()
+            mask = mask_of(keys, skipped)
+            if mask in tried:
+                proposals.learn(keys, tried[mask].distance.tvd)
+                keys, mask = nearest_unseen(keys, mask, tried) or unseen_at_random()
+            proposals.learn(keys, value_of(keys, mask, "bayesian"))
+    return tuple(tried.values())
 
 
 def best_trial(trials: tuple[SlimTrial, ...]) -> SlimTrial:
     """Of least total variation distance, then of least disagreement, then the first layers."""
     return min(trials, key=lambda trial: (trial.distance.tvd, trial.distance.disagreement, trial.skip_layers))
-
-
-class _Sampled:
-    """A search among more masks than can be tried."""
-
-    def __init__(self, evaluate: Callable[[Mask], Distance], num_layers: int, skipped: int, budget: Budget) -> None:
-        self._evaluate = evaluate
-        self._num_layers = num_layers
-        self._skipped = skipped
-        self._budget = budget
-        self._rng = np.random.default_rng([budget.seed, num_layers, skipped])
-        self._tried: dict[Mask, tuple[list[float], SlimTrial]] = {}
-
-    def run(self) -> tuple[SlimTrial, ...]:
-        """All trials, in order."""
-        while len(self._tried) < self._budget.random_trials:
-            self._try(*self._unseen_at_random(), how="random")
-        if self._budget.is_bayesian(comb(self._num_layers, self._skipped)):
-            self._run_bayesian()
-        return tuple(trial for _, trial in self._tried.values())
-
-    def _run_bayesian(self) -> None:
-        proposals = BayesianProposals(self._num_layers, seed=int(self._rng.integers(2**31)))
-        for keys, trial in self._tried.values():
-            proposals.learn(keys, trial.distance.tvd)
-        while len(self._tried) < self._budget.trials:
-            keys = proposals.propose()
-            mask = mask_of(keys, self._skipped)
-            if mask in self._tried:
-                proposals.learn(keys, self._tried[mask][1].distance.tvd)
-                keys, mask = nearest_unseen(keys, mask, self._tried) or self._unseen_at_random()
-            proposals.learn(keys, self._try(keys, mask, how="bayesian").distance.tvd)
-
-    def _unseen_at_random(self) -> tuple[list[float], Mask]:
-        while True:
-            keys = self._rng.random(self._num_layers).tolist()
-            mask = mask_of(keys, self._skipped)
-            if mask not in self._tried:
-                return keys, mask
-
-    def _try(self, keys: list[float], mask: Mask, *, how: How) -> SlimTrial:
-        trial = SlimTrial(skip_layers=mask, distance=self._evaluate(mask), how=how)
-        self._tried[mask] = keys, trial
-        return trial
 
 
 # Comments right above a header are about what follows.
@@ -505,13 +395,7 @@ def masks_of(content: PoolFile) -> dict[str, Mask]:
 
 
 def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace: bool) -> None:
-    """Refuse names of slim verifiers to come that are taken.
-
-    Args:
-        file: of the pool, for the message.
-        content: of the file.
-        names: to be.
-        replace: whether a submodel of the target may be replaced.
+    """Refuse names of slim verifiers to come that are taken; `replace` lets a submodel of the target be replaced.
 
     Raises:
         PoolFileError: a name that is taken; if `replace`, by another kind of member.
@@ -594,7 +478,6 @@ def _joined(blocks: Sequence[_Block], newline: str) -> str:
 
 
 def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
-    """Its locations as seen from `folder`."""
     entry, text = block.entry, block.text
     for field in ("path", "tokenizer", "vocabulary", "low_rank"):
         value = getattr(entry, field)
@@ -620,7 +503,6 @@ def _with_value(text: str, field: str, value: str) -> str:
 
 
 def _check(file: Path, edited: str, expected: PoolFile) -> None:
-    """Text was edited, so whether the result says what it should is not taken for granted."""
     try:
         content = PoolFile.model_validate(decode_toml(edited))
     except ValueError as error:
@@ -660,14 +542,7 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask]) -> dict[int, float]:
     """Seconds of a forward of `VERIFIED_TOKENS` tokens after a context: the quickest of what `measure_costs` says.
 
     They depend on how many layers are left out, not on which, so that one mask of each number is timed; all of them and
-    the target take turns.
-
-    Args:
-        pool: its last member is the target.
-        masks: of layers of the target.
-
-    Returns:
-        Seconds by number of layers left out; 0 is the target.
+    the target, the pool's last member, take turns. Returns seconds by number of layers left out; 0 is the target.
     """
     model = pool.target.model
     assert model is not None  # a pool file without is refused
@@ -717,14 +592,10 @@ def find_slims(
         load_optuna()  # refused before any work where it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
     found, num_trials = _search(model, skipped, calibration, budget)
-    known = [
-        (
-            name,
-            SlimTrial(skip_layers=mask, distance=measure_distance(make_submodel(model, mask), calibration), how="pool"),
-        )
-        for name, mask in (baselines or {}).items()
-    ]
-    candidates = [*found, *known]
+    candidates = [*found]
+    for name, mask in (baselines or {}).items():
+        distance = measure_distance(make_submodel(model, mask), calibration)
+        candidates.append((name, SlimTrial(skip_layers=mask, distance=distance, how="pool")))
     seconds = verify_seconds(pool, [trial.skip_layers for _, trial in candidates])
     rows = mark_dominated([_timed(name, trial, seconds, model) for name, trial in candidates])
     return Frontier(

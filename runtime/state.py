@@ -1,20 +1,9 @@
-"""One KV cache per pool member for all running requests, and the memory of their devices.
+"""What the runtime holds of running requests: a KV cache per pool member, and what models said of pending tokens.
 
-Why a single request fails while the others go on, and why members have to work in turns.
-
-What the runtime holds for one running request, and what models said of one pending token.
-
-Numbers leave here on the grids of `traces.tries.stored_resolution`, as a recording stores them, so that a policy sees
-the same in both worlds. Letters: N tokens, V vocabulary.
-
-When that of a device is short: first every cache there is truncated to what is live, then the youngest request that
-holds any of it gives up all it has, elsewhere too. It recomputes when its turn comes again; no request is lost.
-
-The runtime's side of prefix caches: what `decoding.prefixes` decides, done to the caches of a state manager.
-
-Without prefix caches all of it does nothing, and an operation is one wave.
-
-Which pools a prefix cache is right for; the others are refused by name.
+Where memory of a device is short, first every cache is truncated to what is live, then the youngest request that holds
+any of it gives up all it has, elsewhere too, and recomputes when its turn comes again. Prefix caches do to the caches
+what `decoding.prefixes` decides; without them an operation is one wave. Numbers leave here on the grids of recordings,
+so that a policy sees the same in both worlds. Letters: N tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -69,13 +58,9 @@ class CacheDesyncError(ValueError):
 class PendingView:
     """Logits for one pending token, divided by the temperature and truncated as the run samples.
 
-    Mutated when a verifier accepts the token.
-
-    Attributes:
-        token: its id.
-        drafter: `[V]` of the member that wrote it, at the context before it; None if it has no distribution over
-            these tokens (prompt lookup, or a drafter with another tokenizer).
-        judge: `[V]` of the member whose distribution the token now follows; None likewise.
+    Mutated when a verifier accepts the token. `drafter` is `[V]` of the member that wrote it, at the context before it;
+    None if it has no distribution over these tokens (prompt lookup, or another tokenizer). `judge` is likewise of the
+    member whose distribution the token now follows.
     """
 
     __slots__ = ("_signal", "drafter", "judge", "token")
@@ -105,25 +90,13 @@ def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
     return [Signal(exp(log_prob), nats, lead) for log_prob, nats, lead in zip(said, entropy, gap, strict=True)]
 
 
-def rounded_signal(log_prob: float, nats: float, gap: float) -> Signal:
-    """What a distribution says of one token, from unrounded numbers."""
-    return Signal(exp(LOG_PROBS.nearest(log_prob)), ENTROPIES.nearest(nats), UNITS.nearest(gap))
-
-
 class RequestState:
     """What was fed to each member, and what was said of the pending tokens. Mutated by the executor only.
 
-    A place (`Session.places`) is a key of `views`.
-
-    Attributes:
-        session: the decoding state; read only here.
-        request_id: of the session.
-        number: in order of admission; the youngest is preempted first.
-        noise: of coupled sampling, else None.
-        chance: of rejection sampling, else None.
-        fed: by level, the tokens the member's cache holds, oldest first, in the member's own tokenizer.
-        views: by place.
-        known: hidden states, where a member of the pool reads them.
+    The session is read only here. `number` is the order of admission; the youngest is preempted first. `noise` is of
+    coupled sampling and `chance` of rejection sampling, else None. `fed` holds by level the tokens in the member's
+    cache, oldest first, in its own tokenizer; `views` are by place (`Session.places`). `known` are hidden states, where
+    a member of the pool reads them.
     """
 
     __slots__ = ("_places", "chance", "fed", "known", "noise", "number", "request_id", "session", "views")
@@ -304,7 +277,6 @@ class StateManager:
         return refused
 
     def _beside(self, device: torch.device) -> list[MemberKV]:
-        """The caches on a device, which share its memory."""
         return [cache for cache in self.caches.values() if cache.shape.device == device]
 
     def _reserved(self, level: int, wanted: dict[str, list[int]]) -> bool:
@@ -359,11 +331,9 @@ class StateManager:
     # -- checks
 
     def check(self, session: Session, *, foreign: frozenset[int] = frozenset()) -> None:
-        """Compare what caches hold of a request with what its session says.
+        """Compare what caches hold of a request with what its session says, between two operations.
 
-        Args:
-            session: of the request, between two operations.
-            foreign: levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
+        `foreign` are levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
 
         Raises:
             CacheDesyncError: lengths or tokens differ, or a slot is shared or out of order.
@@ -410,9 +380,7 @@ Item = TypeVar("Item", bound=tuple[Session, Draft | DraftTree | Verify])
 class PrefixSharing:
     """Mutates prefix caches, caches, request states, and what sessions say is cached.
 
-    Args:
-        manager: caches and requests.
-        prefixes: the caches' logic, which the manager releases requests from; None for no prefix caches.
+    `prefixes` is the caches' logic, which the manager releases requests from; None for no prefix caches.
     """
 
     def __init__(self, manager: StateManager, prefixes: PoolPrefixes | None) -> None:
@@ -453,17 +421,10 @@ class PrefixSharing:
         *,
         kept: Collection[str] = (),
     ) -> dict[str, KVMemoryError | None]:
-        """Make room for the forward of a wave, and let its requests read what was found.
+        """Make room for the forward of a wave, and let its requests read what was `found` (by `find`).
 
-        Args:
-            level: of the member.
-            found: by `find`, of these requests.
-            fed: their states, and how many tokens each is fed.
-            further: as of `StateManager.reserve`.
-            kept: likewise.
-
-        Returns:
-            The requests without room, as `StateManager.reserve` has them; they read nothing.
+        `fed` is their states, and how many tokens each is fed; `further` and `kept` are as of `StateManager.reserve`.
+        Returns the requests without room, as that does; they read nothing.
 
         Raises:
             CrowdedError: as `StateManager.reserve`; then nothing was found.
@@ -484,10 +445,8 @@ class PrefixSharing:
     def absorb(self, level: int, states: Sequence[RequestState], broken: Collection[str]) -> None:
         """After a forward: let what it computed enter, in the order of the operation, but for broken logits.
 
-        Args:
-            level: of the member.
-            states: of the requests that ran, in the order of the operation: where not all fits, the first ones enter.
-            broken: those whose logits are not finite.
+        `states` are of the requests that ran: where not all fits, the first ones enter. The logits of `broken` are not
+        finite.
         """
         if self._prefixes is None:
             return
@@ -505,7 +464,6 @@ class PrefixSharing:
         return NO_COUNTS if self._prefixes is None else self._prefixes.take_counts(level)
 
     def _forget(self, level: int, found: Mapping[str, Hit]) -> None:
-        """What `find` found was not read."""
         for request_id, hit in found.items():
             assert self._prefixes is not None
             state = self._manager.states[request_id]
@@ -524,25 +482,21 @@ def check_shareable(
     size: PrefixCacheSize,
     limits: Mapping[torch.device, int],
 ) -> None:
-    """Refuse a pool whose members cannot have prefix caches of this size.
+    """Refuse a pool whose members cannot have prefix caches of this size, each.
 
-    Args:
-        pool: the members.
-        forwards: how they run, by level.
-        size: of each member's cache.
-        limits: bytes of all caches, by device.
+    `forwards` are by level; `limits` are bytes of all caches, by device.
 
     Raises:
-        ArgumentError: CUDA graphs, several processes, a drafter from hidden states or with a tokenizer of its own, or a
-            limit, or a device without one, that leaves no room beside the blocks.
+        ArgumentError: a compiled forward, several processes, a drafter from hidden states or with a tokenizer of its
+            own, or a limit, or a device without one, that leaves no room beside the blocks.
     """
     if pool.ranks is not None:
         raise ArgumentError(f"`prefix_cache` goes with one process, got {pool.ranks.num_ranks}")
     needed: dict[torch.device, int] = {}
     for level, forward in forwards.items():
         member = pool.members[level]
-        if forward.name == "graphs":
-            raise ArgumentError(f"`forward` must not be graphs with `prefix_cache`, got graphs for {member.name}")
+        if forward.name == "compiled":
+            raise ArgumentError(f"`forward` must not be compiled with `prefix_cache`, got compiled for {member.name}")
         if member.from_features:
             rule = "reads hidden states, which a prefix cache does not hold"
             raise ArgumentError(f"`prefix_cache` does not go with {member.name}, which {rule}")

@@ -1,7 +1,4 @@
-"""Files of published tasks, read as prompts: their questions, and what a right answer ends with.
-
-Whether answers are right, and how those failed that tests were run on.
-"""
+"""Published tasks: their files read as prompts, and how many answers to them are right."""
 
 import csv
 import gzip
@@ -29,7 +26,7 @@ _NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
 
 
 def read_task(form: str, path: Path) -> tuple[Prompt, ...]:
-    """The prompts of a task's file, in its order.
+    """The prompts of a task's file, compressed (`.gz`) or not, in its order; `form` is one of `FORMS`.
 
     - `gsm8k`: JSONL with `question` and `answer`, which ends in `#### ` and a number (Cobbe et al., arXiv:2110.14168).
     - `mgsm`: TSV of question and number, without a head; the language is that of the file's name (Shi et al.,
@@ -38,10 +35,6 @@ def read_task(form: str, path: Path) -> tuple[Prompt, ...]:
       arXiv:2107.03374); a prompt is the code that is to be gone on from.
     - `questions`: JSONL with `question_id`, `category` and `turns`, as MT-Bench and Spec-Bench have them. Only first
       turns are taken, since second ones go on from an answer; nobody knows a right one.
-
-    Args:
-        form: of the file, one of `FORMS`.
-        path: of it, compressed or not (`.gz`).
 
     Raises:
         ArgumentError: another form.
@@ -161,24 +154,18 @@ def _text(path: Path, where: str, fields: dict[str, Any], key: str) -> str:
 
 
 class Score(NamedTuple):
-    """What is known of an answer to a prompt that says what a right one is.
+    """What is known of an answer to a prompt that says what a right one is."""
 
-    Attributes:
-        tag: of the prompt.
-        right: None if that takes tests, which nobody asked to run.
-        failure: of tests, how they ended; None if they passed or the answer is compared without any.
-    """
-
-    tag: str
-    right: bool | None
+    tag: str  # of the prompt
+    right: bool | None  # None if that takes tests, which nobody asked to run
+    # of tests, how they ended; None if they passed or the answer is compared without any
     failure: Failure | None = None
 
 
 class Scorer:
     """Scores answers; a program that was run already is not run again. Final.
 
-    Args:
-        limits: of code that a model wrote; None: none is run.
+    `limits` are of code that a model wrote; None: none is run.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -186,12 +173,7 @@ class Scorer:
         self._failures: dict[tuple[str, str], Failure | None] = {}
 
     def score(self, prompt: Prompt, text: str) -> Score | None:
-        """None if nothing is known of a right answer.
-
-        Args:
-            prompt: that was answered.
-            text: the answer.
-        """
+        """None if nothing is known of a right answer to the prompt."""
         if prompt.tests is not None:
             if self._limits is None:
                 return Score(prompt.tag, None)

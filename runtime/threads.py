@@ -1,8 +1,6 @@
-"""How many threads a run takes, and what memory it holds.
+"""What a run may take of the machine: memory for keys and values, and torch's threads.
 
-How a run keeps keys and values, as whoever starts it asks for it.
-
-How many threads torch uses: always stated, since more than there are free cores is far slower than one.
+Threads are always stated, since more than there are free cores are far slower than one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,23 +24,18 @@ CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 class Memory:
     """How keys and values are kept.
 
-    Attributes:
-        cache: `slots` (a slot is a position) or `mask` (append-only with a validity mask).
-        limit_bytes: of all members' caches on a device together: one number for each device, or by the name of the
-            device, as `cuda:0`. None, and a device that is not named, is whatever the device has.
-        dead_share: of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1].
-        prefixes: of each member's prefix cache, whose memory is among `limit_bytes`; None for none.
-        shared_attention: whether fused forwards compute attention over a prefix that all their rows share once, which
-            is numerically the same but for rounding: `on`, `off`, or `auto` where it is quicker here.
-
     Raises:
         ArgumentError: an unknown kind of cache, no byte at all, or a share out of range.
     """
 
-    cache: CacheKind = "slots"
+    cache: CacheKind = "slots"  # `slots` (a slot is a position) or `mask` (append-only with a validity mask)
+    # of all members' caches on a device together: one number, or by device (`cuda:0`); None or not named: all it has
     limit_bytes: int | Mapping[str, int] | None = None
+    # of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1]
     dead_share: float = 0.5
+    # of each member's prefix cache, whose memory is among `limit_bytes`; None for none
     prefixes: PrefixCacheSize | None = None
+    # fused forwards attend once to a prefix that all rows share (same but for rounding); `auto`: where quicker
     shared_attention: SharedKind = "auto"
 
     def __post_init__(self) -> None:
@@ -70,13 +63,13 @@ class Memory:
                 raise ArgumentError(f"`limit_bytes` must name devices of the pool ({', '.join(named)}), got {name!r}")
         return {named[name]: limit for name, limit in self.limit_bytes.items()}
 
-    def make_cache(self, forward: ModelForward, limit_bytes: int | None) -> MemberKV:
-        """An empty cache for a member that runs so; the limit is that of its device."""
+    def make_cache(self, forward: ModelForward) -> MemberKV:
+        """An empty cache for a member that runs so."""
         if self.prefixes is not None:
             return self._make_prefixed(forward, self.prefixes)
         if self.cache == "mask":
             return MaskCache(forward.kv_shape, dead_share=self.dead_share)
-        return forward.slot_cache(limit_bytes=limit_bytes)
+        return forward.slot_cache()
 
     def _make_prefixed(self, forward: ModelForward, size: PrefixCacheSize) -> MemberKV:
         made = (

@@ -1,12 +1,9 @@
 """Seconds of one forward of each model of a pool, on the device it is loaded on.
 
 A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as batched
-verification has them. Every row stands after up to 128 tokens of context in a slot cache. What is timed is what the
-runtime runs: placing the tokens, and the forward. Medians of repeats, as measured: nothing is smoothed.
-
-How fast the target alone would be: the measure of whether speculation paid.
-
-Seconds of forwards by new tokens, as recordings hold them, from a profile instead of a measurement of their own.
+verification has them. Every row stands after up to 128 tokens of context in a slot cache. Timed is what the runtime
+runs: placing the tokens, and the forward; medians of repeats, not smoothed. A profile can stand in for that.
+`plain_step_s` is the target alone, by which a run says whether speculation paid.
 """
 
 import os
@@ -26,7 +23,7 @@ from ..traces.meta import CostTable, Sampling
 from ..traces.profile import Profile, ProfiledForwards
 from .clock import between_s, mark
 from .forward import ModelForward
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .world import TorchWorld
@@ -51,11 +48,8 @@ def measure_costs(
     points have rounds of their own: a small point after a large one would pay for its memory traffic. Threads are
     those torch has (`ModelPool.load(threads=...)` sets them).
 
-    Args:
-        pool: the models, each on its device.
-        new_tokens: points, strictly increasing; above 32 multiples of 16.
-        repeats: counted rounds, >= 1.
-        stage: what progress calls it.
+    Points `new_tokens` are strictly increasing, above 32 multiples of 16; `repeats` counted rounds, >= 1. Progress
+    calls it `stage`.
 
     Raises:
         ValueError: a point above 32 that is no multiple of 16, or no repeats.
@@ -178,9 +172,6 @@ def plain_step_s(
 
 def tables_of(profile: Profile) -> dict[str, CostTable]:
     """The points that `measure_costs` would measure, by member; those beyond the measured shapes are left out.
-
-    Args:
-        profile: of the models that are recorded.
 
     Raises:
         ArgumentError: a member none of whose shapes comes near such a point.

@@ -1,27 +1,17 @@
-"""Drafts by a model with another tokenizer, carried over as text.
-
-Pieces of a token sequence, decoded so that they read as they do within the whole.
+"""Text of tokens: as it is written, up to a stop string, and carried between two tokenizers.
 
 A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
-piece is decoded after a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
-follows can change it.
+piece is decoded after a *lead*: some tokens before it whose text is **settled**: no token that follows can change it.
 
-The other model reads the context's text in its own tokens and drafts tokens of its own; the target's tokenizer spells
-what it drafted, and the target judges that as it judges any draft. So the text never depends on the alignment: a draft
-that is spelled as the target would not spell it is refused, no more.
-
-A span of text counts as drafted only if it ends where a token of both tokenizers ends and reads the same in both.
-
-Where an answer ends before its budget and its end-of-sequence token: stop strings.
-
-The text of an answer, token by token.
-
-The tokenizers package has a `DecodeStream`, but it fails where a later byte token makes the text of earlier ones
-unreadable, and drops what it still holds at the end.
+A drafter with another tokenizer reads the context's text in its own tokens; the target's tokenizer spells what it
+drafts, and the target judges that as any draft. So the text never depends on the alignment: a draft that the target
+would spell differently is refused, no more. A span counts as drafted only if it ends where a token of both tokenizers
+ends and reads the same in both.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tokenizers import Tokenizer
 
@@ -44,7 +34,7 @@ class Pieces:
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
-        return str(self._tokenizer.decode(ids))
+        return _decode(self._tokenizer, ids)
 
     def is_settled(self, ids: Sequence[int], text: str) -> bool:
         """Whether no token after `ids`, whose text is `text`, can change that text.
@@ -119,8 +109,8 @@ class Alignment:
         """The context in the other's tokens, with the special tokens its tokenizer puts in front.
 
         The context's own special tokens and half a character at its end are left out (a replacement character, U+FFFD,
-        that is really written there reads the same as half a one). Only the last few tokens change
-        as the context grows, so that a cache of the common prefix stays good.
+        that is really written there reads the same as half a one). Only the last few tokens change as the context
+        grows, so that a cache of the common prefix stays good.
         """
         ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
         return ids[: len(ids) - self._num_after]
@@ -161,12 +151,10 @@ class Alignment:
         return []
 
     def _before_special(self, draft: Sequence[int]) -> list[int]:
-        """The draft up to its first special token."""
         end = next((index for index, token in enumerate(draft) if token in self._other_special), len(draft))
         return list(draft[:end])
 
     def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
-        """What the draft says after `lead`."""
         num_lead = len(_decode(self._other, lead))
         texts = [_decode(self._other, lead + draft[: index + 1])[num_lead:] for index in range(len(draft))]
         whole = [text for text in texts if REPLACEMENT not in text]
@@ -220,17 +208,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spans:
-    """What a draft says.
+    """What a draft says."""
 
-    Attributes:
-        text: of its longest part without half a character at the end.
-        ends: lengths of `text` at which a token of the draft ends, 0 included.
-        is_whole: whether that part is the whole draft.
-    """
-
-    text: str
-    ends: frozenset[int]
-    is_whole: bool
+    text: str  # of its longest part without half a character at the end
+    ends: frozenset[int]  # lengths of `text` at which a token of the draft ends, 0 included
+    is_whole: bool  # whether that part is the whole draft
 
 
 def _check_alignable(target: Tokenizer, other: Tokenizer) -> None:
@@ -255,12 +237,12 @@ def _num_special_after(tokenizer: Tokenizer) -> int:
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of `text` alone, no special tokens added."""
+    """Without special tokens."""
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text without special tokens."""
+    """Without special tokens."""
     return str(tokenizer.decode(ids))
 
 
@@ -269,99 +251,64 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
 
     The answer ends with the first new token that completes a stop string in the decoded text; the function returns None
     if there is no such token. It holds no state: one serves every request. It reads a tail of the answer only, long
-    enough for the longest stop string.
-
-    Args:
-        tokenizer: the pool's.
-        stop_strings: may be none; a stop string may start and end inside of tokens.
-
-    Returns:
-        None if no stop string is given.
+    enough for the longest stop string. A stop string may start and end inside of tokens; None is returned if there is
+    none.
 
     Raises:
         ArgumentError: a stop string that is empty or holds U+FFFD.
     """
-    _check_stop_strings(stop_strings)
-    if not stop_strings:
-        return None
-    return _StopSearch(Pieces(tokenizer), tuple(stop_strings)).first_end
-
-
-def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """`text` up to where the first of the stop strings starts; all of it if it holds none.
-
-    Args:
-        text: of an answer.
-        stop_strings: that `make_ending` took.
-    """
-    starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
-    return text[: min(starts)] if starts else text
-
-
-def _check_stop_strings(stop_strings: Sequence[str]) -> None:
     for stop in stop_strings:
         if not stop:
             raise ArgumentError(f"stop strings must not be empty, got {list(stop_strings)!r}")
         if REPLACEMENT in stop:
             raise ArgumentError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
-
-
-class _StopSearch:
-    """Finds the first token that completes a stop string."""
-
-    __slots__ = ("_longest", "_pieces", "_stops")
-
-    def __init__(self, pieces: Pieces, stops: tuple[str, ...]) -> None:
-        self._pieces = pieces
-        self._stops = stops
-        self._longest = max(len(stop) for stop in stops)
-
-    def first_end(self, emitted: list[int], num_before: int) -> int | None:
-        """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
-        start, skipped = self._tail(emitted, num_before)
-        text = self._pieces.text(emitted[start:])[skipped:]
-        # Only half a character can hide from the whole text what a shorter one shows.
-        if REPLACEMENT not in text and not self._holds_stop(text):
-            return None
-        for end in range(num_before + 1, len(emitted) + 1):
-            if self._holds_stop(self._pieces.text(emitted[start:end])[skipped:]):
-                return end
+    if not stop_strings:
         return None
+    return partial(_first_end, Pieces(tokenizer), tuple(stop_strings))
 
-    def _holds_stop(self, text: str) -> bool:
-        return any(stop in text for stop in self._stops)
 
-    def _tail(self, emitted: list[int], num_before: int) -> tuple[int, int]:
-        """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
+def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """`text` up to where the first of the stop strings (as `make_ending` took) starts; all of it if it holds none."""
+    starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
+    return text[: min(starts)] if starts else text
 
-        It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
-        """
-        length = 4 + self._longest // 2
-        while length < num_before:
-            start = num_before - length
-            skipped = self._lead(emitted, start, num_before)
-            if skipped is not None and self._num_settled(emitted, start, num_before) - skipped >= self._longest - 1:
-                return start, skipped
-            length *= 2
-        return 0, 0
 
-    def _lead(self, emitted: list[int], start: int, stop: int) -> int | None:
-        """Characters of the shortest settled text from `start`; None if there is none before `stop`."""
-        for end in range(start + 1, stop):
-            lead = emitted[start:end]
-            text = self._pieces.text(lead)
-            if self._pieces.is_settled(lead, text):
-                return len(text)
+def _first_end(pieces: Pieces, stops: tuple[str, ...], emitted: list[int], num_before: int) -> int | None:
+    """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
+    start, skipped = _tail(pieces, emitted, num_before, max(map(len, stops)))
+    text = pieces.text(emitted[start:])[skipped:]
+    # Only half a character can hide from the whole text what a shorter one shows.
+    if REPLACEMENT not in text and not any(stop in text for stop in stops):
         return None
+    for end in range(num_before + 1, len(emitted) + 1):
+        text = pieces.text(emitted[start:end])[skipped:]
+        if any(stop in text for stop in stops):
+            return end
+    return None
 
-    def _num_settled(self, emitted: list[int], start: int, stop: int) -> int:
-        """Characters of the longest settled text from `start` that ends at or before `stop`."""
-        for end in range(stop, start, -1):
-            piece = emitted[start:end]
-            text = self._pieces.text(piece)
-            if self._pieces.is_settled(piece, text):
-                return len(text)
-        return 0
+
+def _tail(pieces: Pieces, emitted: list[int], num_before: int, longest: int) -> tuple[int, int]:
+    """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
+
+    It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
+    """
+    length = 4 + longest // 2
+    while length < num_before:
+        start = num_before - length
+        skipped = _settled(pieces, emitted, start, range(start + 1, num_before))
+        if skipped and _settled(pieces, emitted, start, range(num_before, start, -1)) - skipped >= longest - 1:
+            return start, skipped
+        length *= 2
+    return 0, 0
+
+
+def _settled(pieces: Pieces, emitted: list[int], start: int, ends: range) -> int:
+    """Characters of the first settled text from `start` to one of the ends; 0 if there is none."""
+    for end in ends:
+        text = pieces.text(emitted[start:end])
+        if pieces.is_settled(emitted[start:end], text):
+            return len(text)
+    return 0
 
 
 class TextStream:
@@ -385,18 +332,8 @@ class TextStream:
         text = self._pieces.text(self._ids)
         if not self._pieces.is_settled(self._ids, text):
             return ""
-        return self._take(text)
-
-    def rest(self) -> str:
-        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
-        text = self._pieces.text(self._ids)
         fresh = text[len(self._read) :]
-        self._read, self._num_read = text, len(self._ids)
-        return fresh
-
-    def _take(self, text: str) -> str:
-        """What of `text`, the settled text of the tokens held, is new; keeps only a lead for what follows."""
-        fresh = text[len(self._read) :]
+        # A lead for what follows is all that is kept.
         lead = self._ids[self._num_read :]
         lead_text = self._pieces.text(lead)
         if lead_text:
@@ -404,4 +341,11 @@ class TextStream:
         else:
             self._read = text
         self._num_read = len(self._ids)
+        return fresh
+
+    def rest(self) -> str:
+        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
+        text = self._pieces.text(self._ids)
+        fresh = text[len(self._read) :]
+        self._read, self._num_read = text, len(self._ids)
         return fresh

@@ -1,27 +1,18 @@
-"""Carries out the verification of trees: one forward over all their nodes, and a walk by the verifier's own tokens.
+"""Token trees: a member drafts one by a forward for each layer, another judges it by one forward over all its nodes.
 
-A member's tokens at a context by rank: what the branches of its trees are, here and in a recording.
+A drafter's branches are its best tokens by rank, a verifier's walk down goes by its own tokens. Tokens rank by the
+scores that the next token is the argmax of: logits if greedy, logits over the temperature and noise if coupled. So rank
+0 is what the member writes, and under coupled sampling the target's sample is most likely among the branches: it is the
+argmax of the target's logits and the very same noise, while the most probable tokens without the noise are not the
+likelier draws of this position. A branch weighs the softmax of the scores.
 
-Tokens rank by the scores that the next token is the argmax of: logits if greedy, logits over the temperature and noise
-if coupled. So rank 0 is what the member writes, and under coupled sampling the branches are those that the target's
-coupled sample is most likely among: it is the argmax of the target's logits and the very same noise, while the most
-probable tokens without the noise are not the likelier draws of this position. The weight of a branch is the softmax of
-the scores, likewise.
-
-Letters: N contexts, V vocabulary.
-
-Carries out a DraftTree: one forward for each layer, over the nodes that the next layer grows from.
-
-Letters: B requests, N contexts of all requests in a forward, V vocabulary.
-
-Letters: B requests, K nodes of one, N = sum of K + 1 contexts, V vocabulary.
-
-What carries out the operations of trees.
+Letters: B requests, K nodes of one, N contexts of all requests in a forward, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,12 +21,11 @@ from torch import Tensor
 
 from ..decoding.results import Deferred, Drafted, Failed, Judged
 from ..decoding.session import Session
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import ROOT, Branches, Growth, Tree
-from ..decoding.world import VerifyItem
+from ..decoding.world import TreeItem, VerifyItem
 from ..traces.contexts.columns import LOG_PROBS
 from .caches import TreeRow, ancestry, depths
-from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, without_room
+from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
 from .executor import Executor, RollbackProcessor, kept_last
 from .sampler import SameToken
 from .state import KVMemoryError, PendingView, RequestState
@@ -44,9 +34,7 @@ from .state import KVMemoryError, PendingView, RequestState
 def ranked(scores: Tensor, widths: Sequence[int]) -> list[Branches]:
     """`[N]` the best tokens of each context; equal scores rank by token, and what sampling leaves out does not.
 
-    Args:
-        scores: `[N, V]`, the largest of each context finite.
-        widths: `[N]` how many at most, >= 1.
+    `scores` are `[N, V]`, the largest of each context finite; `widths` `[N]` how many at most, >= 1.
     """
     most = min(max(widths), scores.shape[-1])
     least: NDArray[np.float32] = scores.topk(most, dim=-1).values[:, -1:].cpu().numpy()
@@ -95,273 +83,43 @@ class _Growing:
         row = TreeRow(session.request_id, positions, ancestry(parents)[-len(nodes) :])
         return [growth.tokens[node] for node in nodes], row
 
-    def drafted(self) -> Drafted:
-        """What the tree ends with."""
+    def drafted(self, member: str) -> Drafted | Failed:
         growth = self.growth
+        if self.broken:
+            return Failed(NonFiniteLogitsError(member, self.session.request_id, len(self.session.emitted)))
         kept = growth.kept()
         views = [PendingView(growth.tokens[node], self._rows[growth.parents[node]]) for node in kept]
         places = [self.state.add(view) for view in views]
         return Drafted([growth.tokens[node] for node in kept], places, 0, growth.tree(kept))
 
 
-class TreeDrafter:
-    """Mutates caches and request states, no session.
-
-    Args:
-        executor: runs the members.
-        rollback: prepares their caches.
-        names: of the members, by level.
-    """
-
-    def __init__(self, executor: Executor, rollback: RollbackProcessor, names: Sequence[str]) -> None:
-        self._executor = executor
-        self._manager = executor.manager
-        self._rollback = rollback
-        self._names = names
-
-    def run(self, level: int, items: Sequence[TreeItem]) -> list[Drafted | Failed | Deferred]:
-        """`[B]` the tree of each request, or why there is none."""
-        sharing = self._executor.sharing
-        # Rows of a cache may take slots side by side, so what each layer takes is bounded by all shapes together.
-        further = sum(shape.most_fed for shape in {step.shape for _, step in items})
-        rows: dict[str, _Growing] = {}
-        started: dict[str, Tensor] = {}
-        refused: dict[str, KVMemoryError | None] = {}
-        for wave in sharing.waves(level, items):
-            found = sharing.find(level, [session for session, _ in wave])
-            made = self._rows(level, wave)
-            rows |= {row.state.request_id: row for row in made}
-            fed = [(row.state, len(row.feed)) for row in made]
-            refused |= sharing.begin(level, found, fed, [further] * len(made), kept=started)
-            started |= self._begin(level, [row for row in made if row.state.request_id not in refused])
-        if sharing.on and further:
-            refused |= self._reserve_rest(level, [rows[name] for name in started], further)
-        self._grow(level, self._ordered(level, [rows[name] for name in started if name not in refused]), started)
-        return [
-            without_room(refused[name]) if name in refused else self._result(level, rows[name])
-            for name in (session.request_id for session, _ in items)
-        ]
-
-    def _reserve_rest(self, level: int, rows: Sequence[_Growing], further: int) -> dict[str, KVMemoryError | None]:
-        """Room for all layers, which another wave, or the end of one, may have taken away."""
-        return self._manager.reserve(level, [row.state for row in rows], [1] * len(rows), [further - 1] * len(rows))
-
-    def _ordered(self, level: int, rows: Sequence[_Growing]) -> list[_Growing]:
-        """In the order of the cache's rows."""
-        order = self._manager.cache(level).in_order([row.state.request_id for row in rows])
-        return [rows[index] for index in order]
-
-    def _rows(self, level: int, items: Sequence[TreeItem]) -> list[_Growing]:
-        feeds = self._rollback.before(items, level, verify=False)
-        return [
-            _Growing(
-                session,
-                self._manager.states[session.request_id],
-                Growth(step.shape, room=session.room, eos=session.eos),
-                feed,
-            )
-            for (session, step), feed in zip(items, feeds, strict=True)
-        ]
-
-    def _begin(self, level: int, rows: Sequence[_Growing]) -> dict[str, Tensor]:
-        """Feed what the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
-        if not rows:
-            return {}
-        asked = [row.state for row in rows]
-        executor, rows = self._executor, self._ordered(level, rows)
-        feeds, states = [row.feed for row in rows], [row.state for row in rows]
-        logits = executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(rows)))
-        if executor.sharing.on:
-            sound = logits.amax(dim=-1).isfinite().tolist()
-            broken = [state.request_id for state, is_sound in zip(states, sound, strict=True) if not is_sound]
-            executor.sharing.absorb(level, asked, broken)
-        return {state.request_id: row for state, row in zip(states, logits.unbind(), strict=True)}
-
-    def _grow(self, level: int, rows: list[_Growing], started: Mapping[str, Tensor]) -> None:
-        """Let all trees grow to their ends; rows in the order of the cache's."""
-        if not rows:
-            return
-        executor = self._executor
-        logits = torch.stack([started[row.state.request_id] for row in rows])
-        while True:
-            start_s = executor.clock.now_s()
-            self._answer(rows, logits)
-            rows = [row for row in rows if row.growth.asks and not row.broken]
-            executor.phases.sampling_s += executor.clock.now_s() - start_s
-            if not rows:
-                return
-            tokens, trees = zip(*[row.next_layer() for row in rows], strict=True)
-            logits = executor.feed(level, [row.state for row in rows], tokens, slice(None), trees=trees)
-
-    def _answer(self, rows: Sequence[_Growing], logits: Tensor) -> None:
-        """Hand the logits `[N, V]` at all contexts that were asked for to their requests."""
-        sampler = self._executor.sampler
-        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
-        distributions = sampler.distributions(logits)
-        states = [row.state for row in rows for _ in row.growth.asks]
-        scores = sampler.scores(distributions, states, [place for row in rows for place in row.positions()])
-        start = 0
-        for row in rows:
-            end = start + len(row.growth.asks)
-            row.take(distributions[start:end].unbind(), scores[start:end])
-            start = end
-
-    def _result(self, level: int, row: _Growing) -> Drafted | Failed:
-        if row.broken:
-            position = len(row.session.emitted)
-            return Failed(NonFiniteLogitsError(self._names[level], row.session.request_id, position))
-        return row.drafted()
-
-
 class _Row(NamedTuple):
-    """One request's part.
-
-    Attributes:
-        session: read only.
-        state: of the request.
-        tree: that is pending.
-        feed: tokens its forward reads, the nodes last.
-        depth: `[K]` of each node.
-    """
+    """One request's part."""
 
     session: Session
     state: RequestState
-    tree: Tree
-    feed: list[int]
-    depth: list[int]
+    tree: Tree  # pending
+    feed: list[int]  # tokens its forward reads, the nodes last
+    depth: list[int]  # `[K]` of each node
 
     @property
     def num_text(self) -> int:
-        """Tokens of the committed text."""
         return self.session.num_prompt + len(self.session.emitted)
 
     def placed(self) -> TreeRow:
-        """Where its tokens stand."""
         linear = len(self.feed) - len(self.depth)
         text = range(self.num_text - linear, self.num_text)
         positions = [*text, *(self.num_text - 1 + depth for depth in self.depth)]
         return TreeRow(self.state.request_id, positions, ancestry(self.tree.parents))
 
 
-class TreeVerifier:
-    """Mutates caches, request states and pending views, no session.
-
-    Args:
-        executor: runs the members.
-        rollback: prepares and cleans up their caches.
-        names: of the members, by level.
-    """
-
-    def __init__(self, executor: Executor, rollback: RollbackProcessor, names: Sequence[str]) -> None:
-        self._executor = executor
-        self._manager = executor.manager
-        self._rollback = rollback
-        self._names = names
-
-    def run(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
-        """`[B]` the verdict on each tree, or why there is none."""
-        results: dict[str, Judged | Failed | Deferred] = {}
-        for wave in self._executor.sharing.waves(level, items):
-            results |= self._run_wave(level, wave, frozenset(results))
-        return [results[session.request_id] for session, _ in items]
-
-    def _run_wave(
-        self, level: int, items: Sequence[VerifyItem], kept: frozenset[str]
-    ) -> dict[str, Judged | Failed | Deferred]:
-        """What one forward gives; requests of `kept` ran before it in the same operation."""
-        sharing = self._executor.sharing
-        found = sharing.find(level, [session for session, _ in items])
-        rows = self._rows(level, items)
-        refused = sharing.begin(level, found, [(row.state, len(row.feed)) for row in rows], kept=kept)
-        results: dict[str, Judged | Failed | Deferred] = {
-            request_id: without_room(error) for request_id, error in refused.items()
-        }
-        ready = [row for row in rows if row.state.request_id not in refused]
-        if ready:
-            asked = [row.state for row in ready]
-            order = self._manager.cache(level).in_order([state.request_id for state in asked])
-            ready = [ready[index] for index in order]
-            logits = self._logits(level, ready)
-            start_s = self._executor.clock.now_s()
-            judged = self._judge(level, ready, logits)
-            sharing.absorb(level, asked, [name for name, one in judged.items() if isinstance(one, Failed)])
-            results |= judged
-            self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
-        return results
-
-    def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[_Row]:
-        feeds = self._rollback.before(items, level, verify=True)
-        rows = []
-        for (session, _), feed in zip(items, feeds, strict=True):
-            assert session.tree is not None
-            state = self._manager.states[session.request_id]
-            rows.append(_Row(session, state, session.tree, feed, depths(session.tree.parents)))
-        return rows
-
-    def _logits(self, level: int, rows: Sequence[_Row]) -> Tensor:
-        """`[N, V]` distributions at the contexts of all rows: the text, then every node."""
-        feeds = [row.feed for row in rows]
-        keep = kept_last(self._executor.device(level), feeds, [len(row.depth) + 1 for row in rows])
-        trees = [row.placed() for row in rows]
-        logits = self._executor.feed(level, [row.state for row in rows], feeds, keep, trees=trees)
-        return self._executor.sampler.distributions(logits)
-
-    def _judge(self, level: int, rows: Sequence[_Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
-        sampler = self._executor.sampler
-        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
-        states = [row.state for row in rows for _ in range(len(row.depth) + 1)]
-        positions = [len(row.session.emitted) + depth for row in rows for depth in (0, *row.depth)]
-        tokens, best = sampler.write(logits, states, positions)
-        written, scores = tokens.tolist(), best.tolist()
-        walks = []
-        start = 0
-        results: dict[str, Judged | Failed | Deferred] = {}
-        for row in rows:
-            end = start + len(row.depth) + 1
-            if all(map(isfinite, scores[start:end])):
-                walks.append(_Walk.along(row, start, written[start:end]))
-            else:
-                where = self._names[level], row.state.request_id, len(row.session.emitted)
-                results[row.state.request_id] = Failed(NonFiniteLogitsError(*where))
-            start = end
-        judgements = [walk.judgement(index) for index, walk in _numbered(walks)]
-        contexts = [place for walk in walks for place in walk.contexts]
-        of_paths = logits[torch.tensor(contexts, dtype=torch.long, device=logits.device)]
-        distances = OpDistances(of_paths, judgements)
-        for number, walk in enumerate(walks):
-            apart = Distances(distances, number, len(judgements[number].endorsed))
-            results[walk.row.state.request_id] = self._judged(level, walk, logits, apart)
-        return results
-
-    def _judged(self, level: int, walk: "_Walk", logits: Tensor, apart: Distances) -> Judged:
-        """Note who endorses the path now, and let the caches hold nothing else of the tree."""
-        row, path = walk.row, walk.path
-        state, session = row.state, row.session
-        for node, context in zip(path, walk.contexts, strict=False):
-            state.views[session.places[node]].judge = logits[context]
-        own = PendingView(walk.own_token, logits[walk.contexts[-1]])
-        self._manager.keep_path(state, level, row.num_text, path)
-        drafter = session.drafters[0]
-        if session.cached[drafter] == row.num_text:  # else its memory was taken in the meantime
-            fed = [row.tree.fed[node] for node in path[: row.tree.held(path)]]
-            self._manager.keep_path(state, drafter, row.num_text, fed)
-        return Judged(len(path), walk.own_token, state.add(own), apart, path=tuple(path))
-
-
 class _Walk(NamedTuple):
-    """A verifier's way down a tree.
-
-    Attributes:
-        row: whose tree it is.
-        path: nodes.
-        contexts: among all N, that of the text and those of the path.
-        own_token: what comes after it.
-    """
+    """A verifier's way down a tree."""
 
     row: _Row
-    path: list[int]
-    contexts: list[int]
-    own_token: int
+    path: list[int]  # nodes
+    contexts: list[int]  # among all N, that of the text and those of the path
+    own_token: int  # what comes after it
 
     @staticmethod
     def along(row: _Row, start: int, written: Sequence[int]) -> "_Walk":
@@ -383,23 +141,172 @@ class _Walk(NamedTuple):
         return Judgement(start, endorsed, [False] * len(endorsed))
 
 
-def _numbered(walks: Sequence[_Walk]) -> list[tuple[int, _Walk]]:
-    """Each walk with the place of its first context among those of all paths."""
-    found = []
-    start = 0
-    for walk in walks:
-        found.append((start, walk))
-        start += len(walk.contexts)
-    return found
+Part = TypeVar("Part", _Growing, _Row)
 
 
-class TreeProcessors(NamedTuple):
-    """Who drafts trees, and who judges them."""
+class TreeProcessor:
+    """Drafts and judges trees. Mutates caches, request states and pending views, no session."""
 
-    drafter: TreeDrafter
-    verifier: TreeVerifier
+    def __init__(self, executor: Executor, rollback: RollbackProcessor, names: Sequence[str]) -> None:
+        self._executor = executor
+        self._manager = executor.manager
+        self._rollback = rollback
+        self._names = names
 
-    @classmethod
-    def over(cls, executor: Executor, rollback: RollbackProcessor, names: Sequence[str]) -> "TreeProcessors":
-        """Both, over the same caches; `names` are those of the members, by level."""
-        return cls(TreeDrafter(executor, rollback, names), TreeVerifier(executor, rollback, names))
+    def draft(self, level: int, items: Sequence[TreeItem]) -> list[Drafted | Failed | Deferred]:
+        """`[B]` the tree of each request, or why there is none."""
+        sharing = self._executor.sharing
+        # Rows of a cache may take slots side by side, so what each layer takes is bounded by all shapes together.
+        further = sum(shape.most_fed for shape in {step.shape for _, step in items})
+        rows: dict[str, _Growing] = {}
+        started: dict[str, Tensor] = {}
+        refused: dict[str, KVMemoryError | None] = {}
+        for wave in sharing.waves(level, items):
+            found = sharing.find(level, [session for session, _ in wave])
+            made = self._growing(level, wave)
+            rows |= {row.state.request_id: row for row in made}
+            fed = [(row.state, len(row.feed)) for row in made]
+            refused |= sharing.begin(level, found, fed, [further] * len(made), kept=started)
+            started |= self._begin(level, [row for row in made if row.state.request_id not in refused])
+        if sharing.on and further:
+            # Room for all layers, which another wave, or the end of one, may have taken away.
+            states = [rows[name].state for name in started]
+            refused |= self._manager.reserve(level, states, [1] * len(states), [further - 1] * len(states))
+        self._grow(level, self._ordered(level, [rows[name] for name in started if name not in refused]), started)
+        return [
+            without_room(refused[name]) if name in refused else rows[name].drafted(self._names[level])
+            for name in (session.request_id for session, _ in items)
+        ]
+
+    def _ordered(self, level: int, rows: Sequence[Part]) -> list[Part]:
+        """In the order of the cache's rows."""
+        order = self._manager.cache(level).in_order([row.state.request_id for row in rows])
+        return [rows[index] for index in order]
+
+    def _growing(self, level: int, items: Sequence[TreeItem]) -> list[_Growing]:
+        feeds = self._rollback.before(items, level, verify=False)
+        return [
+            _Growing(
+                session,
+                self._manager.states[session.request_id],
+                Growth(step.shape, room=session.room, eos=session.eos),
+                feed,
+            )
+            for (session, step), feed in zip(items, feeds, strict=True)
+        ]
+
+    def _begin(self, level: int, rows: Sequence[_Growing]) -> dict[str, Tensor]:
+        """Feed what the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
+        if not rows:
+            return {}
+        asked = [row.state for row in rows]
+        executor, rows = self._executor, self._ordered(level, rows)
+        feeds, states = [row.feed for row in rows], [row.state for row in rows]
+        logits = executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(rows)))
+        if executor.sharing.on:
+            executor.sharing.absorb(level, asked, broken([state.request_id for state in states], logits))
+        return {state.request_id: row for state, row in zip(states, logits.unbind(), strict=True)}
+
+    def _grow(self, level: int, rows: list[_Growing], started: Mapping[str, Tensor]) -> None:
+        """Let all trees grow to their ends; rows in the order of the cache's."""
+        if not rows:
+            return
+        executor = self._executor
+        logits = torch.stack([started[row.state.request_id] for row in rows])
+        while True:
+            start_s = executor.clock.now_s()
+            self._answer(rows, logits)
+            rows = [row for row in rows if row.growth.asks and not row.broken]
+            executor.phases.sampling_s += executor.clock.now_s() - start_s
+            if not rows:
+                return
+            tokens, trees = zip(*[row.next_layer() for row in rows], strict=True)
+            logits = executor.feed(level, [row.state for row in rows], tokens, slice(None), trees=trees)
+
+    def _answer(self, rows: Sequence[_Growing], logits: Tensor) -> None:
+        sampler = self._executor.sampler
+        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
+        distributions = sampler.distributions(logits)
+        states = [row.state for row in rows for _ in row.growth.asks]
+        scores = sampler.scores(distributions, states, [place for row in rows for place in row.positions()])
+        start = 0
+        for row in rows:
+            end = start + len(row.growth.asks)
+            row.take(distributions[start:end].unbind(), scores[start:end])
+            start = end
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
+        """`[B]` the verdict on each tree, or why there is none."""
+        executor, sharing = self._executor, self._executor.sharing
+        results: dict[str, Judged | Failed | Deferred] = {}
+        for wave in sharing.waves(level, items):
+            found = sharing.find(level, [session for session, _ in wave])
+            rows = self._pending(level, wave)
+            counts = [(row.state, len(row.feed)) for row in rows]
+            refused = sharing.begin(level, found, counts, kept=frozenset(results))
+            results |= {request_id: without_room(error) for request_id, error in refused.items()}
+            asked = [row.state for row in rows if row.state.request_id not in refused]
+            ready = self._ordered(level, [row for row in rows if row.state.request_id not in refused])
+            if ready:
+                feeds = [row.feed for row in ready]
+                keep = kept_last(executor.device(level), feeds, [len(row.depth) + 1 for row in ready])
+                trees = [row.placed() for row in ready]
+                logits = executor.feed(level, [row.state for row in ready], feeds, keep, trees=trees)
+                logits = executor.sampler.distributions(logits)
+                start_s = executor.clock.now_s()
+                judged = self._judge(level, ready, logits)
+                sharing.absorb(level, asked, [name for name, one in judged.items() if isinstance(one, Failed)])
+                results |= judged
+                executor.phases.sampling_s += executor.clock.now_s() - start_s
+        return [results[session.request_id] for session, _ in items]
+
+    def _pending(self, level: int, items: Sequence[VerifyItem]) -> list[_Row]:
+        feeds = self._rollback.before(items, level, verify=True)
+        rows = []
+        for (session, _), feed in zip(items, feeds, strict=True):
+            assert session.tree is not None
+            state = self._manager.states[session.request_id]
+            rows.append(_Row(session, state, session.tree, feed, depths(session.tree.parents)))
+        return rows
+
+    def _judge(self, level: int, rows: Sequence[_Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
+        sampler = self._executor.sampler
+        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
+        states = [row.state for row in rows for _ in range(len(row.depth) + 1)]
+        positions = [len(row.session.emitted) + depth for row in rows for depth in (0, *row.depth)]
+        tokens, best = sampler.write(logits, states, positions)
+        written, scores = tokens.tolist(), best.tolist()
+        walks = []
+        start = 0
+        results: dict[str, Judged | Failed | Deferred] = {}
+        for row in rows:
+            end = start + len(row.depth) + 1
+            if all(map(isfinite, scores[start:end])):
+                walks.append(_Walk.along(row, start, written[start:end]))
+            else:
+                where = self._names[level], row.state.request_id, len(row.session.emitted)
+                results[row.state.request_id] = Failed(NonFiniteLogitsError(*where))
+            start = end
+        firsts = accumulate((len(walk.contexts) for walk in walks), initial=0)
+        judgements = [walk.judgement(first) for walk, first in zip(walks, firsts, strict=False)]
+        contexts = [place for walk in walks for place in walk.contexts]
+        of_paths = logits[torch.tensor(contexts, dtype=torch.long, device=logits.device)]
+        distances = OpDistances(of_paths, judgements)
+        for number, walk in enumerate(walks):
+            apart = Distances(distances, number, len(judgements[number].endorsed))
+            results[walk.row.state.request_id] = self._judged(level, walk, logits, apart)
+        return results
+
+    def _judged(self, level: int, walk: "_Walk", logits: Tensor, apart: Distances) -> Judged:
+        """Note who endorses the path now, and let the caches hold nothing else of the tree."""
+        row, path = walk.row, walk.path
+        state, session = row.state, row.session
+        for node, context in zip(path, walk.contexts, strict=False):
+            state.views[session.places[node]].judge = logits[context]
+        own = PendingView(walk.own_token, logits[walk.contexts[-1]])
+        self._manager.keep_path(state, level, row.num_text, path)
+        drafter = session.drafters[0]
+        if session.cached[drafter] == row.num_text:  # else its memory was taken in the meantime
+            fed = [row.tree.fed[node] for node in path[: row.tree.held(path)]]
+            self._manager.keep_path(state, drafter, row.num_text, fed)
+        return Judged(len(path), walk.own_token, state.add(own), apart, path=tuple(path))

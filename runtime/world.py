@@ -4,18 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar
 
-import torch
-
 from ..base.errors import ArgumentError
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.pool_prefixes import PoolPrefixes
 from ..decoding.prefixes import PrefixCounts
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Overlap, Step
-from ..decoding.tree_ops import TreeItem
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from ..traces.meta import Sampling
 from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
 from .caches import MemberKV
@@ -24,13 +20,13 @@ from .draft import DraftProcessor, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
 from .feature_reader import FeatureReader
 from .forward import ModelForward
-from .forward_choice import ForwardKind
+from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers
 from .sampler import Sampler, make_sampler
 from .sampling import Chance, SeededChance, noise_of
 from .state import CacheDesyncError, PrefixSharing, RequestState, StateManager, check_shareable
 from .threads import Memory
-from .trees import TreeProcessors
+from .trees import TreeProcessor
 from .verify import Chunk, VerifyProcessor
 
 Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
@@ -46,7 +42,7 @@ class TorchWorld:
         pool: a member's index is its level.
         sampling: greedy, coupled or rejection.
         memory: of keys and values.
-        forward: how models run, see `forward.choose_forward`.
+        forward: how models run, see `forward_choice.choose_forward`.
         share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
@@ -56,10 +52,8 @@ class TorchWorld:
             the first operations of the run show (`ahead.pace`). What they answer is the same.
 
     Attributes:
-        pool, sampling, memory: as given.
         clock: measures, with all work of the models' devices done.
-        manager: caches and requests.
-        forward_names: by member, how it runs (`fused`, `modules` or `graphs`).
+        forward_names: by member, how it runs (`fused`, `modules` or `compiled`).
     """
 
     def __init__(
@@ -81,8 +75,8 @@ class TorchWorld:
         self.pool, self.sampling = pool, sampling
         self._make_chance, self._debug, self._num_opened = make_chance, debug, 0
         self.memory = memory or Memory()
-        if forward == "graphs" and self.memory.cache != "slots":
-            raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
+        if forward == "compiled" and self.memory.cache != "slots":
+            raise ArgumentError(f"`cache` must be slots with `forward` compiled, got {self.memory.cache!r}")
         self._forwards = _forwards(pool, forward, share_weights, watch or _unwatched)
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
@@ -90,7 +84,7 @@ class TorchWorld:
         prefixes = self._prefixes()
         self.manager = StateManager(
             names,
-            partial(_make_cache, self.memory, self._forwards, self._limits),
+            partial(_make_cache, self.memory, self._forwards),
             limits=self._limits,
             shared=pool.ranks is not None,
             prefixes=prefixes,
@@ -104,7 +98,7 @@ class TorchWorld:
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)
         self._draft, self._verify = self._processors(rollback, foreign)
-        self._trees = TreeProcessors.over(self._executor, rollback, names)
+        self._trees = TreeProcessor(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
 
     def __enter__(self) -> Self:
@@ -130,8 +124,8 @@ class TorchWorld:
         return drafts, VerifyProcessor(members, self._executor, rollback, readers=readers)
 
     def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
-        graphs, whole = "graphs" in self.forward_names.values(), self.pool.ranks is None
-        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), graphs=graphs)
+        compiled, whole = "compiled" in self.forward_names.values(), self.pool.ranks is None
+        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), compiled=compiled)
         return Lanes(self.pool.members, self._executor, foreign, self.clock, Pace(overlap, why_not))
 
     @property
@@ -173,34 +167,33 @@ class TorchWorld:
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
-        return DraftResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._draft.run(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
 
-        Args:
-            level: of the member.
-            items: what it judges; other requests than those of `chunks`.
-            chunks: what it reads in the same forward, as the next tokens of its caches. Who asks for them says so to
-                the sessions afterwards (`cached`).
+        It reads `chunks`, of other requests than `items`, in the same forward, as the next tokens of its caches. Who
+        asks for them says so to the sessions afterwards (`cached`).
 
         Raises:
             MemoryError: a chunk has no room.
         """
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._verify.run(level, sound, chunks))
-        return VerifyResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._verify.run(level, sound, chunks) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def check_ahead(self) -> None:
         """Members may always work ahead here; whether in threads or in turns is the pace's."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let several members work for the same requests; those whose logits or caches are broken fail alone."""
-        start_s = self._begin(levels[0], items)
-        rows = self._on_sound(items, lambda sound: self._ahead.run(levels, sound))
-        return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
+        start_s, sound, failed = self._begin(levels[0], items)
+        rows = self._ahead.run(levels, sound) if sound or not failed else []
+        return OverlapResults(
+            _with_failed(items, rows, failed), self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share
+        )
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError under rejection sampling: branches would have to be drawn without replacement."""
@@ -209,46 +202,39 @@ class TorchWorld:
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._trees.drafter.run(level, sound))
-        return DraftResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.draft(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._trees.verifier.run(level, sound))
-        return VerifyResults(rows, *self._since(level, start_s))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.verify(level, sound) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
-    def _begin(self, level: int, items: Sequence[tuple[Session, Step]]) -> float:
-        """The time at which an operation starts, seconds."""
+    def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
+        """The time at which an operation starts, seconds; what of it runs; and whose caches are not what they should.
+
+        These are compared with the sessions only where the world is debugged.
+        """
         if self.pool.ranks is not None:
             self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))
         start_s = self.clock.now_s()
         self._executor.begin()
+        failed: dict[str, Failed] = {}
         for session, _ in items:
             self.manager.states[session.request_id].forget_all_but(session.places)
-        return start_s
+            if self._debug:
+                try:
+                    self.manager.check(session, foreign=self._foreign)
+                except CacheDesyncError as error:
+                    failed[session.request_id] = Failed(error)
+        return start_s, [item for item in items if item[0].request_id not in failed], failed
 
     def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
         """Of the operation that ran: its forwards, its seconds, the memory that is free, and what was shared."""
         counts = self._executor.sharing.take_counts(level)
         return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
-
-    def _on_sound(
-        self, items: Sequence[Item], run: Callable[[Sequence[Item]], list[Row | Failed | Deferred]]
-    ) -> list[Row | Failed | Deferred]:
-        """Run what passes the check of caches, all of it unless they are debugged."""
-        if not self._debug:
-            return run(items)
-        failed: dict[str, Failed] = {}
-        for session, _ in items:
-            try:
-                self.manager.check(session, foreign=self._foreign)
-            except CacheDesyncError as error:
-                failed[session.request_id] = Failed(error)
-        sound = [item for item in items if item[0].request_id not in failed]
-        rows = iter(run(sound) if sound or not items else [])
-        return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}
@@ -264,11 +250,16 @@ class TorchWorld:
         return drafters
 
 
-def _make_cache(
-    memory: Memory, forwards: Mapping[int, ModelForward], limits: Mapping[torch.device, int], level: int
-) -> MemberKV:
-    forward = forwards[level]
-    return memory.make_cache(forward, limits.get(forward.kv_shape.device))
+def _with_failed(
+    items: Sequence[Item], rows: Sequence[Row | Failed | Deferred], failed: Mapping[str, Failed]
+) -> list[Row | Failed | Deferred]:
+    """The rows of what ran, and in their places those that failed before."""
+    ran = iter(rows)
+    return [failed.get(session.request_id) or next(ran) for session, _ in items]
+
+
+def _make_cache(memory: Memory, forwards: Mapping[int, ModelForward], level: int) -> MemberKV:
+    return memory.make_cache(forwards[level])
 
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:
@@ -286,7 +277,6 @@ def _length(step: object) -> object:
 def _forwards(
     pool: LoadedMembers, kind: ForwardKind, share_weights: bool, watch: Callable[[ModelForward], ModelForward]
 ) -> dict[int, ModelForward]:
-    """How each member with a model runs, by level."""
     models = [level for level, member in enumerate(pool.members) if member.model is not None]
     return {level: watch(pool.forward(level, kind, share_weights=share_weights)) for level in models}
 

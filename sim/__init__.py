@@ -7,7 +7,6 @@ from .contexts import TrieTables
 from .cost.files import TableCost
 from .cost.make import make_cost
 from .recorded import recorded_pool
-from .rounds import RoundsTables
 from .simulate import Scenario, simulate
 
-__all__ = ["RoundsTables", "Scenario", "TableCost", "TrieTables", "make_cost", "recorded_pool", "simulate"]
+__all__ = ["Scenario", "TableCost", "TrieTables", "make_cost", "recorded_pool", "simulate"]

@@ -1,265 +1,111 @@
-"""What an operation costs: by its forwards, as it was measured, or with prefix caches.
+"""What an operation costs: by its forwards, as it was measured, by recorded rounds, or with prefix caches.
 
-What an operation costs: its forwards, with catch-up, verification width and the rows still running.
-
-What operations cost where the seconds of forwards, and of all that is beside them, were measured in decoding.
-
-A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long ago
-its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's clock is
-read: whatever passes between two forwards, lookups, other members' forwards and decisions among it, keeps weights away.
-
-What operations cost where members have prefix caches: what is cached is not fed, and rows may wait for others.
-
-The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
-Letters: B requests of an operation.
-
-What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
-
-Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
-the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any method
-took until its first token, and the rest of its own method's with the first draft or plain step.
-
-Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted then;
-so does the verification after it, if nothing else is pending. Engines do not know where an answer will end and draft
-beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and
-so is its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of
-the same request compare to them (`RoundCost.round_scale`).
+Which of these is decided once, when a world is made. Letters: B requests of an operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..base.errors import ArgumentError
 from ..decoding.pool import Pool
 from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import PrefixCounts
+from ..decoding.prefixes import NO_COUNTS, PrefixCounts
 from ..decoding.results import Drafted, Forward
-from ..decoding.session import Session
+from ..decoding.session import READER, Session
 from ..decoding.steps import Draft, Verify
-from ..decoding.tree_ops import TreeItem
 from ..decoding.trees import DraftTree
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, TreeItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
-from ..traces.rounds.rounds import TARGET_ALONE, DrafterInfo, RoundsRequest
-from .cost.base import Beside, CostModel, DraftTerms, OperationCost, RoundCost
-from .rounds_answers import RequestRounds
+from ..traces.rounds.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
+from .cost.base import Beside, CostModel, DraftTerms
+
+if TYPE_CHECKING:
+    from .rounds_answers import RequestRounds
+
+Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole operation
 
 
-def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
-    """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
-    num_rows = len(items)
-    if num_rows == 1:
-        new_tokens, context_tokens = items[0][0].feed(level, verify=True)
-    else:
-        new_tokens, context_tokens = _fed(items, level, verify=True)
-    seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-    return (num_rows, new_tokens, 1, seconds)
+class Charges:
+    """Charges operations by their forwards, with catch-up, verification width and the rows still running.
 
-
-def reading_forwards(
-    cost: CostModel, model: str, items: Sequence[DraftItem | VerifyItem], level: int, lengths: Sequence[int]
-) -> list[Forward]:
-    """The forwards of a drafter from the target's states, which reads what that has not judged token by token.
-
-    Args:
-        cost: seconds.
-        model: that reads.
-        items: of the operation.
-        level: of the member.
-        lengths: `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
-    """
-    fed = []
-    for (session, step), length in zip(items, lengths, strict=True):
-        new, held = session.feed(level, verify=isinstance(step, Verify))
-        first = session.at_once(level, new, held)
-        fed.append((first, held, length and length + new - first))
-    return rows_draft_forwards(cost, model, fed)
-
-
-def draft_forwards(
-    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
-) -> list[Forward]:
-    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
-    if items[0][0].pool.feature_level == level:
-        return reading_forwards(cost, model, items, level, [len(row.tokens) for row in drafted])
-    if len(items) == 1:  # most of replay
-        length = len(drafted[0].tokens)
-        new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)
-        return row_draft_forwards(cost, model, new_tokens, context_tokens, length)
-    fed = [
-        (*session.feed(level, verify=False), len(row.tokens)) for (session, _), row in zip(items, drafted, strict=True)
-    ]
-    return rows_draft_forwards(cost, model, fed)
-
-
-def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
-    """As `draft_forwards`, of several requests.
-
-    Args:
-        cost: seconds.
-        model: that drafts.
-        fed: `[B]` of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
-            drafted, >= 0.
-    """
-    terms = cost.draft_terms(model)
-    if terms is None:
-        return _token_forwards(cost, model, fed)
-    if terms.per_token_s is not None:
-        return [_whole_draft(terms, [length for _, _, length in fed])]
-    if terms.block is not None:
-        terms.check_fits(model, max(length for _, _, length in fed))
-        rows = [terms.block.forward(*row) for row in fed if row[2]]
-        return [fed_forward(cost, model, rows)] if rows else []
-    # No tokens are fed in it: seconds of the operation, not of a forward.
-    return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
-
-
-def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
-    """As `draft_forwards`, of one request.
-
-    Args:
-        cost: seconds.
-        model: that drafts.
-        new_tokens: that its first forward is fed.
-        context_tokens: that its cache holds then.
-        length: tokens drafted, >= 0.
-    """
-    terms = cost.draft_terms(model)
-    if terms is None:
-        return _row_forwards(cost, model, new_tokens, context_tokens, length)
-    if terms.per_token_s is not None:
-        return [_whole_draft(terms, [length])]
-    if terms.block is not None:
-        return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
-    return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
-
-
-def tree_forwards(
-    cost: CostModel, model: str, items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int
-) -> list[Forward]:
-    """What a DraftTree costs: a forward that catches up, then one for each layer over the nodes that it grows from."""
-    return [fed_forward(cost, model, fed) for fed in tree_feeds(items, drafted, level)]
-
-
-def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
-    """One forward; by request the tokens that it is fed, and those that it holds."""
-    new_tokens, context_tokens = sum(new for new, _ in fed), sum(held for _, held in fed)
-    seconds = cost.forward_s(model, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens)
-    return len(fed), new_tokens, 1, seconds
-
-
-def tree_feeds(items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int) -> Iterator[list[tuple[int, int]]]:
-    """Of each forward of a DraftTree, by request that is in it: tokens that it is fed, and those that it holds."""
-    fed = [session.feed(level, verify=False) for session, _ in items]
-    yield fed
-    yield from layer_feeds([new + kept for new, kept in fed], drafted)
-
-
-def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[list[tuple[int, int]]]:
-    """As `tree_feeds`, of the forwards after the first one, in which each request holds so many tokens."""
-    widths = [row.tree.widths if row.tree is not None else () for row in drafted]
-    for layer in range(max(map(len, widths))):
-        growing = [place for place, by_layer in enumerate(widths) if len(by_layer) > layer]
-        yield [(widths[place][layer], held[place] + sum(widths[place][:layer])) for place in growing]
-
-
-def later_held(context_tokens: int, length: int) -> int:
-    """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
-
-    Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
-
-    Args:
-        context_tokens: held after the first forward.
-        length: of the draft.
-    """
-    return context_tokens + (length - 2) // 2
-
-
-def total_s(forwards: Sequence[Forward]) -> float:
-    """Seconds of forwards that run one after another."""
-    seconds = 0.0
-    for _, _, repeats, each_s in forwards:
-        seconds += repeats * each_s
-    return seconds
-
-
-def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
-    """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
-    return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
-
-
-def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
-    """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
-    # Where a recorded drafter found nothing, it takes no forward.
-    rows = [row for row in fed if row[2]]
-    if not rows:
-        return []
-    num_rows, new_tokens, context_tokens = len(rows), sum([row[0] for row in rows]), sum([row[1] for row in rows])
-    seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-    held = [(new + held, length) for new, held, length in rows]
-    return [(num_rows, new_tokens, 1, seconds), *later_forwards(cost, model, held)]
-
-
-def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
-    """The forwards of one request's draft of `length` tokens."""
-    if not length:
-        return []
-    seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
-    if length == 1:
-        return [(1, new_tokens, 1, seconds)]
-    held = later_held(context_tokens + new_tokens, length)
-    later_s = cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)
-    return [(1, new_tokens, 1, seconds), (1, 1, length - 1, later_s)]
-
-
-def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
-    """The forwards after the first one of a batched draft, grouped by which rows still run.
-
-    Args:
-        cost: seconds.
-        model: that drafts.
-        held: by row, the tokens of its context before the draft, and the length of the draft.
-    """
-    forwards: list[Forward] = []
-    done = 1
-    for length in sorted({drafted for _, drafted in held}):
-        running = [tokens for tokens, drafted in held if drafted >= length]
-        repeats = length - done
-        if repeats:
-            rows = len(running)
-            # As in `later_held`. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
-            mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
-            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
-            forwards.append((rows, rows, repeats, seconds))
-        done = length
-    return forwards
-
-
-def _fed(items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> tuple[int, int]:
-    """(new tokens fed, tokens already in the caches), over all rows."""
-    new_tokens = 0
-    context_tokens = 0
-    for session, _ in items:
-        new, held = session.feed(level, verify=verify)
-        new_tokens += new
-        context_tokens += held
-    return new_tokens, context_tokens
-
-
-class OperationCharges:
-    """Charges operations, one after another; mutated by each.
-
-    Args:
-        cost: knows operations.
-        pool: its members in level order.
-        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
-            a run, where nothing takes time but what is charged, one operation right after the other.
+    `pool` has the members in level order.
     """
 
-    def __init__(self, cost: OperationCost, pool: Pool, now_s: Callable[[], float] | None) -> None:
+    def __init__(self, cost: CostModel, pool: Pool) -> None:
         self._cost = cost
-        self._pool = pool
+        self._names = pool.names
+        self._reader = pool.feature_level
+
+    def close(self, request_id: str) -> None:
+        """A request has ended."""
+
+    def counts(self, level: int) -> PrefixCounts:
+        """What the prefix cache of a member did in the operation that was charged last."""
+        return NO_COUNTS
+
+    def lookup_s(self, num_rows: int) -> float:
+        """Seconds of prompt lookups for so many requests."""
+        return self._cost.lookups_s(num_rows)
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """Of a Draft, and of `[B]` what it drafted."""
+        forwards = draft_forwards(self._cost, self._names[level], items, drafted, level)
+        return forwards, total_s(forwards)
+
+    def check_trees(self, level: int) -> None:
+        """Raises ValueError for a member whose drafts cost something by the round, which says nothing of trees."""
+        name = self._names[level]
+        if self._cost.draft_terms(name) is not None:
+            raise ValueError(
+                f"cost {self._cost.name} charges drafts by {name} by the round, which says nothing of trees"
+            )
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """Of a DraftTree: a forward that catches up, then one for each layer over the nodes that it grows from."""
+        name = self._names[level]
+        forwards = [fed_forward(self._cost, name, fed) for fed in tree_feeds(items, drafted, level)]
+        return forwards, total_s(forwards)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """Of a Verify: one forward, but for a member that reads the target's states."""
+        if level == self._reader:
+            forwards = reading_forwards(self._cost, self._names[level], items, level, [1] * len(items))
+            return forwards, total_s(forwards)
+        forward = verify_forward(self._cost, self._names[level], items, level)
+        return [forward], forward[3]
+
+
+def charges_of(cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> Charges:
+    """Charges by all that a cost knows of operations; `now_s` as of `OperationCharges`.
+
+    Raises:
+        ArgumentError: a cost by operations beside a member that reads the target's states.
+    """
+    if not cost.knows_operations:
+        return Charges(cost, pool)
+    if pool.feature_level is not None:
+        reader = pool.names[pool.feature_level]
+        raise ArgumentError(f"`cost` must charge forwards beside {reader}, {READER}, got {cost.name}, of operations")
+    return OperationCharges(cost, pool, now_s)
+
+
+class OperationCharges(Charges):
+    """Charges operations of which forwards, and all that is beside them, were measured in decoding; mutated by each.
+
+    A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long
+    ago its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's
+    clock is read: whatever passes between two forwards (lookups, other members' forwards, decisions) keeps weights
+    away.
+
+    `pool` has the members in level order. `now_s` reads the run's clock, which stands at the beginning of an operation
+    when that is charged; None outside a run, where nothing takes time but what is charged.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
+        super().__init__(cost, pool)
         self._charged_s = 0.0
         self._now_s = now_s or (lambda: self._charged_s)
         self._read = WeightsRead(cost.shares)
@@ -271,11 +117,14 @@ class OperationCharges:
             rows.pop(request_id, None)
 
     def lookup_s(self, num_rows: int) -> float:
-        """Seconds of prompt lookups for so many requests."""
+        """See `Charges`."""
         return self._charge(self._cost.lookups_s(num_rows))
 
-    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], float]:
-        """The forwards of a Draft, and the seconds of all of it: one forward a token while any row still drafts."""
+    def check_trees(self, level: int) -> None:
+        """See `Charges`; what was measured beside the forwards of drafts stands for what is beside those of trees."""
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: one forward a token while any row still drafts."""
         writing = [(item[0], len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
         rows = self._places(level, [session.request_id for session, _ in writing])
         fed = [session.feed(level, verify=False) for session, _ in writing]
@@ -293,18 +142,12 @@ class OperationCharges:
                     max(held[place] for place in going) + done,
                     _apart(rows[place] for place in going),
                 )
-                forwards.append(
-                    (shape.num_rows, shape.new_tokens, 1, self._cost.batch_s(self._name(level), shape, first=False))
-                )
+                seconds = self._cost.batch_s(self._names[level], shape, first=False)
+                forwards.append((shape.num_rows, shape.new_tokens, 1, seconds))
         return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
-    def draft_trees(
-        self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]
-    ) -> tuple[list[Forward], float]:
-        """The forwards of a DraftTree, one for each layer, and the seconds of all of it.
-
-        What was measured beside the forwards of drafts stands for what is beside those of trees.
-        """
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`."""
         rows = self._places(level, [session.request_id for session, _ in items])
         feeds = list(tree_feeds(items, drafted, level))
         forwards = [self._first(level, feeds[0], rows)]
@@ -313,15 +156,15 @@ class OperationCharges:
             standing = [rows[place] for place, by_layer in enumerate(widths) if len(by_layer) > layer]
             new, longest = sum(count for count, _ in fed), max(count for count, _ in fed)
             shape = BatchShape(len(fed), new, longest, max(count + held for count, held in fed), _apart(standing))
-            forwards.append((len(fed), new, 1, self._cost.batch_s(self._name(level), shape, first=False)))
+            forwards.append((len(fed), new, 1, self._cost.batch_s(self._names[level], shape, first=False)))
         return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, float]:
-        """The forward of a Verify, and the seconds of all of it."""
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`."""
         rows = self._places(level, [session.request_id for session, _ in items])
         forward = self._first(level, [session.feed(level, verify=True) for session, _ in items], rows)
         judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
-        return forward, self._whole("verify", level, len(items), judged, [forward])
+        return [forward], self._whole("verify", level, len(items), judged, [forward])
 
     def _first(self, level: int, fed: Sequence[tuple[int, int]], rows: Sequence[int]) -> Forward:
         """The first forward of an operation, whose weights were read a while ago."""
@@ -329,14 +172,14 @@ class OperationCharges:
         new_tokens = sum(new for new, _ in fed)
         longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
         shape = BatchShape(num_rows, new_tokens, longest, num_slots, _apart(rows))
-        name = self._name(level)
+        name = self._names[level]
         away = self._read.away(name, self._now_s())
         seconds = self._cost.batch_s(name, shape, first=True) + self._cost.reloads_s(name, new_tokens, away)
         return (num_rows, new_tokens, 1, seconds)
 
     def _whole(self, kind: Beside, level: int, num_rows: int, num_tokens: int, forwards: Sequence[Forward]) -> float:
         """Seconds of an operation; what is beside its forwards comes after them."""
-        name = self._name(level)
+        name = self._names[level]
         beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
         forwards_s = sum(each_s for *_, each_s in forwards)
         if forwards:
@@ -346,9 +189,6 @@ class OperationCharges:
     def _charge(self, seconds: float) -> float:
         self._charged_s += seconds
         return seconds
-
-    def _name(self, level: int) -> str:
-        return self._pool.names[level]
 
     def _places(self, level: int, request_ids: Iterable[str]) -> list[int]:
         """Rows of the member's cache; a new request takes the first free one."""
@@ -360,54 +200,50 @@ class OperationCharges:
         return [rows[request_id] for request_id in request_ids]
 
 
-def _apart(rows: Iterable[int]) -> bool:
-    """Whether rows have gaps between them."""
-    known = list(rows)
-    return max(known) - min(known) >= len(known)
-
-
 Item = tuple[Session, Draft | DraftTree | Verify]
 
 
-class PrefixCharges:
-    """Charges operations, and keeps what their members have read. Mutated by each.
+class PrefixCharges(Charges):
+    """Charges forwards where members have prefix caches: what is cached is not fed, and rows may wait for others.
 
-    Args:
-        cost: seconds of forwards.
-        pool: the members in level order.
-        prefixes: their caches.
+    The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
+    Mutated by each operation. `pool` has the members in level order.
+
+    Raises:
+        ArgumentError: a pool with a member that reads the target's states.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, prefixes: PoolPrefixes) -> None:
-        self._cost = cost
-        self._pool = pool
+        super().__init__(cost, pool)
+        if pool.feature_level is not None:
+            raise ArgumentError(f"`prefix_cache` does not go with {pool.names[pool.feature_level]}, {READER}")
         self._prefixes = prefixes
 
     def close(self, request_id: str) -> None:
-        """A request refers to nothing more."""
+        """See `Charges`; the request refers to nothing more."""
         self._prefixes.release(request_id)
 
     def counts(self, level: int) -> PrefixCounts:
-        """What the operation of a member that has just ended did."""
+        """See `Charges`."""
         return self._prefixes.take_counts(level)
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Forward]:
-        """The forwards of a Verify: one for each wave."""
-        name, forwards = self._pool.names[level], []
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`: a forward for each wave."""
+        name, forwards = self._names[level], list[Forward]()
         for wave in self._prefixes.waves(level, [session for session, _ in items]):
             rows = [items[index] for index in wave]
             self._look_up(level, rows)
             forwards.append(verify_forward(self._cost, name, rows, level))
             self._enter(level, rows)
-        return forwards
+        return forwards, total_s(forwards)
 
-    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a Draft: those that read, then one a token while any row still drafts."""
-        name = self._pool.names[level]
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: forwards that read, then one a token while any row still drafts."""
+        name = self._names[level]
         rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
         terms = self._cost.draft_terms(name)
         if terms is not None and terms.per_token_s is not None:  # whole drafts: none has a first forward
-            return draft_forwards(self._cost, name, items, drafted, level)
+            return super().draft(level, items, drafted)
         block = None if terms is None else terms.block
         if terms is not None and rows:
             terms.check_fits(name, max(length for _, length in rows))
@@ -422,11 +258,13 @@ class PrefixCharges:
                 fed = [block.forward(*row, length) for row, (_, length) in zip(fed, reading, strict=True)]
             forwards.append(fed_forward(self._cost, name, fed))
             self._enter(level, [item for item, _ in reading])
-        return forwards if block is not None else [*forwards, *later_forwards(self._cost, name, held)]
+        if block is None:
+            forwards += later_forwards(self._cost, name, held)
+        return forwards, total_s(forwards)
 
-    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a DraftTree: those that read, then one for each layer of all trees."""
-        name, forwards = self._pool.names[level], list[Forward]()
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: forwards that read, then one for each layer of all trees."""
+        name, forwards = self._names[level], list[Forward]()
         held = [0] * len(items)
         for wave in self._prefixes.waves(level, [session for session, _ in items]):
             rows = [items[index] for index in wave]
@@ -436,7 +274,8 @@ class PrefixCharges:
             for index, (new, kept) in zip(wave, fed, strict=True):
                 held[index] = new + kept
             self._enter(level, rows)
-        return [*forwards, *(fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted))]
+        forwards += [fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted)]
+        return forwards, total_s(forwards)
 
     def _look_up(self, level: int, items: Sequence[Item]) -> None:
         for session, _ in items:
@@ -447,25 +286,51 @@ class PrefixCharges:
             self._prefixes.enter(level, session)
 
 
-class RoundCharges:
-    """Charges operations of one request each; mutates what its state says of seconds.
+class RoundCharges(Charges):
+    """Charges by the seconds of recorded rounds, and by their means whatever was not recorded.
+
+    Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged
+    for the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any
+    method took until its first token, and the rest of its own method's with the first draft or plain step.
+
+    Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted
+    then; so does the verification after it, if nothing else is pending. Engines draft beyond the end of an answer: a
+    draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and so is
+    its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of the
+    same request compare to them (`CostModel.round_scale`). Of several requests together nothing was recorded.
 
     Args:
         cost: knows recorded rounds.
-        drafters: of the recording.
-        target: by name.
+        pool: the members in level order.
+        meta: of the recording.
+        states: by request; what these say of seconds is mutated.
     """
 
-    def __init__(self, cost: RoundCost, drafters: tuple[DrafterInfo, ...], target: str) -> None:
-        self._cost = cost
-        self._drafters = {drafter.name: drafter for drafter in drafters}
-        self._target = target
+    def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, "RequestRounds"]) -> None:
+        super().__init__(cost, pool)
+        self._drafters = {drafter.name: drafter for drafter in meta.drafters}
+        self._target = meta.target
+        self._states = states
 
-    def draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
-        """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
+        """See `Charges`: the prefill if it comes first, then a forward for each token."""
+        if len(items) > 1:
+            return super().draft(level, items, drafted)
+        forwards = self._draft(self._states[items[0][0].request_id], items[0], drafted[0], level)
+        return forwards, total_s(forwards)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
+        """See `Charges`: the prefill if it comes first, then one forward."""
+        if len(items) > 1:
+            return super().verify(level, items)
+        session = items[0][0]
+        forwards = self._verify(self._states[session.request_id], session, level)
+        return forwards, total_s(forwards)
+
+    def _draft(self, state: "RequestRounds", item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
         session, step = item
         asked = step.tokens
-        name = session.pool.names[level]
+        name = self._names[level]
         forwards = self._prefill(state, session, name)
         own = self._own_round(state.request, session, name, asked)
         state.verify_s, state.num_cut = None, 0
@@ -481,8 +346,7 @@ class RoundCharges:
         # The log may say what it took to draft nothing.
         return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
-    def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
-        """The forwards of a Verify by the target: the prefill if it comes first, then one."""
+    def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
         if not session.emitted and not session.tokens:
             started_s = self._least_start_s(state.request)
             if started_s:
@@ -508,7 +372,7 @@ class RoundCharges:
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _draft_factor(
-        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
+        self, state: "RequestRounds", session: Session, drafter: str, charged: list[Forward], count: int
     ) -> float:
         """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
         scale = self._cost.round_scale(session.request_id, drafter)
@@ -520,7 +384,7 @@ class RoundCharges:
             most_s = most_s if recorded is None else recorded[0]
         return factor * most_s / seconds if seconds > most_s else factor
 
-    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
+    def _prefill(self, state: "RequestRounds", session: Session, method: str) -> list[Forward]:
         if state.prefilled:
             return []
         state.prefilled = True
@@ -568,3 +432,168 @@ class RoundCharges:
         if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
             return None
         return self._cost.round_s(request.request_id, start, drafter)
+
+
+def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
+    """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
+    num_rows, new_tokens, context_tokens = len(items), 0, 0
+    for session, _ in items:
+        new, held = session.feed(level, verify=True)
+        new_tokens += new
+        context_tokens += held
+    seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+    return (num_rows, new_tokens, 1, seconds)
+
+
+def reading_forwards(
+    cost: CostModel, model: str, items: Sequence[DraftItem | VerifyItem], level: int, lengths: Sequence[int]
+) -> list[Forward]:
+    """The forwards of a drafter from the target's states, which reads what that has not judged token by token.
+
+    `lengths` is `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
+    """
+    fed = []
+    for (session, step), length in zip(items, lengths, strict=True):
+        new, held = session.feed(level, verify=isinstance(step, Verify))
+        first = session.at_once(level, new, held)
+        fed.append((first, held, length and length + new - first))
+    return rows_draft_forwards(cost, model, fed)
+
+
+def draft_forwards(
+    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
+) -> list[Forward]:
+    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
+    if items[0][0].pool.feature_level == level:
+        return reading_forwards(cost, model, items, level, [len(row.tokens) for row in drafted])
+    if len(items) == 1:  # most of replay
+        length = len(drafted[0].tokens)
+        new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)
+        return row_draft_forwards(cost, model, new_tokens, context_tokens, length)
+    fed = [
+        (*session.feed(level, verify=False), len(row.tokens)) for (session, _), row in zip(items, drafted, strict=True)
+    ]
+    return rows_draft_forwards(cost, model, fed)
+
+
+def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
+    """As `draft_forwards`, of several requests.
+
+    `fed` is `[B]`: of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
+    drafted, >= 0.
+    """
+    terms = cost.draft_terms(model)
+    if terms is None:
+        return _token_forwards(cost, model, fed)
+    if terms.per_token_s is not None:
+        return [_whole_draft(terms, [length for _, _, length in fed])]
+    if terms.block is not None:
+        terms.check_fits(model, max(length for _, _, length in fed))
+        rows = [terms.block.forward(*row) for row in fed if row[2]]
+        return [fed_forward(cost, model, rows)] if rows else []
+    # No tokens are fed in it: seconds of the operation, not of a forward.
+    return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
+
+
+def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
+    """As `draft_forwards`, of one request, whose cache holds `context_tokens` and is fed `new_tokens` first."""
+    terms = cost.draft_terms(model)
+    if terms is None:
+        return _row_forwards(cost, model, new_tokens, context_tokens, length)
+    if terms.per_token_s is not None:
+        return [_whole_draft(terms, [length])]
+    if terms.block is not None:
+        return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
+    return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
+
+
+def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
+    """One forward; by request the tokens that it is fed, and those that it holds."""
+    new_tokens, context_tokens = sum(new for new, _ in fed), sum(held for _, held in fed)
+    seconds = cost.forward_s(model, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens)
+    return len(fed), new_tokens, 1, seconds
+
+
+def tree_feeds(items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int) -> Iterator[list[tuple[int, int]]]:
+    """Of each forward of a DraftTree, by request that is in it: tokens that it is fed, and those that it holds."""
+    fed = [session.feed(level, verify=False) for session, _ in items]
+    yield fed
+    yield from layer_feeds([new + kept for new, kept in fed], drafted)
+
+
+def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[list[tuple[int, int]]]:
+    """As `tree_feeds`, of the forwards after the first one, in which each request holds so many tokens."""
+    widths = [row.tree.widths if row.tree is not None else () for row in drafted]
+    for layer in range(max(map(len, widths))):
+        growing = [place for place, by_layer in enumerate(widths) if len(by_layer) > layer]
+        yield [(widths[place][layer], held[place] + sum(widths[place][:layer])) for place in growing]
+
+
+def later_held(context_tokens: int, length: int) -> int:
+    """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
+
+    Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
+    `context_tokens` are held after the first forward.
+    """
+    return context_tokens + (length - 2) // 2
+
+
+def total_s(forwards: Sequence[Forward]) -> float:
+    """Seconds of forwards that run one after another."""
+    seconds = 0.0
+    for _, _, repeats, each_s in forwards:
+        seconds += repeats * each_s
+    return seconds
+
+
+def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
+    """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
+    return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
+
+
+def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
+    """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
+    # Where a recorded drafter found nothing, it takes no forward.
+    rows = [row for row in fed if row[2]]
+    if not rows:
+        return []
+    num_rows, new_tokens, context_tokens = len(rows), sum([row[0] for row in rows]), sum([row[1] for row in rows])
+    seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+    held = [(new + held, length) for new, held, length in rows]
+    return [(num_rows, new_tokens, 1, seconds), *later_forwards(cost, model, held)]
+
+
+def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
+    if not length:
+        return []
+    seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
+    if length == 1:
+        return [(1, new_tokens, 1, seconds)]
+    held = later_held(context_tokens + new_tokens, length)
+    later_s = cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)
+    return [(1, new_tokens, 1, seconds), (1, 1, length - 1, later_s)]
+
+
+def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
+    """The forwards after the first one of a batched draft, grouped by which rows still run.
+
+    `held` has by row the tokens of its context before the draft, and the length of the draft.
+    """
+    forwards: list[Forward] = []
+    done = 1
+    for length in sorted({drafted for _, drafted in held}):
+        running = [tokens for tokens, drafted in held if drafted >= length]
+        repeats = length - done
+        if repeats:
+            rows = len(running)
+            # As in `later_held`. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
+            mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
+            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
+            forwards.append((rows, rows, repeats, seconds))
+        done = length
+    return forwards
+
+
+def _apart(rows: Iterable[int]) -> bool:
+    known = list(rows)
+    return max(known) - min(known) >= len(known)

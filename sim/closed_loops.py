@@ -1,19 +1,8 @@
-"""Closed loops of fixed rounds, walked without a clock: the same steps as the loop, sooner.
+"""A recording of contexts replayed without a loop, under a policy that only pending tokens decide.
 
-Operations of a run, one request at a time, priced and written down many at once.
-
-Operations that are equal in all but their seconds are the same row of a table.
-
-Operations of a batch and the steps in them, written down many at once.
-
-A recording of contexts replayed one request after another, under a policy that only pending tokens decide.
-
-What `simulate` does by loop, session and policy, done in bulk: rounds are walked in the tries, and written down many at
-once. The log is the same to the bit.
-
-Several requests at a time, each a walk in its trie: the loop's order, without its sessions and views.
-
-What runs next, who shares an operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`.
+What `simulate` does by loop, session and policy is done here in bulk: rounds are walked in the tries, and written down
+many at once. One request at a time is walked from its start to its end. Of several, what runs next, who shares an
+operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
 """
 
 from collections.abc import Iterator
@@ -30,7 +19,7 @@ from ..runs.log import RunLedger
 from .charges import row_draft_forwards, rows_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, OperationCost
+from .cost.base import CostModel
 from .played_round import Automaton, Due, Fixed, Lead, Pending
 from .replay_tables import RecordedWorld, ReplayTables
 from .rounds_once import TrieWalk, check_progress
@@ -47,14 +36,12 @@ _FIELDS = (
 
 
 class OpRows:
-    """Takes operations in the order in which they run, and tells the ledger.
+    """Takes operations in the order in which they run, and tells the ledger of requests, operations and steps.
 
     Args:
-        cost: seconds.
         names: of the members by level.
         num_free: model-free members, which come first.
         decide_s: seconds that a policy is charged for each step.
-        ledger: told of requests, operations and steps.
     """
 
     def __init__(
@@ -170,11 +157,7 @@ _STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emit
 
 
 class BatchRows:
-    """Takes operations in the order in which they run, and tells the ledger.
-
-    Args:
-        ledger: told of operations and steps.
-    """
+    """Takes operations in the order in which they run, and tells the ledger of operations and steps."""
 
     def __init__(self, ledger: RunLedger) -> None:
         self._ledger = ledger
@@ -227,7 +210,7 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
     """Why a run has to go through the loop, in words; "" if its rounds can be walked."""
     if not decides_by_pending(policy):
         return f"policy {name} does not say that pending tokens alone decide"
-    if isinstance(cost, OperationCost):
+    if cost.knows_operations:
         return f"cost {cost.name} knows more of operations than their forwards"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
         return f"recording {tables.trace.about.name} is not one of contexts"
@@ -238,25 +221,15 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedRun:
-    """What is replayed without a loop, and who is told.
+    """What is replayed without a loop, and who is told."""
 
-    Attributes:
-        policy: says `About.by_pending` of itself.
-        name: of it, for errors.
-        tables: the recording.
-        world: told of requests that begin and end; what it keeps of them is as after a run of the loop.
-        cost: seconds.
-        decide_s: seconds that the policy is charged for each step.
-        ledger: told what happens.
-    """
-
-    policy: Policy
-    name: str
-    tables: TrieTables
-    world: ReplayWorld
-    cost: CostModel
-    decide_s: float
-    ledger: RunLedger
+    policy: Policy  # says `About.by_pending` of itself
+    name: str  # of it, for errors
+    tables: TrieTables  # the recording
+    world: ReplayWorld  # told of requests that begin and end; what it keeps of them is as after a run of the loop
+    cost: CostModel  # seconds
+    decide_s: float  # seconds that the policy is charged for each step
+    ledger: RunLedger  # told what happens
 
     def automaton(self) -> Automaton:
         """The policy, to be asked."""
@@ -264,11 +237,7 @@ class WalkedRun:
 
 
 class ClosedLoop:
-    """Requests one after another, each walked from its start to its end.
-
-    Args:
-        run: what is replayed.
-    """
+    """Requests one after another, each walked from its start to its end."""
 
     def __init__(self, run: WalkedRun) -> None:
         self._tables, self._world = run.tables, run.world
@@ -283,14 +252,10 @@ class ClosedLoop:
         )
 
     def run(self, prefill_before: tuple[bool, ...], outputs: dict[str, list[int]] | None) -> bool:
-        """Walk all requests of the recording.
+        """Walk all requests of the recording; False if an answer was not recorded to its end: the run is for the loop.
 
-        Args:
-            prefill_before: as in `Session`.
-            outputs: takes the committed tokens of every request by its id; None drops them.
-
-        Returns:
-            Whether that is all; else an answer was not recorded to its end, and the run is for the loop.
+        `prefill_before` is as in `Session`; `outputs` takes the committed tokens of every request by its id, None drops
+        them.
 
         Raises:
             Exception: whatever is wrong with a step or a forward, with no word on whose it was.
@@ -326,37 +291,20 @@ class ClosedLoop:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that runs.
-
-    Attributes:
-        session: of the world.
-        recorded: what it replays.
-        walk: where it stands.
-        index: by order of admission.
-        state: what is pending.
-        position: tokens committed.
-        idle: steps in a row of which nothing came.
-    """
-
-    session: Session
-    recorded: RequestTables
-    walk: TrieWalk
-    index: int
-    state: Pending
-    position: int = 0
-    idle: int = 0
+    session: Session  # of the world
+    recorded: RequestTables  # what it replays
+    walk: TrieWalk  # where it stands
+    index: int  # by order of admission
+    state: Pending  # what is pending
+    position: int = 0  # tokens committed
+    idle: int = 0  # steps in a row of which nothing came
 
 
 _Item = tuple[_Running, Due]
 
 
 class BatchedLoop:
-    """Requests of a recording, so many at a time.
-
-    Args:
-        run: what is replayed.
-        batch: requests that run at a time, >= 1.
-    """
+    """Requests of a recording, `batch` >= 1 of them at a time."""
 
     def __init__(self, run: WalkedRun, batch: int) -> None:
         self._run, self._batch = run, batch
@@ -408,7 +356,6 @@ class BatchedLoop:
                 self._ready.append(running)
 
     def _ask(self) -> None:
-        """Let every ready request wait for the operation that it wants."""
         decide_s = self._run.decide_s
         for running in self._ready:
             self._now_s += decide_s

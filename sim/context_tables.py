@@ -1,28 +1,31 @@
-"""A recorded request as plain lists: what replay walks, built when it starts and shared by all who run it.
+"""One recorded request of contexts as plain lists, and what these say: tokens, trees, facts, the quality of a text.
 
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
-Lists hold pointers: their integers are shared, and what few policies look at is built for those who do.
-
-What a member says at recorded contexts, whichever lists hold it.
-
-A drafter from the target's states says something else at each depth (`traces.tries.features`); all others say the same.
+Lists are built when a request starts and shared by all who run it; what few policies look at is built for those who do.
+A drafter from the target's states says something else at each depth (`traces.contexts.trie`); all others say the same.
 Letters: N nodes, L levels.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from copy import copy
 from itertools import pairwise
-from math import nan
+from math import exp, nan
 from typing import Any, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.trees import Branches
+from ..decoding.results import Drafted, Judged
+from ..decoding.rules import Facts, Rule
+from ..decoding.session import Session
+from ..decoding.trees import ROOT, Branches, DraftTree, Growth
+from ..runs.log import TextQuality, same_counts
 from ..traces.contexts.meta import TrieMeta
 from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
+from .recorded import UnrecordedTreeError
 
 MOST_KEPT_NODES = 1 << 18  # of tables that no running request holds: some 40 MB with three models
 
@@ -70,15 +73,8 @@ class RequestTables:
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
-        token: `[N]` token that leads to each node; built at first use, as what follows.
-        tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
-            member, which has no distribution.
-        branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
-            branches are not recorded.
-        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
-        further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
-        further_tvd: `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.
+        further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
     """
 
     __slots__ = ("__weakref__", "_chains", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
@@ -87,19 +83,27 @@ class RequestTables:
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
-    token: list[int]
+    # Built at first use:
+    token: list[int]  # `[N]` token that leads to each node
+    # `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free member,
+    # which has no distribution
     tvd: list[list[list[float]]]
+    # `[L][N]`, all five as in `traces.contexts.trie.Trie`
     next_log_prob: list[list[float]]
     top_log_prob: list[list[float]]
     gap: list[list[float]]
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
+    # `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose branches are
+    # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
+    # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
     further_next_log_prob: list[list[float]]
     further_top_log_prob: list[list[float]]
     further_gap: list[list[float]]
     further_entropy: list[list[float]]
     further_own_log_prob: list[list[float]]
+    # `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one
     further_tvd: list[list[list[float] | None]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
@@ -127,7 +131,6 @@ class RequestTables:
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
 
     def __getattr__(self, name: str) -> object:
-        """Asked for a list that is not there yet."""
         if name not in RequestTables.__annotations__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
         listed: list[Any]
@@ -147,7 +150,6 @@ class RequestTables:
         return listed
 
     def _branches(self) -> list[dict[int, tuple[int, Branches]]]:
-        """Branches by level and node, from what the recording holds by node and rank."""
         trie = self._record.trie
         listed: list[dict[int, tuple[int, Branches]]] = [{} for _ in self.next_token]
         if trie.ranks is None:
@@ -165,7 +167,6 @@ class RequestTables:
         return listed
 
     def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
-        """Distances of pairs of models as a table of all levels."""
         free, levels = self._num_free, len(self.next_token)
         zeros, unknown = [0.0] * self.num_nodes, [nan] * self.num_nodes
         table = [[zeros if a == b else unknown for b in range(levels)] for a in range(levels)]
@@ -174,7 +175,6 @@ class RequestTables:
         return table
 
     def _further_by_levels(self) -> list[list[list[float] | None]]:
-        """Distances at further depths by level."""
         views = self._record.trie.features
         if views is None:
             return []
@@ -221,9 +221,7 @@ class RequestTables:
 class TablesByRequest:
     """The tables of a recording's requests, built at first use; those of running requests, and some more, are kept.
 
-    Attributes:
-        trace: the recording.
-        num_free: model-free members, which come first in the pool.
+    `num_free` counts model-free members, which come first in the pool.
     """
 
     def __init__(self, trace: TrieRecording) -> None:
@@ -275,12 +273,9 @@ class TablesByRequest:
 
 
 class Voice:
-    """One member, at one depth where it is such a drafter.
+    """One member, at one depth where it is a drafter from the target's states.
 
-    Args:
-        tables: of the request.
-        level: of the member.
-        depth: tokens of the context that the target has not judged, >= 1; 1 for all other members.
+    `depth` counts tokens of the context that the target has not judged, >= 1; 1 for all other members.
     """
 
     __slots__ = ("_depth", "_level", "_tables")
@@ -325,3 +320,141 @@ class Voice:
             else getattr(self._tables, f"further_{name}")[self._depth - 2]
         )
         return rows
+
+
+def drafted_tree(tables: RequestTables, session: Session, step: DraftTree, level: int) -> Drafted:
+    """Grow a tree from the committed context.
+
+    Raises:
+        UnrecordedTreeError: it needs branches that are not recorded.
+    """
+    growth = Growth(step.shape, room=session.room, eos=session.eos)
+    branches = tables.branches[level]
+
+    def answer(node: int, width: int) -> Branches:
+        found = branches.get(session.place if node == ROOT else growth.places[node])
+        if found is None or found[0] < width:
+            depth = len(growth.path_to(node))
+            raise UnrecordedTreeError(session.request_id, len(session.emitted) + depth, "tree")
+        tokens, log_probs, places = found[1]
+        return Branches(tokens[:width], log_probs[:width], places[:width])
+
+    while growth.asks:
+        growth.take([answer(node, width) for node, width in growth.asks])
+    kept = growth.kept()
+    tokens, places = ([column[node] for node in kept] for column in (growth.tokens, growth.places))
+    return Drafted(tokens, places, 0, growth.tree(kept))
+
+
+def judged_tree(tables: RequestTables, session: Session, level: int) -> Judged:
+    """Walk down the pending tree, as long as the verifier's own token is a node of it."""
+    tree, node = session.tree, session.place
+    assert tree is not None
+    next_token, distances = tables.next_token[level], tables.tvd[level][session.drafters[0]]
+    path: list[int] = []
+    tvd: list[float] = []
+    while True:
+        if tree.beyond(path) is not None:
+            tvd.append(distances[node])
+        own_token = next_token[node]
+        child = tree.child(path, own_token, session.tokens)
+        if child is None:
+            return Judged(len(path), own_token, tables.child[level][node], tuple(tvd), path=tuple(path))
+        path.append(child)
+        node = session.places[child]
+
+
+def recorded_facts(
+    session: Session, verifier: Voice, drafter: Voice | None, index: int, node: int, *, same: bool, tvd: float
+) -> Facts:
+    """The facts of the pending token of `session` at `index` for a verifier.
+
+    Args:
+        session: whose token it is.
+        verifier: level.
+        drafter: of the token; None for a model-free one, which has no probabilities.
+        index: among the pending tokens.
+        node: its context, recorded.
+        same: whether the verifier writes this token.
+        tvd: distance of the two distributions at the context.
+    """
+    child = session.places[index]
+    own_child = verifier.child(node)
+    if same:
+        target_prob = exp(verifier.number("next_log_prob", node))
+    else:
+        target_prob = exp(verifier.number("own_log_prob", child)) if child >= 0 else nan
+    return Facts(
+        same=same,
+        draft_prob=nan if drafter is None else exp(drafter.number("next_log_prob", node)),
+        target_prob=target_prob,
+        top_prob=exp(verifier.number("top_log_prob", node)),
+        entropy=verifier.number("entropy", node),
+        tvd=tvd,
+        judge=session.judges[index],
+        draft_top_prob=nan if drafter is None else exp(drafter.number("top_log_prob", node)),
+        own_draft_prob=nan if drafter is None or own_child < 0 else exp(drafter.number("own_log_prob", own_child)),
+    )
+
+
+def lacks(rule: Rule, facts: Facts) -> bool:
+    """Whether the recording does not hold what the rule looks at: a token it did not follow has no probability."""
+    if facts.same:
+        return False
+    if rule.needs_target_prob and facts.target_prob != facts.target_prob:  # NaN is the only value unlike itself
+        return True
+    return getattr(rule, "needs_own_draft_prob", False) and facts.own_draft_prob != facts.own_draft_prob
+
+
+def recorded_quality(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
+    """The quality of one answer, of which `tokens` are committed; `level` is the target's.
+
+    After a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
+    Between the end of the record and that step nothing is known. `anchors` has by position the node at which replay
+    went on after it had left the record.
+    """
+    trunk, count = tables.trunk_tokens, len(tokens)
+    if tokens == trunk:  # as most are
+        walk, same = _Walk(0, count, count, tables.trunk_log_prob, count), (count, count)
+    else:
+        walk, same = _walk(tables, level, tokens, anchors), same_counts(tokens, trunk)
+    return TextQuality(
+        **walk._asdict(),
+        trunk_tokens=len(trunk),
+        trunk_log_prob=tables.trunk_log_prob,
+        same_tokens=same[0],
+        same_start=same[1],
+    )
+
+
+class _Walk(NamedTuple):
+    """What a walk saw; see `TextQuality`."""
+
+    divergences: int
+    seen_tokens: int
+    scored_tokens: int
+    log_prob: float
+    exact_start: int
+
+
+def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> _Walk:
+    writes, own_log_prob = tables.next_token[level], tables.own_log_prob[level]
+    node, num_seen, divergences, exact_start = 0, 0, 0, len(tokens)
+    log_probs: list[float] = []
+    for position, token in enumerate(tokens):
+        if node < 0:
+            exact_start = min(exact_start, position)
+            node = anchors.get(position, -1)
+        if token < 0 or node < 0:  # a token without an identity stands for a modelled one
+            node = -1
+            continue
+        num_seen += 1
+        child = tables.find_child(node, token)
+        if writes[node] == token:
+            log_probs.append(tables.next_log_prob[level][node])
+        else:
+            divergences += 1
+            if child >= 0:
+                log_probs.append(own_log_prob[child])
+        node = child
+    return _Walk(divergences, num_seen, len(log_probs), sum(log_probs), exact_start)

@@ -1,26 +1,9 @@
-"""What a recording of contexts answers to drafts and verifications: walks in a request's trie.
+"""What a recording of contexts answers to drafts and verifications, and the world that replays it.
 
-What replay does where the recording ends: draw from rates fitted on what it holds, and count every draw.
-
-Contexts beyond the recorded closure are the only unknowns. The rate at which two models agree there is fitted on the
-recorded contexts farthest from the trunk, since agreement falls the further a draft has gone astray. Draws are keyed by
-(seed, request, position, drafter, verifier): two policies that come to the same unknown meet the same luck (common
-random numbers).
-
-A token whose context is recorded is *replayed*. Beyond the record, tokens are `UNKNOWN`, verdicts come from the
-fitted fallback, and each such decision is counted as modelled. The target's verdict on a draft that starts on the
-trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
-
-What a recording answers to token trees: the drafter's recorded branches, and a walk by the verifier's own tokens.
-
-A tree that needs a branch beyond the record is an error, whatever the run says of fallbacks: there is no telling what
-it would be.
-
-The world that replays a recording of contexts: its answers, and what operations cost.
-
-Where a request's text ends, it is compared with the trunk.
-
-A recording of contexts, ready for replay by any number of policies.
+Answers are walks in a request's trie. A token whose context is recorded is *replayed*. Beyond the recorded closure
+tokens are `UNKNOWN`, verdicts come from a fitted fallback, and each such decision is counted as modelled. The target's
+verdict on a draft that starts on the trunk never needs the fallback: where the draft leaves the trunk is recorded, and
+there the target refuses it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,39 +16,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError
-from ..decoding.overlap_op import OverlapItem
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Pool
 from ..decoding.pool_prefixes import PoolPrefixes
-from ..decoding.prefixes import NO_COUNTS, PrefixCacheSize
+from ..decoding.prefixes import PrefixCacheSize
 from ..decoding.request_text import looked_up
 from ..decoding.results import Drafted, DraftResults, Judged, OverlapResults, VerifyResults, made
 from ..decoding.rules import NO_SIGNAL, Ruling, Signal, ruling, token_factor, unknown_facts
 from ..decoding.seen import Start, prefill_before
-from ..decoding.session import READER, Session
+from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
-from ..decoding.tree_ops import TreeItem
-from ..decoding.trees import ROOT, Branches, DraftTree, Growth
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from ..policies.about import ALL_OBSERVABLES, BRANCHES
 from ..policies.chains import default_policies
 from ..policies.oracles import Answer, Foreseen
 from ..runs.log import TextQuality
 from ..traces.contexts.recording import TrieRecording
-from .charges import (
-    OperationCharges,
-    PrefixCharges,
-    draft_forwards,
-    reading_forwards,
-    total_s,
-    tree_forwards,
-    verify_forward,
+from .charges import PrefixCharges, charges_of
+from .context_tables import (
+    RequestTables,
+    TablesByRequest,
+    Voice,
+    drafted_tree,
+    judged_tree,
+    lacks,
+    recorded_facts,
+    recorded_quality,
 )
-from .context_tables import RequestTables, TablesByRequest, Voice
-from .cost.base import CostModel, OperationCost
-from .recorded import Placement, Replayed, UnrecordedContextError, UnrecordedTreeError, recorded_pool, recorded_rule
-from .recorded_facts import lacks, recorded_facts, recorded_quality
+from .cost.base import CostModel
+from .recorded import DevicePlacement, Replayed, UnrecordedContextError, recorded_pool, recorded_rule
 
 
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -88,7 +67,6 @@ class _Fitted:
 
     @cached_property
     def rates(self) -> NDArray[np.float64]:
-        """See `Fallback`."""
         count = len(self._trace.meta.models)
         equal = np.zeros((count, count))
         total = 0
@@ -108,11 +86,10 @@ class _Fitted:
 class Fallback:
     """Agreement of each pair of models beyond the recording.
 
-    Args:
-        trace: where the rates are fitted: at the recorded contexts farthest from the trunk (the outer half of the
-            recorded distances of each request), which resemble most what lies beyond; at all of a request's contexts
-            where none is off the trunk.
-        seed: of the draws.
+    Agreement falls the further a draft has gone astray, so rates are fitted at the contexts that resemble most what
+    lies beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
+    where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come
+    to the same unknown meet the same luck (common random numbers).
     """
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
@@ -143,9 +120,7 @@ UNKNOWN = -1
 class TrieAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        tables: the recording.
-        fallback: answers beyond the record; None makes the first unknown an error.
+    `fallback` answers beyond the record; None makes the first unknown an error.
 
     Attributes:
         num_free: model-free members, which come first in the pool.
@@ -204,7 +179,6 @@ class TrieAnswers:
         return self._signal_at(voice, level, session.places[index - 1] if index else session.place)
 
     def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
-        """What a member says before the pending token at `index`."""
         if level != self._reader:
             return Voice(tables, level, 1)
         return Voice(tables, level, session.num_prompt + len(session.emitted) + index - session.num_judged)
@@ -394,48 +368,6 @@ class TrieAnswers:
             raise UnrecordedContextError(session.request_id, position, what)
 
 
-def drafted_tree(tables: RequestTables, session: Session, step: DraftTree, level: int) -> Drafted:
-    """Grow a tree from the committed context.
-
-    Raises:
-        UnrecordedTreeError: it needs branches that are not recorded.
-    """
-    growth = Growth(step.shape, room=session.room, eos=session.eos)
-    branches = tables.branches[level]
-
-    def answer(node: int, width: int) -> Branches:
-        found = branches.get(session.place if node == ROOT else growth.places[node])
-        if found is None or found[0] < width:
-            depth = len(growth.path_to(node))
-            raise UnrecordedTreeError(session.request_id, len(session.emitted) + depth, "tree")
-        tokens, log_probs, places = found[1]
-        return Branches(tokens[:width], log_probs[:width], places[:width])
-
-    while growth.asks:
-        growth.take([answer(node, width) for node, width in growth.asks])
-    kept = growth.kept()
-    tokens, places = ([column[node] for node in kept] for column in (growth.tokens, growth.places))
-    return Drafted(tokens, places, 0, growth.tree(kept))
-
-
-def judged_tree(tables: RequestTables, session: Session, level: int) -> Judged:
-    """Walk down the pending tree, as long as the verifier's own token is a node of it."""
-    tree, node = session.tree, session.place
-    assert tree is not None
-    next_token, distances = tables.next_token[level], tables.tvd[level][session.drafters[0]]
-    path: list[int] = []
-    tvd: list[float] = []
-    while True:
-        if tree.beyond(path) is not None:
-            tvd.append(distances[node])
-        own_token = next_token[node]
-        child = tree.child(path, own_token, session.tokens)
-        if child is None:
-            return Judged(len(path), own_token, tables.child[level][node], tuple(tvd), path=tuple(path))
-        path.append(child)
-        node = session.places[child]
-
-
 class ReplayWorld(TrieAnswers):
     """Answers operations from a trace and charges seconds from a cost model.
 
@@ -462,14 +394,8 @@ class ReplayWorld(TrieAnswers):
         super().__init__(tables=tables, fallback=fallback)
         self._pool = pool
         self._cost = cost
-        if isinstance(cost, OperationCost) and pool.feature_level is not None:
-            reader = pool.names[pool.feature_level]
-            raise ArgumentError(
-                f"`cost` must charge forwards beside {reader}, {READER}, got {cost.name}, of operations"
-            )
-        self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
-        self.placement = Placement()
-        self._sharing: PrefixCharges | None = None
+        self._charges = charges_of(cost, pool, now_s)
+        self.placement = DevicePlacement()
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
@@ -488,12 +414,7 @@ class ReplayWorld(TrieAnswers):
 
     def share_prefixes(self, size: PrefixCacheSize) -> None:
         """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""
-        assert self._charges is None
-        if self._pool.feature_level is not None:
-            raise ArgumentError(
-                f"`prefix_cache` does not go with {self._pool.names[self._pool.feature_level]}, {READER}"
-            )
-        self._sharing = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
+        self._charges = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
 
     def open(self, session: Session) -> None:
         """Start at the root of the request's trie."""
@@ -503,10 +424,7 @@ class ReplayWorld(TrieAnswers):
     def close(self, session: Session) -> None:
         """Forget the request, but for how its text compares with the trunk."""
         request_id = session.request_id
-        if self._charges is not None:
-            self._charges.close(request_id)
-        if self._sharing is not None:
-            self._sharing.close(request_id)
+        self._charges.close(request_id)
         recorded = self._open.pop(request_id)
         anchors = self._anchors.pop(request_id, {})
         quality = recorded_quality(recorded, self._pool.target_level, session.emitted, anchors)
@@ -517,64 +435,35 @@ class ReplayWorld(TrieAnswers):
         """Walk every request's trie, then charge the operation."""
         if level < self.num_free:
             looked_up = [self.looked_up(session, step) for session, step in items]
-            if self._charges is not None:
-                return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
-            return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
+            return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
         drafted = [self.drafted(session, step, level) for session, step in items]
-        if self._sharing is not None:
-            forwards = self._sharing.draft(level, items, drafted)
-            return DraftResults(drafted, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
-        if self._charges is not None:
-            forwards, seconds = self._charges.draft(level, items, drafted)
-        else:
-            forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
-            seconds = total_s(forwards)
-        return made(DraftResults, (drafted, forwards, seconds, 1.0, NO_COUNTS))
+        forwards, seconds = self._charges.draft(level, items, drafted)
+        return made(DraftResults, (drafted, forwards, seconds, 1.0, self._charges.counts(level)))
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Walk every request's trie, then charge the operation."""
+        judged = [self.judged(session, step, level) for session, step in items]
+        forwards, seconds = self._charges.verify(level, items)
+        return made(VerifyResults, (judged, forwards, seconds, 1.0, self._charges.counts(level)))
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError for a member whose branches are not recorded, and for seconds that know no trees."""
         meta, name = self._tables.trace.meta, self._pool.names[level]
         if name not in {tree.model for tree in meta.closure.trees}:
             raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
-        if self._charges is None and self._cost.draft_terms(name) is not None:
-            raise ValueError(
-                f"cost {self._cost.name} charges drafts by {name} by the round, which says nothing of trees"
-            )
+        self._charges.check_trees(level)
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Grow every request's tree, then charge the operation: a forward for each layer."""
         drafted = [drafted_tree(self._open[session.request_id], session, step, level) for session, step in items]
-        if self._sharing is not None:
-            forwards = self._sharing.draft_trees(level, items, drafted)
-            return DraftResults(drafted, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
-        if self._charges is not None:
-            forwards, seconds = self._charges.draft_trees(level, items, drafted)
-        else:
-            forwards = tree_forwards(self._cost, self._pool.names[level], items, drafted, level)
-            seconds = total_s(forwards)
-        return DraftResults(drafted, forwards, seconds)
+        forwards, seconds = self._charges.draft_trees(level, items, drafted)
+        return DraftResults(drafted, forwards, seconds, 1.0, self._charges.counts(level))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's tree, then charge the operation: one forward over all nodes."""
-        return self._charged(level, items, [judged_tree(self._open[one.request_id], one, level) for one, _ in items])
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Walk every request's trie, then charge the operation."""
-        return self._charged(level, items, [self.judged(session, step, level) for session, step in items])
-
-    def _charged(self, level: int, items: Sequence[VerifyItem], judged: list[Judged]) -> VerifyResults:
-        if self._sharing is not None:
-            forwards = self._sharing.verify(level, items)
-            return VerifyResults(judged, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
-        if level == self._pool.feature_level:
-            forwards = reading_forwards(self._cost, self._pool.names[level], items, level, [1] * len(items))
-            return VerifyResults(judged, forwards, total_s(forwards))
-        if self._charges is not None:
-            forward, seconds = self._charges.verify(level, items)
-        else:
-            forward = verify_forward(self._cost, self._pool.names[level], items, level)
-            seconds = forward[3]
-        return made(VerifyResults, (judged, [forward], seconds, 1.0, NO_COUNTS))
+        judged = [judged_tree(self._open[session.request_id], session, level) for session, _ in items]
+        forwards, seconds = self._charges.verify(level, items)
+        return VerifyResults(judged, forwards, seconds, 1.0, self._charges.counts(level))
 
     def check_ahead(self) -> None:
         """Members may always work ahead of one another in a recording."""

@@ -1,31 +1,15 @@
-"""How hard positions of a text are, and rounds drawn from what is counted.
-
-The difficulty of positions along a text: a standard normal autoregressive walk, on a grid.
-
-From one position to the next, z' = rho z + sqrt(1 - rho^2) e; rho is its persistence.
-
-Letters: G points of the grid for z.
-
-What recorded rounds tell of each depth, by request.
-
-Letters: R requests, D depths, the last of which stands for all deeper ones, N rounds of all requests.
-
-Difficulty along a text: rounds that start near each other tend to end alike.
+"""How alike rounds near each other end: the difficulty of positions along a text.
 
 The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
-z_(p+1) = rho z_p + sqrt(1 - rho^2) e. A round started at difficulty z keeps at least k tokens where F(z) < S(k), with S
-the product-limit of `estimate` and F the distribution of difficulty at round starts, so that the lengths of rounds have
-exactly that product-limit. To tie the decisions *within* a round instead would count twice what S holds already: that
-those who got far get farther.
+z_(p+1) = rho z_p + sqrt(1 - rho^2) e; rho is its persistence. A round started at difficulty z keeps at least k tokens
+where F(z) < S(k), with S the product-limit of `hazard` and F the distribution of difficulty at round starts, so that
+the lengths of rounds have exactly that product-limit. To tie the decisions *within* a round instead would count twice
+what S holds already: that those who got far get farther.
 
-Letters: N rounds of all requests, R requests, W most tokens a round kept, G points of a grid for z.
-
-What a round says of a token that another round drafts at the same position, from another start.
-
-One number z, the difficulty of the position, decides of every round that comes to it: a round whose depth there is d
+**Rounds from another start.** z decides of every round that comes to a position: a round whose depth there is d
 agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
 the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
-Frechet 1951, Hoeffding 1940). Along the text z is a standard normal autoregressive walk.
+Frechet 1951, Hoeffding 1940).
 
 Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
 may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
@@ -41,8 +25,8 @@ Then, of a token at depth d where another round was at depth k, with f_k the den
     P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
     P(agrees | the other got there)   = P(z < t_d), all under f_k.
 
-Letters: G points of a grid for z, W depths of the longest recorded round, D depths with a rate, the last of which
-stands for all deeper ones.
+Letters: N rounds of all requests, R requests, D depths, the last of which stands for all deeper ones, W most tokens a
+round kept, G points of a grid for z.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -102,26 +86,19 @@ MOST_FITTED = 4000  # requests that a fit looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the rounds of one drafter tell, request by request in order.
+class ToldRounds:
+    """What the rounds of one drafter tell, request by request in order."""
 
-    Attributes:
-        request: `[N]` index of each round's request.
-        start: `[N]` output position, ascending in a request.
-        accepted: `[N]` tokens seen to agree.
-        refused: `[N]` whether a refusal was seen after them.
-    """
+    request: Ints  # `[N]` index of each round's request
+    start: Ints  # `[N]` output position, ascending in a request
+    accepted: Ints  # `[N]` tokens seen to agree
+    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them
 
-    request: Ints
-    start: Ints
-    accepted: Ints
-    refused: NDArray[np.bool_]
-
-    def thinned(self, most: int) -> "Told":
+    def thinned(self, most: int) -> "ToldRounds":
         """The rounds of at most so many requests, evenly spaced among those with rounds."""
         present = np.flatnonzero(np.bincount(self.request))
         chosen = np.isin(np.arange(present[-1] + 1), present[:: -(-len(present) // most)])[self.request]
-        return Told(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+        return ToldRounds(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     @property
     def num_decisions(self) -> int:
@@ -131,28 +108,23 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCounts:
-    """Decisions by depth.
+    """Decisions by depth."""
 
-    Attributes:
-        agreed: `[R, D]` rounds that kept the token at that depth.
-        refused: `[R, D]` rounds that were seen to lose the token at that depth.
-    """
-
-    agreed: Floats
-    refused: Floats
+    agreed: Floats  # `[R, D]` rounds that kept the token at that depth
+    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth
 
 
-def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
+def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
     """What a drafter's rounds tell, but for those the end of the text may have ended.
 
-    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only
-    those that reached the end would count short rounds more often than long ones. Where no round had room, all are
-    taken, and one that reached the last token tells of agreements only.
+    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only those
+    that reached the end would count short rounds more often than long ones. Where no round had room, all are taken, and
+    one that reached the last token tells of agreements only.
     """
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
         none = np.empty(0, np.int32)
-        return Told(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
+        return ToldRounds(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
     counts = [len(rounds.start) for _, rounds in found]
     start = np.concatenate([rounds.start for _, rounds in found])
     accepted = np.concatenate([rounds.accepted for _, rounds in found])
@@ -168,10 +140,10 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
         refused &= accepted < room
         accepted = np.minimum(accepted, room)
     request = np.repeat(np.array([index for index, _ in found], np.int32), counts)
-    return Told(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
+    return ToldRounds(request=request[fits], start=start[fits], accepted=accepted[fits], refused=refused[fits])
 
 
-def count_depths(told: Told, num_requests: int) -> DepthCounts:
+def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
     """Agreements and refusals by request and depth.
 
     From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
@@ -187,7 +159,6 @@ def count_depths(told: Told, num_requests: int) -> DepthCounts:
 
 
 def _last_depth(decisions: Ints) -> int:
-    """The deepest depth with enough decisions there and beyond; `decisions` of each round."""
     for depth in range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1):
         if int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) >= MIN_DECISIONS:
             return depth
@@ -206,15 +177,10 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultyFit:
-    """How difficulty goes along a text.
+    """How difficulty goes along a text."""
 
-    Attributes:
-        persistence: rho, 0 to 0.99.
-        share: `[G]` F, the share of round starts below each point of the grid.
-    """
-
-    persistence: float
-    share: Floats
+    persistence: float  # rho, 0 to 0.99
+    share: Floats  # `[G]` F, the share of round starts below each point of the grid
 
 
 # Every position has a difficulty of its own.
@@ -223,26 +189,18 @@ NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """How alike neighbouring rounds of a recording are.
+    """How alike neighbouring rounds of a recording are."""
 
-    Attributes:
-        wanted: mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
-        chained: whether rounds follow one another; otherwise they start at every position.
-    """
-
-    wanted: float
-    chained: bool
+    wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request
+    chained: bool  # whether rounds follow one another; otherwise they start at every position
 
 
-def neighbours(told: Told, survival: Floats) -> Neighbours | None:
+def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     """What the recording says; None if no two rounds are neighbours.
 
     A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
-    request have in common is taken off: it is what the fit of the request missed, or took away.
-
-    Args:
-        told: the rounds.
-        survival: `[R, W + 1]` by request, the share of rounds that keep at least 0, 1, ... W tokens.
+    request have in common is taken off: it is what the fit of the request missed, or took away. `survival` is `[R, W +
+    1]`: by request, the share of rounds that keep at least 0, 1, ... W tokens.
     """
     same = told.request[1:] == told.request[:-1]
     gap = told.start[1:] - told.start[:-1]
@@ -256,11 +214,9 @@ def neighbours(told: Told, survival: Floats) -> Neighbours | None:
 
 
 def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
-    """The walk whose neighbouring rounds are as alike as recorded ones.
+    """The walk whose neighbouring rounds are as alike as recorded ones, `found`.
 
-    Args:
-        found: how alike they are.
-        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    `typical` is `[W + 1]`: the share of rounds of a typical request that keep at least 0, 1, ... W tokens.
     """
     if found is None:
         return NO_PERSISTENCE
@@ -336,11 +292,8 @@ _NOTHING = 1e-12
 _ERRORS = 2.0
 
 
-class Outcome(IntEnum):
-    """How another round ended at a position, or that it came to it and drafted no farther.
-
-    Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
-    """
+class BesideOutcome(IntEnum):
+    """How another round ended at a position, or that it came to it and drafted no farther; numbers, quick to hash."""
 
     agreed = 0
     refused = 1
@@ -348,55 +301,40 @@ class Outcome(IntEnum):
 
 
 class Beside(NamedTuple):
-    """What a round that started elsewhere says of a position.
+    """What a round that started elsewhere says of a position."""
 
-    Attributes:
-        outcome: of the other round there.
-        depth: of the position in the other round, >= 0.
-    """
-
-    outcome: Outcome
-    depth: int
+    outcome: BesideOutcome  # of the other round there
+    depth: int  # of the position in the other round, >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """Difficulty of positions as rounds of one drafter come to them.
+    """Difficulty of positions as rounds of one drafter come to them."""
 
-    Attributes:
-        densities: `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
-        thresholds: `[W]` t as the rates give them, chance and all.
-        falling: `[W]` t made to fall where it does so by two standard errors, else level.
-        steps: `[G, G]` chances of where the walk goes in one step.
-    """
-
+    # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round
     densities: Floats
-    thresholds: Floats
-    falling: Floats
-    steps: Floats
+    thresholds: Floats  # `[W]` t as the rates give them, chance and all
+    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level
+    steps: Floats  # `[G, G]` chances of where the walk goes in one step
 
     def chance(self, depth: int, beside: Beside) -> float:
         """Probability that a token at `depth` of its round agrees, given what another round says of its position."""
         last = len(self.falling) - 1
         mass = self.densities[min(beside.depth, last + 1)]
         here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
-        if beside.outcome is Outcome.reached:
+        if beside.outcome is BesideOutcome.reached:
             both, given = here, np.ones_like(here)
-        elif beside.outcome is Outcome.agreed:
+        elif beside.outcome is BesideOutcome.agreed:
             both, given = np.minimum(here, there), there
         else:
             both, given = here - np.minimum(here, there), 1.0 - there
         total = float(mass @ given)
         if total < _NOTHING:  # what never happened where the rates come from
-            return float(beside.outcome is Outcome.agreed)
+            return float(beside.outcome is BesideOutcome.agreed)
         return float(mass @ both) / total
 
     def alike(self, score: Floats) -> float:
-        """Mean product of the scores of neighbouring rounds.
-
-        Args:
-            score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        """
+        """Mean product of neighbouring rounds' scores: `[W + 1]`, of a round that kept 0, 1, ... W tokens."""
         agreeing = [_below(threshold) for threshold in self.thresholds.tolist()]
         ended = [mass * (1.0 - low) for mass, low in zip(self.densities, agreeing, strict=False)]
         starts = np.array([*ended, self.densities[-1]]) @ self.steps
@@ -409,13 +347,10 @@ class Positions:
 
 
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
-    """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
+    """The walk of persistence `rho`, 0 to 0.99, whose rounds agree at the rates `hazards`; `window` is W >= 1.
 
-    Args:
-        hazards: `[D]` probability of agreement by depth, of rounds that got there.
-        decisions: `[D]` that these were counted on, > 0.
-        window: W, >= 1.
-        rho: 0 to 0.99.
+    `hazards` is `[D]` probability of agreement by depth, of rounds that got there; `decisions` is `[D]` that these were
+    counted on, > 0.
     """
     steps = steps_of(rho)
     rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
@@ -437,13 +372,10 @@ def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: 
 
 
 def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
-    """The rho whose neighbouring rounds are as alike as recorded ones.
+    """The rho whose neighbouring rounds are as alike as `wanted`, the mean product of their recorded scores.
 
-    Args:
-        hazards: `[D]` of a typical request.
-        decisions: `[D]` that these were counted on, > 0.
-        score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
-        wanted: mean product of the scores of neighbouring rounds.
+    `hazards` is `[D]` of a typical request, `decisions` `[D]` that these were counted on; `score` is `[W + 1]`, of a
+    round that kept 0, 1, ... W tokens.
     """
     return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
 
@@ -451,9 +383,7 @@ def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, want
 def falling(values: Floats, variances: Floats) -> Floats:
     """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
 
-    Args:
-        values: `[W]`.
-        variances: `[W]` of what is not known of each, > 0.
+    `variances` is `[W]` of what is not known of each of the `[W]` values, > 0.
     """
     means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
     while len(means) > 1:
@@ -492,7 +422,6 @@ def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[
 
 
 def _threshold(mass: Floats, share: float) -> float:
-    """Where so great a share of the mass lies below."""
     ends = np.cumsum(mass)
     wanted = share * float(ends[-1])
     cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)

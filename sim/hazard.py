@@ -1,37 +1,24 @@
-"""What a round says of a token that another round drafts at the same position, from another start.
+"""Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-Acceptance by depth in the round, fitted on recorded rounds some of which are censored.
+**Acceptance.** A round that got to depth d either agreed there or was refused there; a censored round (its draft was
+kept whole) only tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share
+of rounds that keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA
+53:457-481), which needs no assumption on what censored rounds would have kept. Requests differ: logit h_(d,r) = alpha_d
++ sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated out, by
+expectation-maximisation (sigma is a priori a standard normal number, or two requests with nothing in common would make
+it infinite). Alphas of the pooled counts with offsets put on top would make rounds too long, since the pooled counts of
+deep rounds come from good requests already.
 
-A round that got to depth d either agreed there or was refused there; a censored round (its draft was kept whole) only
-tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share of rounds that
-keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA 53:457-481), which
-needs no assumption on what censored rounds would have kept.
+**Lengths.** A drafter that was always seen to draft its window drafts its window. Any other stops by its own rule; a
+round that no log speaks of then drafts as much as a recorded round, drawn with equal chances: of the same request with
+probability n / (n + 8), for n rounds of its own, else of all. Lengths are drawn apart from acceptance, which is fitted
+by depth among the rounds that drafted that far.
 
-Requests differ: logit h_(d,r) = alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood
-with x integrated out, by expectation-maximisation (sigma is a priori a standard normal number, or two requests with
-nothing in common would make it infinite). Alphas of the pooled counts with offsets put on top would make rounds too
-long, since the pooled counts of deep rounds come from good requests already.
+What rounds near each other have in common is in `difficulty`. Draws are keyed by (seed, request, position, drafter), so
+that two policies that come to the same unknown meet the same luck (common random numbers).
 
-Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x.
-
-How many tokens a drafter drafts where it stops by its own rule: an n-gram that finds nothing, a confidence too low.
-
-A drafter that was always seen to draft its window drafts its window. Of any other, a round that no log speaks of drafts
-as much as one of the recorded rounds, drawn with equal chances: from those of the same request if there are many, else
-from all. With n rounds of its own a request is its own model with probability n / (n + 8). Lengths are drawn apart from
-acceptance, which is fitted by depth among the rounds that drafted that far.
-
-Letters: N rounds of all requests with a known number of drafted tokens.
-
-All that is estimated of one drafter: acceptance by depth and request, and how difficulty persists along a text.
-
-Letters: R requests.
-
-Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
-
-`estimate` fits them, `difficulty` knows what neighbouring rounds have in common, `beside` what a round from another
-start says of a token, and `lengths` drafts that end by themselves. Draws are keyed by (seed, request, position,
-drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
+Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x, N rounds of all
+requests with a known number of drafted tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +41,7 @@ from .difficulty import (
     DifficultyFit,
     Floats,
     Neighbours,
-    Told,
+    ToldRounds,
     count_depths,
     filter_positions,
     fit_difficulty,
@@ -75,19 +62,13 @@ _CERTAIN = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthFit:
-    """Hazards and how requests differ.
+    """Hazards and how requests differ."""
 
-    Attributes:
-        alpha: `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
-        sigma: standard deviation of beta between requests, >= 0.
-        beta: `[R]` each request's own offset, pulled towards 0 where it has few rounds.
-        spread: `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
-    """
-
+    # `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones
     alpha: Floats
-    sigma: float
-    beta: Floats
-    spread: Floats
+    sigma: float  # standard deviation of beta between requests, >= 0
+    beta: Floats  # `[R]` each request's own offset, pulled towards 0 where it has few rounds
+    spread: Floats  # `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds
 
     def hazards(self, beta: float) -> list[float]:
         """`[D]` probability of agreement at each depth of a request with offset `beta`."""
@@ -179,16 +160,11 @@ _GRAIN = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLengths:
-    """Recorded lengths of drafts.
+    """Recorded lengths of drafts."""
 
-    Attributes:
-        drafted: `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no
-            end.
-        first: `[R + 1]` where each request's rounds begin in it.
-    """
-
+    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no end
     drafted: NDArray[np.int32]
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # `[R + 1]` where each request's rounds begin in it
 
     @property
     def fewest(self) -> int:
@@ -228,9 +204,7 @@ def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 def stated_lengths(drafting: float, num_requests: int) -> DraftLengths:
     """Whole drafts, of any window, in a share of the steps that somebody states for all requests; none in the others.
 
-    Args:
-        drafting: the share, above 0 and at most 1; kept to four decimals.
-        num_requests: R.
+    `drafting` is the share, above 0 and at most 1, kept to four decimals; `num_requests` is R.
     """
     drafted = np.zeros(_GRAIN, np.int32)
     drafted[: max(round(drafting * _GRAIN), 1)] = MOST
@@ -248,16 +222,11 @@ class StandIns:
 
     They are those of the same tag, or all if fewer than 8 of it have rounds, each as likely as it has tokens: then
     rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
-
-    Attributes:
-        group: `[R]` index into `members`, -1 for a request with rounds of its own.
-        members: of each group, indices of requests.
-        shares: of each group, the share of tokens up to and with each member.
     """
 
-    group: LongInts
-    members: tuple[LongInts, ...]
-    shares: tuple[Floats, ...]
+    group: LongInts  # `[R]` index into `members`, -1 for a request with rounds of its own
+    members: tuple[LongInts, ...]  # of each group, indices of requests
+    shares: tuple[Floats, ...]  # of each group, the share of tokens up to and with each member
 
     def of(self, request: int, draw: float) -> int:
         """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
@@ -269,31 +238,21 @@ class StandIns:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for what is worked out at first use
 class DrafterFit:
-    """One drafter's estimate.
+    """One drafter's estimate."""
 
-    Attributes:
-        depths: acceptance by depth and request.
-        decisions: `[D]` that the rates by depth were counted on.
-        difficulty: of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
-        window: most tokens that rounds are known to draft, up to 64.
-        found: how alike neighbouring rounds are; None where no two are neighbours.
-        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
-        stand_ins: who stands for requests without rounds of their own.
-        lengths: how much it drafts; None for one that was never seen to draft less than its window.
-    """
-
-    depths: DepthFit
-    decisions: Floats
+    depths: DepthFit  # acceptance by depth and request
+    decisions: Floats  # `[D]` that the rates by depth were counted on
+    # of rounds, how it goes along a text; without persistence for a drafter that reads tokens only
     difficulty: DifficultyFit
-    window: int
-    found: Neighbours | None
-    typical: Floats
-    stand_ins: StandIns
-    lengths: DraftLengths | None
+    window: int  # most tokens that rounds are known to draft, up to 64
+    found: Neighbours | None  # how alike neighbouring rounds are; None where no two are neighbours
+    typical: Floats  # `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    stand_ins: StandIns  # who stands for requests without rounds of their own
+    lengths: DraftLengths | None  # how much it drafts; None for one that was never seen to draft less than its window
 
     @cached_property
     def persistence(self) -> float:
-        """How slowly the difficulty of positions changes, see `beside`, 0 to 0.99; takes some milliseconds once."""
+        """How slowly the difficulty of positions changes, see `difficulty`, 0 to 0.99; takes some milliseconds once."""
         if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
             return self.difficulty.persistence
         hazards = self.depths.hazards(0.0)
@@ -301,11 +260,7 @@ class DrafterFit:
 
 
 def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
-    """Estimate a drafter.
-
-    Raises:
-        ValueError: nothing is known of its acceptance.
-    """
+    """Estimate a drafter; raises ValueError where nothing is known of its acceptance."""
     if drafter.stated is not None:
         return _stated_fit(drafter.stated, drafter.window or 1, len(requests))
     told = told_by(requests, drafter)
@@ -352,11 +307,10 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
 
 
 def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
-    """Whether the log says of any round where it stood."""
     return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
-def _stand_ins(told: Told, tags: list[str]) -> StandIns:
+def _stand_ins(told: ToldRounds, tags: list[str]) -> StandIns:
     tokens = np.bincount(told.request, told.accepted + 1, minlength=len(tags))
     known = np.flatnonzero(tokens > 0)
     alike: dict[str, list[int]] = {}
@@ -380,12 +334,6 @@ _BETA_STEP = 0.1  # in which requests share what is worked out of positions: rat
 
 
 class _Draws:
-    """Numbers from [0, 1), one for each output position.
-
-    Args:
-        more: blocks of them, in order.
-    """
-
     __slots__ = ("_more", "_numbers")
 
     def __init__(self, more: Iterator[list[float]]) -> None:
@@ -393,7 +341,6 @@ class _Draws:
         self._numbers: list[float] = []
 
     def at(self, position: int) -> float:
-        """The draw at an output position."""
         while position >= len(self._numbers):
             self._numbers += next(self._more)
         return self._numbers[position]
@@ -401,32 +348,20 @@ class _Draws:
 
 @dataclass(slots=True, kw_only=True)
 class _Luck:
-    """One drafter's draws in one request, and its rates there.
+    """One drafter's draws in one request, and its rates there."""
 
-    Attributes:
-        beta: the request's offset, see `estimate`.
-        hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
-        rounds: draws that decide a round, alike for neighbouring positions.
-        tokens: draws that decide a token, each apart.
-        lengths: two draws for each position, of how much is drafted there.
-        survival: probability that at least so many tokens stay, as far as it was asked for.
-        chances: those of tokens of which another round says something, once one was asked for.
-    """
-
-    beta: float
-    hazards: list[float]
-    rounds: _Draws
-    tokens: _Draws
-    lengths: _Draws
-    survival: list[float]
-    chances: Chances | None = None
+    beta: float  # the request's offset, see the module
+    hazards: list[float]  # `[D]` probability of agreement by depth, the last for all deeper ones
+    rounds: _Draws  # draws that decide a round, alike for neighbouring positions
+    tokens: _Draws  # draws that decide a token, each apart
+    lengths: _Draws  # two draws for each position, of how much is drafted there
+    survival: list[float]  # probability that at least so many tokens stay, as far as it was asked for
+    chances: Chances | None = None  # those of tokens of which another round says something, once one was asked for
 
     def hazard(self, depth: int) -> float:
-        """Probability of agreement at `depth` among rounds that got there."""
         return self.hazards[min(depth, len(self.hazards) - 1)]
 
     def survives(self, tokens: int) -> float:
-        """Probability that at least `tokens` stay."""
         survival = self.survival
         while tokens >= len(survival):
             survival.append(survival[-1] * self.hazard(len(survival) - 1))
@@ -436,9 +371,7 @@ class _Luck:
 class Hazard:
     """Draws what a recording of rounds does not tell.
 
-    Args:
-        trace: what the hazards are fitted on, at the first draw: an exact run never needs them.
-        seed: of the draws.
+    It is fitted on `trace` at the first draw: an exact run never needs that.
     """
 
     def __init__(self, trace: RoundsRecording, *, seed: int = 0) -> None:
@@ -465,8 +398,8 @@ class Hazard:
             drafter: index into `meta.drafters`.
             start: output position of the round's first token, >= 0.
             depth: of the token in its round, 0 for the first.
-            known: leading tokens of the round that are recorded as agreeing, or that were decided by what other rounds
-                say of them, <= depth; those between were drawn.
+            known: leading tokens of the round, <= depth, that are recorded as agreeing, or that other rounds decided;
+                those between were drawn.
             beside: what rounds that started elsewhere say of the token's position.
 
         Raises:

@@ -1,16 +1,9 @@
-"""One round of a policy whose pending tokens alone decide: what it asks for, played once.
+"""One round of a policy whose pending tokens alone decide: what it asks for, played once, and as an automaton.
 
-What a policy sees that says that pending tokens alone decide: those, and an error for anything else.
-
-A round as it was played: the operations of one request up to a verification by the target, in their order.
-
-Plays a round step by step, by the loop, the session and the answers that any other policy meets.
-
-A policy that only pending tokens decide, as an automaton: what is due for what is pending, and where it leads.
-
-A state is asked about once, however often a request comes to it. States also know what each member's cache holds, since
-that, too, follows from the steps alone: so what an operation is fed is known of a transition once and for all.
-Letters: L levels.
+A round is played step by step, by the loop, the session and the answers that any other policy meets; what the policy
+sees shows its pending tokens, and an error for anything else. As an automaton the policy is asked about a state once,
+however often a request comes to it. States also hold what each member's cache holds, which follows from the steps
+alone: so what an operation is fed is known of a transition once and for all. Letters: L levels.
 """
 
 from collections.abc import Sequence
@@ -32,7 +25,7 @@ SHOWN = ("found_nothing", "has_room", "num_pending", "pool", "waiting")
 _ITS_OWN = frozenset(("_session", *SHOWN))
 
 
-class PendingView(Observation):
+class ByPendingView(Observation):
     """A view of one request that shows what `About.by_pending` allows.
 
     Raises:
@@ -42,7 +35,6 @@ class PendingView(Observation):
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> object:
-        """As ever, if it may be seen."""
         if name in _ITS_OWN or name.startswith("__"):
             return super().__getattribute__(name)
         raise ValueError(
@@ -51,30 +43,19 @@ class PendingView(Observation):
 
 
 class FixedOp(NamedTuple):
-    """One operation of the request.
+    """One operation of the request."""
 
-    Attributes:
-        level: of the member that runs.
-        drafts: whether it drafts; else it verifies.
-        window: tokens that the step wants, 0 of a verification.
-        asked: of these, how many there is room for.
-        drafted: tokens that came of it.
-        pending: tokens before it.
-        first: index of the first pending token that a verification judges; of a draft `pending`.
-        accepted, own: tokens of a verification, as in `contract.Outcome`.
-        modelled: decisions that were modelled rather than replayed.
-    """
-
-    level: int
-    drafts: bool
-    window: int
-    asked: int
-    drafted: int
-    pending: int
-    first: int
+    level: int  # of the member that runs
+    drafts: bool  # whether it drafts; else it verifies
+    window: int  # tokens that the step wants, 0 of a verification
+    asked: int  # of these, how many there is room for
+    drafted: int  # tokens that came of it
+    pending: int  # tokens before it
+    first: int  # index of the first pending token that a verification judges; of a draft `pending`
+    # Tokens of a verification, both as in `steps.Outcome`
     accepted: int
     own: int
-    modelled: int
+    modelled: int  # decisions that were modelled rather than replayed
 
     @property
     def judged(self) -> int:
@@ -82,24 +63,17 @@ class FixedOp(NamedTuple):
         return self.pending - self.first
 
 
-class Round(NamedTuple):
-    """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`.
+class PlayedRound(NamedTuple):
+    """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`."""
 
-    Attributes:
-        ops: at least one; the last is a verification by the target, and the only one.
-        committed: tokens that come out, >= 1.
-        ends: whether the segment ends with it.
-        needs: room with which, and with any more, it would have come out the same; more than it had where the room cut
-            it.
-    """
-
-    ops: tuple[FixedOp, ...]
-    committed: int
-    ends: bool
+    ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one
+    committed: int  # tokens that come out, >= 1
+    ends: bool  # whether the segment ends with it
+    # room with which, and with any more, it would have come out the same; more than it had where the room cut it
     needs: int
 
     @classmethod
-    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "Round":
+    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
         """The round of these operations."""
         # With no more room than for what it commits, the segment would end.
         needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
@@ -108,19 +82,12 @@ class Round(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Fixed:
-    """A policy that says `by_pending`, and what it is asked with.
+    """A policy that says `by_pending`, and what it is asked with."""
 
-    Attributes:
-        policy: asked.
-        name: of it, for errors.
-        pool: its members.
-        drafter: that it drafts with, once it has; "" before.
-    """
-
-    policy: Policy
-    name: str
-    pool: Pool
-    drafter: str = ""
+    policy: Policy  # asked
+    name: str  # of it, for errors
+    pool: Pool  # its members
+    drafter: str = ""  # that it drafts with, once it has; "" before
 
     def check(self, step: object, request_id: str) -> None:
         """Refuse what `by_pending` rules out; raises PolicyError."""
@@ -136,7 +103,7 @@ class Fixed:
         raise PolicyError(self.name, request_id, step, f"a policy that says by_pending promises that {rule}")
 
 
-def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
+def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> PlayedRound:
     """The round of a session that nothing is pending in; the session has its tokens afterwards.
 
     Raises:
@@ -144,14 +111,16 @@ def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
         UnrecordedContextError: the answers are strict, and a decision is not recorded.
     """
     playing = _Playing(fixed, answers)
-    loop = Loop(pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=PendingView)
+    loop = Loop(
+        pool=fixed.pool, policy=fixed.policy, name=fixed.name, world=playing, ledger=playing, view=ByPendingView
+    )
     before = len(session.emitted)
     loop.admit(session)
     while len(session.emitted) == before:
         op = loop.next_op(0.0)
         assert op is not None
         loop.finish(op, op.run(playing), start_s=0.0, now_s=0.0)
-    return Round.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
+    return PlayedRound.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
 
 
 class _Begun(NamedTuple):
@@ -165,8 +134,6 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Playing:
-    """World and ledger of one round of one request."""
-
     fixed: Fixed
     answers: RecordedAnswers
     begun: list[_Begun] = field(default_factory=list)
@@ -183,7 +150,6 @@ class _Playing:
         return NO_SIGNAL
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """Answer the draft."""
         ((session, step),) = items
         self.fixed.check(step, session.request_id)
         pending = len(session.tokens)
@@ -193,7 +159,6 @@ class _Playing:
         return DraftResults([row], [], 0.0)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Answer the verification."""
         ((session, step),) = items
         self.fixed.check(step, session.request_id)
         self.begun.append(_Begun(0, 0, len(session.tokens), session.first_unjudged(level)))
@@ -203,7 +168,6 @@ class _Playing:
         """Nothing: seconds are not known here."""
 
     def note_step(self, record: StepRecord) -> None:
-        """Write the operation down."""
         if record.kind == COMMIT:
             self.fixed.check("a Commit", record.request_id)
         begun = self.begun[-1]
@@ -236,72 +200,46 @@ MOST = 1 << 20  # above any number of tokens of a step
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """What is pending, and what is due then.
+    """What is pending, and what is due then."""
 
-    Attributes:
-        drafters, judges: of each pending token, by level.
-        cached: `[L]` see `Cached`.
-        found_nothing: whether the step before was a draft that came back empty.
-        open, full: what is due with and without room, once somebody came here with it.
-    """
-
+    # Levels of who drafted and who judged each pending token
     drafters: tuple[int, ...]
     judges: tuple[int, ...]
-    cached: Cached
-    found_nothing: bool
+    cached: Cached  # `[L]` see `Cached`
+    found_nothing: bool  # whether the step before was a draft that came back empty
+    # What is due with and without room, once somebody came here with it
     open: "Due | None" = None
     full: "Due | None" = None
 
 
 @dataclass(slots=True, eq=False)
 class Due:
-    """A step that the policy wants in a state.
+    """A step that the policy wants in a state."""
 
-    Attributes:
-        state: the state.
-        step: the step.
-        level: of the member.
-        window: tokens to draft; 0 of a verification.
-        first: index of the first token that is judged; of a draft how many are pending.
-        walked: whether following a recorded trie says what comes of it, where all is recorded.
-        prefill: 1 of the loop's own step.
-        leads: by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`.
-    """
-
-    state: Pending
-    step: Draft | Verify
-    level: int
-    window: int
-    first: int
-    walked: bool
-    prefill: int = 0
+    state: Pending  # the state
+    step: Draft | Verify  # the step
+    level: int  # of the member
+    window: int  # tokens to draft; 0 of a verification
+    first: int  # index of the first token that is judged; of a draft how many are pending
+    walked: bool  # whether following a recorded trie says what comes of it, where all is recorded
+    prefill: int = 0  # 1 of the loop's own step
+    # by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
     leads: dict[int, "Lead"] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Lead:
-    """What came of a step, and where it leads; of one kind for all requests.
+    """What came of a step, and where it leads; of one kind for all requests."""
 
-    Attributes:
-        due: the step.
-        op: in words of a round.
-        emitted: tokens that it committed.
-        idle: whether nothing came of it.
-        after: the state then.
-        new_tokens: that its first forward is fed, those of the whole committed text on top where `whole`.
-        held: what the cache holds then, counted as `Cached`.
-        whole: whether the cache holds nothing yet.
-        priced: by committed tokens of the text, the row it is written down with and its seconds (`OpRows`).
-    """
-
-    due: Due
-    op: FixedOp
-    emitted: int
-    idle: bool
-    after: Pending
-    new_tokens: int
-    held: int
-    whole: bool
+    due: Due  # the step
+    op: FixedOp  # in words of a round
+    emitted: int  # tokens that it committed
+    idle: bool  # whether nothing came of it
+    after: Pending  # the state then
+    new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`
+    held: int  # what the cache holds then, counted as `Cached`
+    whole: bool  # whether the cache holds nothing yet
+    # by committed tokens of the text, the row it is written down with and its seconds (`OpRows`)
     priced: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def fed(self, num_committed: int) -> tuple[int, int]:
@@ -310,12 +248,7 @@ class Lead:
 
 
 class Automaton:
-    """States and steps as they are come to.
-
-    Args:
-        fixed: the policy.
-        num_free: model-free members, which come first in the pool.
-    """
+    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool."""
 
     def __init__(self, fixed: Fixed, num_free: int) -> None:
         self._fixed = fixed
@@ -382,7 +315,7 @@ class Automaton:
         if state.found_nothing:
             draft = Draft(self._fixed.drafter, 1)
             session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
-        step: Step = self._fixed.policy.decide(PendingView(session, Load(len(pool.members)), _no_signal))
+        step: Step = self._fixed.policy.decide(ByPendingView(session, Load(len(pool.members)), _no_signal))
         level = check_step(session, step)
         self._fixed.check(step, "")
         assert isinstance(step, Draft | Verify)

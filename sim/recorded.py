@@ -1,12 +1,6 @@
-"""On which device each member runs, and what that makes of members that work at the same time.
+"""What a recording answers whichever its form: its pool, its answers row by row, and where they end.
 
-Letters: P parts of an `Overlap`.
-
-What a recording answers, row by row, whichever its form; what rows cost together is another matter.
-
-The pool a recording was made from, as policies see it.
-
-What a replay without a fallback raises where the recording ends.
+Also on which device each member runs, which decides what runs at the same time. Letters: P parts of an `Overlap`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,18 +21,14 @@ ONE, EACH = "one", "each"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class DevicePlacement:
     """Members by device. Parts of an `Overlap` on one device run one after another, those on several at once.
 
     All else is run one operation at a time, wherever it runs: a chain gains nothing by a second device.
-
-    Attributes:
-        devices: names by level; empty for one device.
-        name: as it was asked for.
     """
 
-    devices: tuple[str, ...] = ()
-    name: str = ONE
+    devices: tuple[str, ...] = ()  # names by level; empty for one device
+    name: str = ONE  # as it was asked for
     _shared: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
@@ -47,9 +37,7 @@ class Placement:
     def placed(self, levels: Sequence[int], results: OverlapResults) -> OverlapResults:
         """What ran in turns, with the starts of its parts and its seconds as these devices have them.
 
-        Args:
-            levels: `[P]` members of the parts.
-            results: of the operation, one part after the other.
+        `levels` has the `[P]` members of the parts; `results` are of the operation, one part after the other.
         """
         if self._shared:
             return results
@@ -63,21 +51,19 @@ class Placement:
         return results._replace(parts=parts, duration_s=max(busy_s.values()))
 
 
-def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
-    """Where members run.
+def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlacement:
+    """Where members run, as `text` says it.
 
-    Args:
-        text: `one` device for all, `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who is not
-            named runs on a device with all others that are not. None is `one`.
-        pool: the members.
+    That is `one` device for all (None too), `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who
+    is not named runs on a device with all others that are not.
 
     Raises:
         ArgumentError: another text, an unknown member, one that is named twice, or an empty device.
     """
     if text is None or text == ONE:
-        return Placement()
+        return DevicePlacement()
     if text == EACH:
-        return Placement(pool.names, EACH)
+        return DevicePlacement(pool.names, EACH)
     pairs = list(text.items()) if isinstance(text, Mapping) else [_pair(part, text) for part in text.split(",")]
     named: dict[str, str] = {}
     for name, device in pairs:
@@ -87,7 +73,7 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> Placement:
             raise ArgumentError(f"`devices` must name each member once, with a device, got {name}={device}")
         named[name] = device
     devices = tuple([named.get(name, "") for name in pool.names])
-    return Placement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
+    return DevicePlacement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
 
 
 def _pair(part: str, text: str) -> tuple[str, str]:
@@ -98,33 +84,20 @@ def _pair(part: str, text: str) -> tuple[str, str]:
 
 
 class Replayed(NamedTuple):
-    """What a session starts with that replays a request of a recording.
+    """What a session starts with that replays a request of a recording."""
 
-    Attributes:
-        tag: of the request.
-        prompt: its token ids, at least one; zeros where nobody logged them.
-        budget: tokens that its answer may have.
-        eos: tokens that end its answer.
-        ending: ends it otherwise; None: nothing else does.
-        place: of its prompt.
-    """
-
-    tag: str
-    prompt: tuple[int, ...]
-    budget: int
-    eos: frozenset[int]
-    ending: Ending | None
-    place: int
+    tag: str  # of the request
+    prompt: tuple[int, ...]  # its token ids, at least one; zeros where nobody logged them
+    budget: int  # tokens that its answer may have
+    eos: frozenset[int]  # tokens that end its answer
+    ending: Ending | None  # ends it otherwise; None: nothing else does
+    place: int  # of its prompt
 
 
 class RecordedAnswers(Protocol):
-    """Answers for sessions, each of which replays a request; several may replay the same one.
+    """Answers for sessions, each of which replays a request; several may replay the same one."""
 
-    Attributes:
-        num_free: model-free members, which come first in the pool.
-    """
-
-    num_free: int
+    num_free: int  # model-free members, which come first in the pool
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """Let a session replay a request of the recording from its start, in place of the one before, if any.

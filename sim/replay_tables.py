@@ -1,7 +1,8 @@
-"""What a simulated run asks of a recording, whichever its form."""
+"""A recording ready for replay, whichever its form: what `simulate` and the serving engine ask of it."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -16,21 +17,16 @@ from ..traces.recording import Recording
 from .contexts import TrieTables
 from .cost.base import CostModel
 from .recorded import RecordedAnswers
-from .rounds import RoundsTables
 
 
 class RecordedWorld(World, Protocol):
-    """A world that replays a recording.
+    """A world that replays a recording."""
 
-    Attributes:
-        num_reanchored: per request, times replay resumed on the trunk after it had left the record.
-        num_divergent: per closed request, committed tokens that differ from the trunk at their position, and
-            positions that only one of the two texts has.
-        quality: per closed request, how the target sees its text; none where the recording holds no log-probabilities.
-    """
-
-    num_reanchored: dict[str, int]
+    num_reanchored: dict[str, int]  # per request, times replay resumed on the trunk after it had left the record
+    # per closed request, committed tokens that differ from the trunk at their position, and positions that only one of
+    # the two texts has
     num_divergent: dict[str, int]
+    # per closed request, how the target sees its text; none where the recording holds no log-probabilities
     quality: dict[str, TextQuality]
 
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
@@ -43,16 +39,12 @@ class ReplayTables(Protocol):
 
     Attributes:
         trace: the recording itself.
-        pool: its members in level order.
-        observables: what it knows of tokens, and a policy can see in replay.
-        default_start: how its requests begin unless asked for otherwise.
-        default_policies: what is compared on it if no policies are named, as texts.
     """
 
-    pool: Pool
-    observables: frozenset[Observable]
-    default_start: Start
-    default_policies: tuple[str, ...]
+    pool: Pool  # its members in level order
+    observables: frozenset[Observable]  # what it knows of tokens, and a policy can see in replay
+    default_start: Start  # how its requests begin unless asked for otherwise
+    default_policies: tuple[str, ...]  # what is compared on it if no policies are named, as texts
 
     @property
     def trace(self) -> Recording:
@@ -88,7 +80,12 @@ class ReplayTables(Protocol):
 
 def tables_of(recording: Recording) -> ReplayTables:
     """A recording of either form, ready for replay."""
-    return by_form(recording, tries=TrieTables, rounds=RoundsTables)
+    return by_form(recording, tries=TrieTables, rounds=_rounds_tables)
+
+
+def _rounds_tables(recording: Recording) -> ReplayTables:
+    # What replays an imported recording takes a tenth of all imports of ours, for which no other replay shall wait.
+    return cast(ReplayTables, vars(import_module(".rounds", __package__))["RoundsTables"](recording))
 
 
 def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:

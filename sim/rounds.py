@@ -1,13 +1,10 @@
-"""The world that replays an imported recording: its answers, and what operations cost.
-
-An imported recording, ready for replay by any number of policies.
-"""
+"""An imported recording, ready for replay by any number of policies, and the world that replays it."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 from ..decoding.pool import Pool
 from ..decoding.prefixes import NO_COUNTS
-from ..decoding.results import Drafted, DraftResults, Forward, VerifyResults, made
+from ..decoding.results import DraftResults, VerifyResults, made
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
@@ -16,8 +13,8 @@ from ..policies.chains import policies_at_windows
 from ..policies.oracles import Answer, Foreseen
 from ..runs.log import TextQuality
 from ..traces.rounds.recording import RoundsRecording
-from .charges import RoundCharges, draft_forwards, total_s, verify_forward
-from .cost.base import CostModel, RoundCost
+from .charges import Charges, RoundCharges
+from .cost.base import CostModel
 from .hazard import Hazard
 from .recorded import recorded_pool
 from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
@@ -26,20 +23,15 @@ from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
 class RoundsWorld(RoundAnswers):
     """Answers operations from an imported recording and charges seconds from a cost model.
 
-    Args:
-        trace: the recording.
-        pool: its members.
-        cost: seconds of forwards.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
     """
 
     def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
         num_free = len(pool.members) - len(trace.meta.drafters) - 1
         super().__init__(trace=trace, num_free=num_free, hazard=hazard)
         self._pool = pool
-        self._cost = cost
-        meta = trace.meta
-        self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
+        by_rounds = cost.knows_rounds
+        self._charges = RoundCharges(cost, pool, trace.meta, self._open) if by_rounds else Charges(cost, pool)
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
@@ -78,28 +70,14 @@ class RoundsWorld(RoundAnswers):
         """Answer every draft from the request's rounds, then charge the operation."""
         if level < self.num_free:
             looked_up = [self.looked_up(session, step) for session, step in items]
-            return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
+            return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
         drafted = [self.drafted(session, step, level) for session, step in items]
-        forwards = self._draft_forwards(items, drafted, level)
-        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0, NO_COUNTS))
+        return made(DraftResults, (drafted, *self._charges.draft(level, items, drafted), 1.0, NO_COUNTS))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Compare what is pending with the target's text, then charge the operation."""
         judged = [self.judged(session, step, level) for session, step in items]
-        forwards = self._verify_forwards(items, level)
-        return made(VerifyResults, (judged, forwards, total_s(forwards), 1.0, NO_COUNTS))
-
-    def _verify_forwards(self, items: Sequence[VerifyItem], level: int) -> list[Forward]:
-        if self._measured is not None and len(items) == 1:
-            session, _ = items[0]
-            return self._measured.verify(self._open[session.request_id], session, level)
-        return [verify_forward(self._cost, self._pool.names[level], items, level)]
-
-    def _draft_forwards(self, items: Sequence[DraftItem], drafted: list[Drafted], level: int) -> list[Forward]:
-        if self._measured is not None and len(items) == 1:
-            state = self._open[items[0][0].request_id]
-            return self._measured.draft(state, items[0], drafted[0], level)
-        return draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
+        return made(VerifyResults, (judged, *self._charges.verify(level, items), 1.0, NO_COUNTS))
 
 
 class RoundsTables:

@@ -1,26 +1,15 @@
-"""What an imported recording says of one drafter's tokens in one request.
+"""What answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
-One request of an imported recording while it is replayed: its text, and what is known of each drafter's tokens.
-
-The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
-compared with others of the same position.
-
-What a recorded drafter drafts: looked up in its rounds, and drawn where no round says it.
-
-Tokens are the target's or refused ones; see `world`. Letters: a round starts at an output position, and a token
-of it stands at a depth, 0 for the first.
-
-What answers from an imported recording: rounds are looked up, and what no round says is drawn.
-
-A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted (`drafts`); after a token that is not the
-target's nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+A drafted token is either the target's own or a refused one. Which it is, rounds say, or it is drawn from the fitted
+hazard when it is drafted and counted as modelled; after a refused token nothing is drawn, since the target refuses all
+of it. Verification then compares tokens, and models nothing.
 
 A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
-drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
-log says so, counts as modelled.
+drafted nothing the answer is an empty draft. What was placed where it stands, and not logged there, counts as modelled.
 
-`place` is 1 after a token of the target's text and 0 after any other.
+The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
+compared with others of the same position. `place` is 1 after a token of the target's text and 0 after any other. A
+round starts at an output position, and a token of it stands at a depth, 0 for the first.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +29,7 @@ from ..decoding.steps import Draft, Verify
 from ..traces.meta import MOST
 from ..traces.rounds.recording import RoundsRecording
 from ..traces.rounds.rounds import TARGET_ALONE, DrafterInfo, Form, Rounds, RoundsMeta, RoundsRequest
-from .difficulty import Beside, Outcome
+from .difficulty import Beside, BesideOutcome
 from .hazard import Hazard, fit_lengths
 from .recorded import Replayed, UnrecordedContextError, recorded_rule
 
@@ -49,19 +38,10 @@ WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as m
 
 
 class _Round(NamedTuple):
-    """One recorded round.
-
-    Attributes:
-        accepted: tokens that stayed.
-        refused: whether a refusal was seen after them.
-        num_drafted: tokens after which the drafter stopped by itself; `WHOLE` if it did not.
-        placed: whether the log does not say where it stood.
-    """
-
-    accepted: int
-    refused: bool
-    num_drafted: int
-    placed: bool
+    accepted: int  # tokens that stayed
+    refused: bool  # whether a refusal was seen after them
+    num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not
+    placed: bool  # whether the log does not say where it stood
 
     @property
     def num_known(self) -> int:
@@ -73,14 +53,11 @@ _NO_ROUNDS = Rounds(start=_NOTHING, accepted=_NOTHING, drafted=_NOTHING)
 _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
 
 
-class Known(ABC):
-    """What the recording says of one drafter's tokens in one request.
+class KnownTokens(ABC):
+    """What the recording says of one drafter's tokens in one request, of whose text there are `num_tokens`.
 
-    Args:
-        rounds: recorded ones.
-        refused: of each whether a refusal was seen after what it kept.
-        window: most tokens the drafter drafts, None if unknown.
-        num_tokens: of the text they are rounds of.
+    `refused` says of each recorded round whether a refusal was seen after what it kept; `window` is the most tokens the
+    drafter drafts, None if unknown.
     """
 
     def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
@@ -112,10 +89,10 @@ class Known(ABC):
         return self._rounds.get(start, _NO_ROUND).placed
 
 
-class RoundsKnown(Known):
+class RoundsKnown(KnownTokens):
     """Of a drafter whose tokens depend on where the round started: a round answers for its own start only.
 
-    Arguments as of `Known`; what a drafter would have written after the text, no round says.
+    Arguments as of `KnownTokens`; what a drafter would have written after the text, no round says.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
@@ -124,23 +101,23 @@ class RoundsKnown(Known):
         self._starts = rounds.start.tolist()
 
     def agrees(self, start: int, depth: int) -> bool | None:
-        """See `Known`."""
+        """See `KnownTokens`."""
         found = self._rounds.get(start, _NO_ROUND)
         if depth < found.accepted:
             return True
         return False if found.refused and depth == found.accepted else None
 
     def num_agreed(self, start: int) -> int:
-        """See `Known`."""
+        """See `KnownTokens`."""
         return self._rounds.get(start, _NO_ROUND).accepted
 
     def num_placed(self, start: int, first: int, last: int) -> int:
-        """See `Known`."""
+        """See `KnownTokens`."""
         found = self._rounds.get(start, _NO_ROUND)
         return max(min(last, found.num_known) - first, 0) if found.placed else 0
 
     def beside(self, start: int, depth: int) -> Beside | None:
-        """See `Known`: the round that started last before the token, or at it, speaks."""
+        """See `KnownTokens`: the round that started last before the token, or at it, speaks."""
         position = start + depth
         index = bisect_right(self._starts, position) - 1
         if index < 0 or self._starts[index] == start:
@@ -148,18 +125,18 @@ class RoundsKnown(Known):
         other = self._starts[index]
         found, there = self._rounds[other], position - other
         if there < found.accepted:
-            return Beside(Outcome.agreed, there)
+            return Beside(BesideOutcome.agreed, there)
         if there == found.accepted and there + found.refused:
-            return Beside(Outcome.refused if found.refused else Outcome.reached, there)
+            return Beside(BesideOutcome.refused if found.refused else BesideOutcome.reached, there)
         # Nothing is said of this token. Where something was said of one before it, its round is not a fresh one.
-        return Beside(Outcome.reached, depth) if other + found.num_known > start else None
+        return Beside(BesideOutcome.reached, depth) if other + found.num_known > start else None
 
 
-class TokensKnown(Known):
+class TokensKnown(KnownTokens):
     """Of a drafter that reads tokens only: rounds answer for their positions, whatever round these are drafted in.
 
     Where a round ends by the drafter's own rule is known of its own start only. Where two rounds contradict each other
-    (a half-precision tie), the one that started later is believed. Arguments as of `Known`.
+    (a half-precision tie), the one that started later is believed. Arguments as of `KnownTokens`.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
@@ -178,13 +155,13 @@ class TokensKnown(Known):
         self._placed = bytes(placed) if any(placed) else b""
 
     def agrees(self, start: int, depth: int) -> bool | None:
-        """See `Known`."""
+        """See `KnownTokens`."""
         position = start + depth
         bit = self._bits[position] if position < len(self._bits) else UNKNOWN
         return None if bit == UNKNOWN else bit == AGREED
 
     def num_agreed(self, start: int) -> int:
-        """See `Known`."""
+        """See `KnownTokens`."""
         bits = self._bits
         if start >= len(bits):
             return 0
@@ -192,17 +169,17 @@ class TokensKnown(Known):
         return (unknown if refused < 0 else min(unknown, refused)) - start
 
     def num_placed(self, start: int, first: int, last: int) -> int:
-        """See `Known`."""
+        """See `KnownTokens`."""
         return sum(self._placed[start + first : start + last])
 
     def beside(self, start: int, depth: int) -> Beside | None:
-        """See `Known`: how many tokens before this one are known to be the target's, whatever round they were in."""
+        """See `KnownTokens`: how many tokens before it are known to be the target's, whatever round they were in."""
         bits, position = self._bits, min(start + depth, len(self._bits))
         run = position - 1 - max(bits.rfind(UNKNOWN, 0, position), bits.rfind(REFUSED, 0, position))
-        return Beside(Outcome.reached, run) if run > depth else None
+        return Beside(BesideOutcome.reached, run) if run > depth else None
 
 
-def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> Known:
+def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> KnownTokens:
     """What the recording says of `drafter` in `request`; nothing if it never ran there."""
     rounds = request.rounds.get(drafter.name)
     if rounds is None:
@@ -212,7 +189,6 @@ def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> Known:
 
 
 def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> dict[int, _Round]:
-    """The rounds by where they started."""
     short = rounds.short(window, num_tokens)
     columns: tuple[Iterable[int], ...] = (
         rounds.accepted.tolist(),
@@ -225,39 +201,26 @@ def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_token
 
 @dataclass(slots=True, eq=False)
 class RequestRounds:
-    """Mutated by `begin`, and by whoever charges seconds.
+    """Mutated by `begin`, and by whoever charges seconds."""
 
-    Attributes:
-        request: as recorded.
-        meta: of the recording.
-        waits: whether the prefill writes the first token, before any drafter runs.
-        prompt: ids if known, else as many zeros, at least one.
-        trunk: the target's tokens, as many as the longest of the recorded texts has.
-        refused: a token that is not the target's.
-        num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
-        known: per drafter of the recording.
-        prefilled: whether its prefill was charged, whole.
-        started_s: seconds charged for a prefill of which nobody knew yet whose it would be.
-        drawn: whether a drafter ran of which the log places no round of this request: all that follows is modelled.
-        verify_s: measured seconds of the verification of what is pending, None if it was not measured.
-        num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
-        verified_from: tokens emitted before the round whose verification it is.
-    """
-
-    request: RoundsRequest
-    meta: InitVar[RoundsMeta]
-    waits: bool = False
-    prompt: tuple[int, ...] = field(init=False)
-    trunk: list[int] = field(init=False)
-    refused: int = field(init=False)
+    request: RoundsRequest  # as recorded
+    meta: InitVar[RoundsMeta]  # of the recording
+    waits: bool = False  # whether the prefill writes the first token, before any drafter runs
+    prompt: tuple[int, ...] = field(init=False)  # ids if known, else as many zeros, at least one
+    trunk: list[int] = field(init=False)  # the target's tokens, as many as the longest of the recorded texts has
+    refused: int = field(init=False)  # a token that is not the target's
+    # of the answer: that of the drafter that ran first in it, of the target alone before
     num_tokens: int = field(init=False)
-    known: list[Known] = field(init=False)
-    prefilled: bool = False
-    started_s: float = 0.0
+    known: list[KnownTokens] = field(init=False)  # per drafter of the recording
+    prefilled: bool = False  # whether its prefill was charged, whole
+    started_s: float = 0.0  # seconds charged for a prefill of which nobody knew yet whose it would be
+    # whether a drafter ran of which the log places no round of this request: all that follows is modelled
     drawn: bool = False
+    # measured seconds of the verification of what is pending, None if it was not measured
     verify_s: float | None = None
+    # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
-    verified_from: int = 0
+    verified_from: int = 0  # tokens emitted before the round whose verification it is
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
 
@@ -286,7 +249,7 @@ class RequestRounds:
             self.num_tokens = self.request.length(drafter)
 
     def ending(self, emitted: list[int], num_before: int) -> int | None:
-        """See `decoding.request_tokens.Ending`.
+        """See `decoding.request_text.Ending`.
 
         The loop's prefill writes a token before anybody knows which method the answer is of.
         """
@@ -320,9 +283,7 @@ class Kept(NamedTuple):
 class RoundDrafts:
     """Drafts of recorded drafters, by index into `meta.drafters`.
 
-    Args:
-        trace: the recording.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
     """
 
     def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
@@ -409,13 +370,10 @@ ON_TRUNK, OFF_TRUNK = 1, 0
 class RoundAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    Args:
-        trace: the recording.
-        num_free: model-free members, which come first in the pool.
-        hazard: draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round says; None makes the first unknown an error.
 
     Attributes:
-        num_free: see above.
+        num_free: model-free members, which come first in the pool.
         num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
     """
 

@@ -1,19 +1,11 @@
-"""Rounds of policies that pending tokens alone decide, each played once per recording.
+"""Rounds of recorded requests under a policy that only pending tokens decide, each played once per recording.
 
-Rounds of one recorded request, played by the session and the answers that any other policy meets.
+A round then follows from the recorded request, the position in its answer where it begins, and the room; modelled
+decisions are drawn for the recorded request too. The room counts only where it cuts something: a round that had room
+for all that was wanted serves all that have as much.
 
-Walks rounds in a request's trie: no session and no policy is asked where all that comes up is recorded.
-
-What the trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any
-replay.
-
-Rounds of one recorded request, walked in its trie.
-
-Rounds of recorded requests under a policy that only pending tokens decide, each played once.
-
-A round then follows from the recorded request, the position in its answer where it begins, and the room; decisions that
-are modelled are drawn for the recorded request too, so they are the same for all who replay it. And it follows from the
-room only where the room cuts something: a round that had room for all that was wanted serves all that have as much.
+Rounds are walked in the request's trie: no session and no policy is asked where all that comes up is recorded. What the
+trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
 """
 
 from collections import OrderedDict
@@ -27,18 +19,14 @@ from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import decides_by_pending
 from .context_tables import RequestTables
 from .contexts import UNKNOWN, TrieAnswers
-from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, Round, play
+from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, PlayedRound, play
 from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
 
 
 class SteppedRequest:
     """Plays rounds in any order; see `FixedRounds`.
 
-    Args:
-        fixed: the policy.
-        answers: of the recording.
-        session_id: under which these know the request.
-        replayed: how it begins.
+    The answers know the request under `session_id`; `replayed` is how it begins.
     """
 
     def __init__(self, fixed: Fixed, answers: RecordedAnswers, session_id: str, replayed: Replayed) -> None:
@@ -51,7 +39,7 @@ class SteppedRequest:
         self._tokens: list[int] = []
         self._places = [replayed.place]
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer; raises as `play`, and ValueError beyond the answer's end."""
         self._write(position)
         session = self.session(position + room)
@@ -79,7 +67,6 @@ class SteppedRequest:
         )
 
     def _write(self, count: int) -> None:
-        """Let the target write the answer up to `count` tokens."""
         tokens = self._tokens
         if len(tokens) >= count:
             return
@@ -103,10 +90,6 @@ def check_progress(idle_steps: int) -> None:
 class TrieWalk:
     """A walk through one request after another.
 
-    Args:
-        automaton: of the policy.
-        answers: of the recording.
-
     Attributes:
         length: tokens of the recorded answer, once a request has begun.
     """
@@ -121,8 +104,7 @@ class TrieWalk:
     def begin(self, session: Session, tables: RequestTables) -> bool:
         """Stand at the start of a request that the answers know by this session.
 
-        Returns:
-            Whether its answer is recorded to its end; else nobody can walk it.
+        False if its answer is not recorded to its end: then nobody can walk it.
         """
         self._session, self._tables, self._eos = session, tables, session.eos
         self._trunk, self._text = tables.trunk, tables.trunk_tokens
@@ -264,17 +246,14 @@ class TrieWalk:
 
 
 # Of a path, whether the segment ends with it: the round that it is.
-KnownPaths = dict[tuple[bool, tuple[Lead, ...]], Round]
+KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 
 
 class WalkedRequest:
     """Walks rounds in any order; see `FixedRounds`.
 
-    Args:
-        automaton: of the policy.
-        walk: that has begun the request, whose answer is recorded to its end.
-        text: of the answer.
-        paths: rounds that were come to, here or in other requests; added to.
+    `walk` has begun the request, whose answer is recorded to its end. `paths` are rounds that were come to, here or in
+    other requests; added to.
 
     Attributes:
         length: tokens of the answer.
@@ -287,7 +266,7 @@ class WalkedRequest:
         self._text = text
         self._paths = paths
 
-    def round(self, position: int, room: int) -> Round:
+    def round(self, position: int, room: int) -> PlayedRound:
         """The round at a place of the answer.
 
         Raises:
@@ -300,7 +279,7 @@ class WalkedRequest:
         ends = position + path[-1].emitted >= min(budget, self.length)
         found = self._paths.get((ends, path))
         if found is None:
-            found = self._paths[ends, path] = Round.of([lead.op for lead in path], path[-1].emitted, ends)
+            found = self._paths[ends, path] = PlayedRound.of([lead.op for lead in path], path[-1].emitted, ends)
         return found
 
     def tokens(self, position: int, count: int) -> list[int]:
@@ -319,15 +298,10 @@ MOST_OPEN = 8  # recorded requests whose tables are held; a request is played to
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """Rounds of one recorded request.
-
-    Attributes:
-        wide: by position, the round of all who have the room that it needs.
-        narrow: by position and room, rounds that the room cut.
-    """
-
-    wide: dict[int, Round] = field(default_factory=dict)
-    narrow: dict[tuple[int, int], Round] = field(default_factory=dict)
+    # by position, the round of all who have the room that it needs
+    wide: dict[int, PlayedRound] = field(default_factory=dict)
+    # by position and room, rounds that the room cut
+    narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 
 class _Open(NamedTuple):
@@ -342,14 +316,8 @@ class _Open(NamedTuple):
 class FixedRounds:
     """Plays rounds, and keeps those of the recorded requests that were asked for last.
 
-    Args:
-        policy: says `About.by_pending` of itself.
-        name: of it, for errors.
-        pool: members of the recording.
-        answers: of the recording. Its sessions begin with the target's prefill, as served ones do.
-
-    Raises:
-        ValueError: a policy that does not say so.
+    The policy has to say `About.by_pending` of itself, else ValueError; `name` is for errors. Sessions of the answers
+    begin with the target's prefill, as served ones do.
     """
 
     def __init__(self, *, policy: Policy, name: str, pool: Pool, answers: RecordedAnswers) -> None:
@@ -362,10 +330,10 @@ class FixedRounds:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
         # As many as windows and refusals allow, however long the recording.
-        self._equal: dict[Round, Round] = {}
+        self._equal: dict[PlayedRound, PlayedRound] = {}
         self._paths: KnownPaths = {}
 
-    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> Round:
+    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> PlayedRound:
         """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
 
         Args:
@@ -398,11 +366,7 @@ class FixedRounds:
         return found
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
-        """What rounds commit: `count` tokens of a recorded answer from `position` on.
-
-        Raises:
-            KeyError, ValueError: as `round`.
-        """
+        """What rounds commit: `count` tokens of a recorded answer from `position` on; raises as `round`."""
         played = self._opened(recorded_id)
         return (played.walked or played.stepped).tokens(position, count)
 
@@ -431,7 +395,7 @@ class FixedRounds:
             return None
         return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
 
-    def _played(self, played: _Open, request_id: str, position: int, room: int) -> Round:
+    def _played(self, played: _Open, request_id: str, position: int, room: int) -> PlayedRound:
         budget = played.replayed.budget
         if position < 0 or room < 1 or position + room > budget:
             raise ValueError(
@@ -467,7 +431,7 @@ class FixedRounds:
             self._keep(known, position, budget - position, found)
             position += found.committed
 
-    def _keep(self, known: _Known, position: int, room: int, found: Round) -> Round:
+    def _keep(self, known: _Known, position: int, room: int, found: PlayedRound) -> PlayedRound:
         found = self._equal.setdefault(found, found)
         if room < found.needs:
             known.narrow[position, room] = found

@@ -1,10 +1,6 @@
-"""One run in a closed loop: its scenario, its devices, and what oracles know beforehand.
+"""One simulated run: a policy over a recording, on one device, with B requests at a time.
 
-The SimPy process of one device, which runs the loop's operations in turn, and the pause of the garbage collector.
-
-What a recording grants an oracle: its future, by trying rounds in a replay of its own.
-
-One simulated run: a policy over a recording, on one device, with B requests at a time.
+The device runs the loop's operations in turn; an oracle is shown the recording's future first.
 """
 
 import gc
@@ -33,9 +29,9 @@ from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, CostRangeError, OperationCost
-from .played_round import PendingView
-from .recorded import Placement
+from .cost.base import CostModel, CostRangeError
+from .played_round import ByPendingView
+from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
 
 
@@ -46,14 +42,10 @@ def device_process(
     *,
     on_finished: Callable[[float], None],
 ) -> Generator[simpy.Event, None, None]:
-    """Run operations until the loop has no request left.
+    """Run operations until the loop has no request left; of the clock `env` only `env.now` is read.
 
-    Args:
-        env: the clock; only `env.now` is read.
-        loop: decides what runs.
-        world: runs it.
-        on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
-            `loop.failed`, and are taken out here); may admit more.
+    `on_finished` is called with the time when requests have finished or failed (they stand in `loop.finished` and
+    `loop.failed`, and are taken out here); it may admit more.
     """
     now_s, next_event_s = env.now, env.peek()
     while True:
@@ -87,8 +79,7 @@ def device_process(
 def paused_collector() -> Iterator[None]:
     """Pause the cyclic garbage collector, if it runs, for the duration.
 
-    Replay makes no cycles but keeps tens of thousands of small tuples beside the recording's millions of list items;
-    walking those again and again takes a third of the time.
+    Replay makes no cycles but keeps millions of list items; to walk those again and again takes a third of the time.
     """
     if not gc.isenabled():
         yield
@@ -112,14 +103,7 @@ def grant_foresight(
 ) -> None:
     """Show a policy the future if it is an oracle; any other is left as it is.
 
-    Args:
-        policy: any.
-        name: for errors.
-        recording: holds the future.
-        cost: of the run.
-        prefill_before: of the run's sessions.
-        seed: of the run.
-        strict: whether the run refuses what is not recorded.
+    `recording` holds the future; cost, prefill, seed and strictness are the run's; `name` is for errors.
 
     Raises:
         ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
@@ -173,31 +157,22 @@ MOST_BATCH = 1_000_000
 class Scenario:
     """What stays the same when policies are compared.
 
-    Attributes:
-        tables: the recording.
-        cost: seconds.
-        batch: requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
-        seed: of decisions that have to be modelled.
-        strict: refuse what is not recorded instead of modelling it.
-        decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
-        start: how requests begin; None for the recording's default.
-        placement: which members run at the same time where a policy lets them (`decoding.contract.Overlap`).
-        prefixes: of each member's prefix cache; None for none.
-
     Raises:
         ValueError: batch or decide_s out of range, a start that the recording does not hold, devices or prefix caches
             where no contexts are recorded, or these caches with a cost that knows more than forwards.
     """
 
-    tables: ReplayTables
-    cost: CostModel
-    batch: int = 1
-    seed: int = 0
-    strict: bool = False
+    tables: ReplayTables  # the recording
+    cost: CostModel  # seconds
+    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
+    seed: int = 0  # of decisions that have to be modelled
+    strict: bool = False  # refuse what is not recorded instead of modelling it
+    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything
     decide_s: float | None = None
-    start: Start | None = None
-    placement: Placement = field(default_factory=Placement)
-    prefixes: PrefixCacheSize | None = None
+    start: Start | None = None  # how requests begin; None for the recording's default
+    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`)
+    placement: DevicePlacement = field(default_factory=DevicePlacement)
+    prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
@@ -211,7 +186,7 @@ class Scenario:
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
-            if isinstance(self.cost, OperationCost):
+            if self.cost.knows_operations:
                 raise ArgumentError(f"`prefix_cache` goes with a cost of forwards, got `cost` {self.cost.name}")
 
     @property
@@ -226,9 +201,7 @@ class Scenario:
 
 def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> float:
     """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
-    if asked_s is not None:
-        return asked_s
-    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
+    return cost.decide_s(type(policy).__name__) if asked_s is None else asked_s
 
 
 def simulate(
@@ -246,7 +219,7 @@ def simulate(
         policy: built for the pool of the recording; one object for all requests.
         name: of the policy, for errors and the log.
         outputs: takes the committed tokens of every request by its id; None drops them.
-        stepwise: ask the policy for every step, even where rounds could be walked (`fixed.why_looped`).
+        stepwise: ask the policy for every step, even where rounds could be walked (`closed_loops.why_looped`).
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -291,7 +264,7 @@ def _walked(
         failed = error
     else:
         return _logged(scenario, policy, name, ledger, world) if whole else None
-    _looped(scenario, policy, name, prefill_before, outputs, view=PendingView)  # says which request and step it was
+    _looped(scenario, policy, name, prefill_before, outputs, view=ByPendingView)  # says which request and step it was
     raise failed
 
 
@@ -304,7 +277,6 @@ def _looped(
     *,
     view: type[Observation] = Observation,
 ) -> RunLog:
-    """The run step by step."""
     recording = scenario.tables
     world = _world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
@@ -352,7 +324,6 @@ def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, wo
 
 
 def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
-    """What the log says of the run as a whole."""
     about, replayed = about_of(policy), scenario.tables.trace.about
     return {
         "world": "sim",

@@ -1,10 +1,6 @@
-"""Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does.
+"""What `paceline agree` does: run the same policies on a recording and on its models, and compare every step.
 
-The same policy on a recording and on the models that made it, as `agree` compares them.
-
-The recording that `agree` replays: one that is there, or one made now and as deep as the policies need.
-
-One that is there has to be of the very requests that are to be run.
+The recording is one that is there, of the very requests that are run, or one made now, as deep as policies need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,33 +58,21 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothWorlds:
-    """What a policy is run on in either world. Both tell it the same made-up seconds.
-
-    Attributes:
-        pool: the models.
-        recording: of the prompts, made from the pool.
-        prompts: in the order of the recording.
-        batch: requests running at a time.
-        memory: how the runtime keeps keys and values; its prefix caches are those of the replay, too.
-        start: how requests begin.
-        lossless: whether only lossless policies were asked for.
-        overlap: how members of the runtime work at the same time.
-    """
+    """What a policy is run on in either world. Both tell it the same made-up seconds."""
 
     pool: ModelPool
-    recording: TrieRecording
-    prompts: Sequence[Prompt]
-    batch: int
-    memory: Memory
-    start: Start
-    lossless: bool
-    overlap: AheadKind = "auto"
+    recording: TrieRecording  # of the prompts, made from the pool
+    prompts: Sequence[Prompt]  # in the order of the recording
+    batch: int  # requests running at a time
+    memory: Memory  # how the runtime keeps keys and values; its prefix caches are those of the replay, too
+    start: Start  # how requests begin
+    lossless: bool  # whether only lossless policies were asked for
+    overlap: AheadKind = "auto"  # how members of the runtime work at the same time
 
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
 
-        Raises:
-            ValueError: the policy took none such and left the record all the same.
+        Raises ValueError where a policy took none such and left the record all the same.
         """
         try:
             return self._replay(policy, strict=True)
@@ -102,16 +86,10 @@ class BothWorlds:
             ) from left.cause
 
     def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
-        """How far the policy takes the same steps in both worlds.
+        """How far the policy takes the same steps in both worlds; `decider` is the same policy, built for the runtime.
 
-        One that leaves the record is run anew for each batch of requests: what it learns beyond the record's end must
-        not reach the next ones.
-
-        Args:
-            policy: to be built anew where it leaves the record.
-            decider: the same, built for the runtime.
-            replay: by `replay`.
-            progress: over policies; told which requests are run.
+        A policy that leaves the record is built anew for each batch of requests: what it learns beyond the record's end
+        must not reach the next ones. `progress` counts policies and is told which requests run.
         """
         if replay is not None:
             return self._compared(policy.name, decider, replay)
@@ -165,8 +143,6 @@ class BothWorlds:
 
 
 class _LeftRecordError(Exception):
-    """A strict replay came to the end of its record."""
-
     def __init__(self, watch: StepWatch, cause: UnrecordedContextError) -> None:
         super().__init__(str(cause))
         self.watch = watch
@@ -174,7 +150,7 @@ class _LeftRecordError(Exception):
 
 
 def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) -> str:
-    """And what to do, as the end of a message."""
+    """What was recorded and what to do about it, as the end of a message."""
     closure = recording.meta.closure
     if isinstance(cause, UnrecordedTreeError):
         return f"`trees` {closure.words}; record with trees as wide and as deep"
@@ -184,11 +160,8 @@ def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) 
 def made_up_cost(names: Sequence[str]) -> FileCost:
     """One second for a forward of the target, half of the next larger one's for each smaller model.
 
-    Each further new token adds a 64th. All are binary fractions, so that sums are exact in whatever order they are
-    taken, and no time is spent on the context, which the runtime's prices do not know.
-
-    Args:
-        names: of the models, smallest first.
+    `names` are smallest first. Each further new token adds a 64th. All are binary fractions, so that sums are exact in
+    any order, and the context takes no time, since the runtime's prices do not know it.
     """
     seconds = {name: 2.0**-below for below, name in enumerate(reversed(names))}
     lines = {
@@ -314,17 +287,11 @@ LOOKED_AT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Agreements(Printed):
-    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies.
+    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies."""
 
-    Attributes:
-        meta: what was compared: pool, recording, sampling, batch and so on.
-        policies: `[P]` how far each takes the same steps.
-        near_ties: `[P]` members and output positions of near ties at the difference, if there is one.
-        decode: text of token ids.
-    """
-
-    meta: Mapping[str, Any]
-    policies: tuple[Agreement, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, sampling, batch and so on
+    policies: tuple[Agreement, ...]  # `[P]` how far each takes the same steps
+    # `[P]` members and output positions of near ties at the difference, if there is one
     near_ties: tuple[list[tuple[str, int]], ...]
     decode: Callable[[list[int]], str]
 
@@ -459,7 +426,6 @@ def _recording(
 
 
 def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
-    """The policies that were named, none of which may see ahead."""
     given = None if policies is None else named_policies(policies)
     for policy in given or ():
         refuse_oracle(policy.made_by, policy.name)
@@ -538,7 +504,6 @@ def _overlap_words(meta: Mapping[str, Any]) -> str:
 
 
 def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:
-    """What near ties at a difference say of it."""
     if not ties:
         return f"  no near tie in {dtype} among the next {LOOKED_AT} choices: rounding is hardly the cause"
     member, position = ties[0]

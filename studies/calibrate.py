@@ -1,12 +1,9 @@
-"""How true simulated latencies are beside those of a running server: what `paceline validate --observed` does.
+"""What `paceline validate --observed` does: compare simulated latencies with those of a running server.
 
-An observed run served anew in the simulator: the same requests, when they were sent, as long as they were.
-
-Seconds of a server, fitted to what was observed of it: those with which the simulator repeats a run best.
-
-A forward takes `intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md).
-The three figures are moved in turn, by factors that shrink, until no move brings simulated times nearer to the observed
-ones: a search by pattern (Hooke and Jeeves 1961). It needs no gradient, which queues and batches do not have.
+The simulator serves the requests of an observed run, at seconds that are fitted to another run: a forward takes
+`intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held` (a line of docs/costs.md). A pattern search
+(Hooke and Jeeves 1961) moves the three figures in turn, by factors that shrink, until no move brings simulated times
+nearer. It needs no gradient, which queues and batches do not have.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +26,8 @@ from ..sim.cost.files import CostLine, FileCost
 from ..sim.replay_tables import ReplayTables
 from ..traces.recording import Recording
 from ..traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
-from .serving import ServingOptions, ServingSetting, Watched, check_policy, serving_run, serving_setting
+from .options import ServingOptions
+from .serving import ServingSetting, Watched, check_policy, serving_run, serving_setting
 from .setting import NamedPolicy, named_policy
 
 PLAIN = "plain"
@@ -37,17 +35,11 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRequests:
-    """The requests of an observed run that can be served anew; implements `Workload`.
+    """The requests of an observed run that can be served anew; implements `Workload`."""
 
-    Attributes:
-        name: of the run.
-        requests: that finished, by the time at which they were sent.
-        left_out: failed and unfinished ones, and those without a token.
-    """
-
-    name: str
-    requests: tuple[ObservedRequest, ...]
-    left_out: int
+    name: str  # of the run
+    requests: tuple[ObservedRequest, ...]  # that finished, by the time at which they were sent
+    left_out: int  # failed and unfinished ones, and those without a token
 
     @property
     def about(self) -> WorkloadAbout:
@@ -65,7 +57,6 @@ class ReplayedRequests:
         )
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`; the first arrives at 0."""
         began_ps = self.requests[0].sent_at_ps
         for one in self.requests:
             assert one.prompt_tokens is not None
@@ -79,15 +70,7 @@ class ReplayedRequests:
 
 
 def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
-    """Those that can be served anew.
-
-    Args:
-        run: that was observed.
-        name: of its folder, for messages.
-
-    Raises:
-        ArgumentError: a finished request whose tokens nobody counted, or none that finished.
-    """
+    """Those that can be served anew; raises ArgumentError for one whose tokens nobody counted, or without one."""
     finished = run.finished
     for one in finished:
         for field in ("prompt_tokens", "output_tokens"):
@@ -102,73 +85,62 @@ def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
     return ReplayedRequests(name=name, requests=kept, left_out=len(run.requests) - len(kept))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replayer:
-    """Serves observed requests on a cluster, at any seconds. Final.
+    """Serves observed requests on a cluster, at any seconds."""
 
-    Args:
-        cluster: a TOML file, or a device of the sheet.
-        policy: as `simulate` takes it; None: plain, unless every replica has its own.
-        recording: that acceptance is drawn from; None: the shipped one.
-        cost: as `simulate` takes it; None: the cluster's own.
-        seed: of all that is drawn.
-
-    Raises:
-        ValueError: what `simulate` refuses.
-    """
-
-    def __init__(
-        self,
-        cluster: str | Path,
-        policy: str | None,
-        recording: Recording | str | Path | None,
-        *,
-        cost: str | None,
-        seed: int,
-    ) -> None:
-        options = ServingOptions(cost=cost, seed=seed)
-        self._setting: ServingSetting = serving_setting(recording, "observed", cluster, options)
-        own = all(replica.policy is not None for replica in self._setting.cluster.replicas)
-        asked = PLAIN if policy is None and not own else policy
-        self._policy: NamedPolicy | None = None if asked is None else named_policy(asked)
-        self._tables: ReplayTables = self._setting.tables(seed)
-        self._seed = seed
-        check_policy(self._setting, self._policy, self._tables)
+    setting: ServingSetting
+    policy: NamedPolicy | None  # None: every replica has its own
+    tables: ReplayTables
+    seed: int  # of all that is drawn
 
     @property
     def target(self) -> str:
         """The target's name."""
-        return self._setting.recording.about.target
-
-    @property
-    def cluster_name(self) -> str:
-        """As it is shown."""
-        return self._setting.cluster.name
+        return self.setting.recording.about.target
 
     @property
     def cost_names(self) -> str:
         """The costs of all replicas, as they are shown."""
-        return ", ".join(dict.fromkeys(replica.cost_name for replica in self._setting.cluster.replicas))
+        return ", ".join(dict.fromkeys(replica.cost_name for replica in self.setting.cluster.replicas))
 
     def priced(self, cost: CostModel) -> "Replayer":
         """The same at other seconds, of all replicas."""
-        found = object.__new__(Replayer)
-        vars(found).update(vars(self))
-        cluster = self._setting.cluster
+        cluster = self.setting.cluster
         replicas = tuple(replace(one, cost=cost, cost_name=cost.name) for one in cluster.replicas)
-        found._setting = replace(self._setting, cluster=replace(cluster, replicas=replicas))
-        return found
+        return replace(self, setting=replace(self.setting, cluster=replace(cluster, replicas=replicas)))
 
     def served(self, requests: ReplayedRequests) -> ServingLog:
         """One run; raises ValueError and CostRangeError as `simulate`, KeyboardInterrupt if it is interrupted."""
         with held_interrupts() as interrupts:
             watched = Watched(interrupts=interrupts, on_ended=lambda: None)
-            setting = replace(self._setting, workload=requests.name)
+            setting = replace(self.setting, workload=requests.name)
             log, _ = serving_run(
-                setting, self._policy, requests, self._tables, rate=None, seed=self._seed, watched=watched
+                setting, self.policy, requests, self.tables, rate=None, seed=self.seed, watched=watched
             )
             if interrupts.heard():
                 raise KeyboardInterrupt
         return log
+
+
+def replayer(
+    cluster: str | Path,
+    policy: str | None,
+    recording: Recording | str | Path | None,
+    *,
+    cost: str | None,
+    seed: int,
+) -> Replayer:
+    """A cluster to serve on; arguments are as `simulate` takes them, and raise what it raises.
+
+    Without a policy replicas that have none of their own are plain.
+    """
+    setting = serving_setting(recording, "observed", cluster, ServingOptions(cost=cost, seed=seed))
+    own = all(replica.policy is not None for replica in setting.cluster.replicas)
+    asked = PLAIN if policy is None and not own else policy
+    named, tables = None if asked is None else named_policy(asked), setting.tables(seed)
+    check_policy(setting, named, tables)
+    return Replayer(setting=setting, policy=named, tables=tables, seed=seed)
 
 
 _FIRST_FACTOR, _LAST_FACTOR = 2.0, 1.005
@@ -179,22 +151,15 @@ _Figures = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a fit came to.
+    """What a fit came to."""
 
-    Attributes:
-        run: that it was fitted to.
-        member: whose forwards the line is of.
-        line: of seconds.
-        misfit: mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there
-            to the end of each request; 0.1 is about 10%.
-        tried: runs of the simulator.
-    """
-
-    run: str
-    member: str
-    line: CostLine
+    run: str  # that it was fitted to
+    member: str  # whose forwards the line is of
+    line: CostLine  # of seconds
+    # mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there to the end
+    # of each request; 0.1 is about 10%
     misfit: float
-    tried: int
+    tried: int  # runs of the simulator
 
     @property
     def cost(self) -> FileCost:
@@ -203,34 +168,22 @@ class Calibration:
 
 
 def calibrate(requests: ReplayedRequests, replayer: Replayer) -> Calibration:
-    """Fit the seconds of the target's forwards to an observed run.
-
-    Args:
-        requests: of that run.
-        replayer: with the cluster and the policy; its own seconds are not used.
-
-    Raises:
-        ValueError: what the simulator refuses.
-    """
+    """Fit the seconds of the target's forwards to an observed run; those of the replayer's cluster are not used."""
     observed = _observed(requests.requests)
     tried = 0
+
+    def calibration(figures: _Figures, misfit: float = 0.0) -> Calibration:
+        line = CostLine(intercept_s=figures[0], per_new_token_s=figures[1], per_kv_token_s=figures[2])
+        return Calibration(run=requests.name, member=replayer.target, line=line, misfit=misfit, tried=tried)
 
     def misfit(figures: _Figures) -> float:
         nonlocal tried
         tried += 1
-        cost = _fitted_by_least_squares(requests, replayer, figures).cost
-        return _misfit(requests, observed, replayer.priced(cost).served(requests))
+        return _misfit(requests, observed, replayer.priced(calibration(figures).cost).served(requests))
 
     with Progress("calibrating", unit="runs") as progress:
         figures, least = _searched(_first(requests.requests), misfit, progress.advance)
-    found = _fitted_by_least_squares(requests, replayer, figures)
-    return Calibration(run=found.run, member=found.member, line=found.line, misfit=least, tried=tried)
-
-
-def _fitted_by_least_squares(requests: ReplayedRequests, replayer: Replayer, figures: _Figures) -> Calibration:
-    intercept_s, per_new_token_s, per_kv_token_s = figures
-    line = CostLine(intercept_s=intercept_s, per_new_token_s=per_new_token_s, per_kv_token_s=per_kv_token_s)
-    return Calibration(run=requests.name, member=replayer.target, line=line, misfit=0.0, tried=0)
+    return calibration(figures, least)
 
 
 def _searched(
@@ -288,17 +241,11 @@ def _misfit(requests: ReplayedRequests, observed: np.ndarray, served: ServingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ObservedValidation(Printed):
-    """Simulated and observed figures of a run; prints as `paceline validate --observed` does.
+    """Simulated and observed figures of a run; prints as `paceline validate --observed` does."""
 
-    Attributes:
-        meta: what was compared: run, server, cluster, policy, cost, bounds, notes.
-        calibration: whose seconds the simulator took; None: those of the cluster, or of a cost.
-        cells: each figure.
-    """
-
-    meta: Mapping[str, Any]
-    calibration: Calibration | None
-    cells: tuple[ObservedCell, ...]
+    meta: Mapping[str, Any]  # what was compared: run, server, cluster, policy, cost, bounds, notes
+    calibration: Calibration | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
+    cells: tuple[ObservedCell, ...]  # each figure
 
     @property
     def within(self) -> bool:
@@ -356,8 +303,7 @@ def validate_observed(
     """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
 
     Args:
-        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark, which is
-            judged.
+        observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark.
         cluster: that is simulated: a TOML file, or a device of the sheet.
         calibrate_on: another run, to which the seconds of the target's forwards are fitted; None: nothing is.
         policy: of the replicas that have none of their own; None: plain.
@@ -377,30 +323,27 @@ def validate_observed(
         raise ArgumentError(f"`cost` must be left out beside `calibrate`, which fits one, got {cost}")
     run, name = read_run(Path(observed)), str(observed)
     requests = replayed_requests(run, name)
-    replayer = Replayer(cluster, policy, recording, cost=cost, seed=seed)
+    on_cluster = replayer(cluster, policy, recording, cost=cost, seed=seed)
     other = None if calibrate_on is None else read_run(Path(calibrate_on))
-    fitted = None if other is None else _fitted_to(other, str(calibrate_on), run, name, replayer)
-    priced = replayer if fitted is None else replayer.priced(fitted.cost)
+    fitted = None if other is None else _fitted_to(other, str(calibrate_on), run, name, on_cluster)
+    priced = on_cluster if fitted is None else on_cluster.priced(fitted.cost)
     log = priced.served(requests)
     judged = ObservedRun(run.meta, requests.requests)
+    notes_of_runs = [note for one in (other, run) if one is not None for note in one.meta.notes]
+    from_results = [FOLLOWS] if FOLLOWS in notes_of_runs else []
     meta = {
         "observed": name,
         "url": run.meta.url,
         "model": run.meta.model,
         "requests": len(requests.requests),
-        "cluster": priced.cluster_name,
+        "cluster": priced.setting.cluster.name,
         "policy": log.meta.about.policy,
         "cost": priced.cost_names,
         "seed": seed,
-        "notes": [*_of_results(other, run), *_notes(run.meta, log), *_about_requests(requests)],
+        "notes": [*from_results, *_notes(run.meta, log), *_about_requests(requests)],
     }
     cells = compared(judged, log, mean_bound=mean_bound, tail_bound=tail_bound)
     return ObservedValidation(meta=meta, calibration=fitted, cells=cells)
-
-
-def _of_results(*runs: ObservedRun | None) -> list[str]:
-    """What must be known of runs that were read from results of benchmarks."""
-    return list(dict.fromkeys(note for run in runs if run is not None for note in run.meta.notes if note == FOLLOWS))
 
 
 def _fitted_to(run: ObservedRun, called: str, judged: ObservedRun, name: str, replayer: Replayer) -> Calibration:

@@ -1,20 +1,14 @@
-"""Runs of several policies on one recording, at every seed that says something new.
+"""Policies side by side on one recording, at every seed that changes a run, and chains with windows of a range.
 
-Chains with every window of a range, at one or more batches.
-
-What a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
-
-The main job: policies side by side on one recording.
+Also what a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
-
-from pydantic import with_config
+from typing import Any
 
 from ..base.errors import ArgumentError
 from ..base.terminal import Progress
@@ -28,21 +22,18 @@ from ..reports.comparison import Comparison, DeviceRange, Sweep
 from ..reports.regret import REFERENCE, Regret, regret_of
 from ..reports.side_by_side import SideBySide
 from ..reports.summary import ByTag, Summary, TagShares, summarise_run, tag_shares
-from ..runs.log import RunLog, new_folder, write_run_log
+from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import Reading
 from ..sim.replay_tables import ReplayTables, check_observed
-from ..sim.simulate import Scenario, simulate
+from ..sim.simulate import simulate
 from ..traces.recording import Recording
+from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
-    STRICT,
     NamedPolicy,
     PoliciesGiven,
     Scenarios,
     Setting,
-    SettingOptions,
-    SharingOptions,
-    check_kinds,
     named_policies,
     named_policy,
     remarks_on,
@@ -52,19 +43,13 @@ from .setting import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRuns:
-    """What came of the policies, by name.
+    """What came of the policies, by name."""
 
-    Attributes:
-        asked: names of the policies, in the order asked.
-        summaries: at least one run, the first seed's first; without the policies that were refused.
-        shares: the run at the first seed by tag.
-        refused: policies whose seconds the cost does not know, and why.
-    """
-
-    asked: Sequence[str]
+    asked: Sequence[str]  # names of the policies, in the order asked
+    # at least one run, the first seed's first; without the policies that were refused
     summaries: Mapping[str, Sequence[Summary]]
-    shares: Mapping[str, TagShares]
-    refused: Mapping[str, CostRangeError]
+    shares: Mapping[str, TagShares]  # the run at the first seed by tag
+    refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
 
     @property
     def known(self) -> list[str]:
@@ -77,9 +62,7 @@ class PolicyRuns:
     def side_by_side(self, meta: Mapping[str, Any], cost: CostModel) -> SideBySide:
         """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
 
-        Args:
-            meta: what is to be said of the scenario.
-            cost: they were run under, which has more to say after it.
+        `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs.
         """
         left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
         if BASELINE in self.refused and BASELINE not in self.asked:
@@ -105,7 +88,7 @@ def run_policies(
 
     Args:
         scenarios: by seed.
-        policies: a wrong one is told before any run.
+        policies: a wrong one is refused before any run.
         lossless: whether only lossless policies were asked for.
         partial: whether policies may be refused too.
         log: new folder for run logs of `policies` at the first seed, or None.
@@ -125,17 +108,28 @@ def run_policies(
     with nullcontext() if log is None else new_folder(log) as folder, progress:
         for index, policy in enumerate(everyone):
             progress.advance_to(index, policy.name)
-            kept = None
-            if folder is not None and policy.name in asked:
-                kept = folder / f"{index:02d}-{_file_name(policy.name)}"
+            found: list[Summary] = []
             try:
-                summaries[policy.name], shares[policy.name] = _runs(
-                    scenarios, policy, progress, lossless=lossless, kept=kept
-                )
+                for seed in range(scenarios.num_seeds):
+                    if seed:
+                        progress.note(f"{policy.name}, seed {seed + 1} of {scenarios.num_seeds}")
+                    scenario = scenarios.at(seed)
+                    # Built anew: what a policy learns stays in its run.
+                    run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+                    found.append(summarise_run(run))
+                    if not seed:
+                        by_tag = tag_shares(run)
+                        if folder is not None and policy.name in asked:
+                            write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
+                        if not _has_chance(scenarios, found[0]):
+                            break
+                    del run  # logs are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
                     raise
                 refused[policy.name] = error
+            else:
+                summaries[policy.name], shares[policy.name] = found, by_tag
     return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
 
 
@@ -149,35 +143,9 @@ def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Polic
     return made
 
 
-def _runs(
-    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool, kept: Path | None
-) -> tuple[list[Summary], TagShares]:
-    """Summaries, at further seeds too where chance has a part in the policy, and the run at the first seed by tag.
-
-    Its log is written to the folder `kept`, if one is given, and let go before another run begins: logs are long.
-    """
-    first, shares = _first_run(scenarios.at(0), policy, lossless=lossless, kept=kept)
-    summaries = [first]
-    drafts = any(level.drafted for level in first.levels)
-    if first.exact_share < 1 or (scenarios.shifted and drafts):
-        for index in range(1, scenarios.num_seeds):
-            progress.note(f"{policy.name}, seed {index + 1} of {scenarios.num_seeds}")
-            summaries.append(summarise_run(_run(scenarios.at(index), policy, lossless=lossless)))
-    return summaries, shares
-
-
-def _first_run(
-    scenario: Scenario, policy: NamedPolicy, *, lossless: bool, kept: Path | None
-) -> tuple[Summary, TagShares]:
-    log = _run(scenario, policy, lossless=lossless)
-    if kept is not None:
-        write_run_log(log, kept)
-    return summarise_run(log), tag_shares(log)
-
-
-def _run(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> RunLog:
-    """One run of a policy built for it: what a policy learns stays in its run."""
-    return simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+def _has_chance(scenarios: Scenarios, first: Summary) -> bool:
+    """Whether another seed may give another run."""
+    return first.exact_share < 1 or (scenarios.shifted and any(level.drafted for level in first.levels))
 
 
 def _file_name(policy: str) -> str:
@@ -187,39 +155,29 @@ def _file_name(policy: str) -> str:
 MOST_CELLS = 1000
 
 
-@with_config(STRICT)
-class Swept(SettingOptions):
-    """Further keywords of `sweep`."""
-
-    batches: Sequence[int]
-
-
+@takes(SweepOptions)
 def sweep(
     recording: Recording | str | Path,
     chains: str | Sequence[str],
-    *,
-    batches: Sequence[int] = (1,),
-    **options: Unpack[SettingOptions],
+    **options: Any,  # noqa: ANN401 - see `SweepOptions`
 ) -> Sweep:
-    """Compare chains with every window of a range.
+    """Compare chains with every window of a range: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
 
-    Args:
-        recording: that is replayed, as `open_recording` returns it, or where it lies.
-        chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
-        batches: requests running at a time, each with every chain; at most 1,000 chains x batches.
-        options: as of `compare`, but for `on` and `measured_on`.
+    `recording` is as `open_recording` returns it, or where it lies; `options` are those of `SweepOptions`, but for `on`
+    and `measured_on`.
 
     Raises:
         ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
         CostRangeError: the cost knows the seconds of no chain at one of the batches.
     """
-    check_kinds({**options, "batches": batches}, Swept)
+    asked = checked(SweepOptions, options)
+    batches = asked.batches
     twice = [batch for batch, count in Counter(batches).items() if count > 1]
     if twice or not batches:
         raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
-    if options.get("on") is not None:
+    if asked.on is not None:
         raise ArgumentError("`on` has no part in a sweep, which shows one speed-up a cell and not the range of three")
-    setting = setting_of(recording, batches[0], options)
+    setting = setting_of(recording, asked, batch=batches[0])
     scenarios = setting.scenarios()
     texts = [chains] if isinstance(chains, str) else chains
     found = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
@@ -283,8 +241,7 @@ def tags_of(runs: PolicyRuns) -> ByTag:
 def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
     """What each policy loses; against the best of those, tag by tag, that do the same in every round.
 
-    Raises:
-        CostRangeError: the oracle was left out, since the cost does not know its seconds.
+    Raises CostRangeError where the oracle was left out, since the cost does not know its seconds.
     """
     names = [row.policy for row in found.rows]
     reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
@@ -295,13 +252,7 @@ def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy
 
 
 def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[NamedPolicy]) -> DeviceRange:
-    """The policies under the outer readings of what was measured, at the seeds of the comparison.
-
-    Args:
-        setting: which asks for another device.
-        scenarios: of the comparison.
-        policies: that the comparison has figures of.
-    """
+    """The policies of the comparison under the outer readings of measured seconds, on the device of `setting`."""
     assert setting.on is not None
     found: dict[str, SideBySide] = {}
     left_out = []
@@ -316,26 +267,11 @@ def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[Name
     )
 
 
-@with_config(STRICT)
-class Asked(SharingOptions):
-    """Further keywords of `compare`."""
-
-    batch: int
-    by_tag: bool
-    regret: bool
-    devices: str | Mapping[str, str] | None
-
-
+@takes(ComparisonOptions)
 def compare(
     recording: Recording | str | Path,
     policies: PoliciesGiven | None = None,
-    *,
-    batch: int = 1,
-    by_tag: bool = False,
-    regret: bool = False,
-    log: str | Path | None = None,
-    devices: str | Mapping[str, str] | None = None,
-    **options: Unpack[SharingOptions],
+    **options: Any,  # noqa: ANN401 - see `ComparisonOptions`
 ) -> Comparison:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
@@ -343,42 +279,37 @@ def compare(
         recording: that is replayed, as `open_recording` returns it, or where it lies.
         policies: one or several: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or
             functions that make a policy for a pool; by name where names are to be yours. None: a representative set.
-        batch: requests running at a time.
-        by_tag: also the speed-up of each tag's own requests.
-        regret: also the oracles, and what each policy loses against the best chain of every round.
-        log: new folder for each policy's run log at the first seed.
-        devices: where members run that a policy lets work at the same time; see `Setting`.
-        options: `cost`, `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`,
-            `shift_acceptance`, `seed`, `seeds`, `start`, `decide_s`, `strict`, `lossless`, `prefix_cache`,
-            `block_tokens`; see `Setting`.
+        options: see `ComparisonOptions`.
 
     Raises:
         ValueError: an argument or a policy that will not do, in one line.
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
-    check_kinds({**options, "batch": batch, "by_tag": by_tag, "regret": regret, "devices": devices}, Asked)
-    setting = replace(setting_of(recording, batch, options), devices=devices)
+    asked = checked(ComparisonOptions, options)
+    setting = setting_of(recording, asked)
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
-    asked = named_policies(scenarios.first.tables.default_policies if policies is None else policies)
-    if devices is not None and not any(may_work_ahead(policy.build(pool)) for policy in asked):
-        names = " nor ".join(policy.name for policy in asked)
-        raise ArgumentError(f"`devices` is for policies that work ahead, such as pearl, got {devices!r} for {names}")
-    if regret:
-        asked = with_oracles(asked, pool)
+    named = named_policies(scenarios.first.tables.default_policies if policies is None else policies)
+    if asked.devices is not None and not any(may_work_ahead(policy.build(pool)) for policy in named):
+        names = " nor ".join(policy.name for policy in named)
+        raise ArgumentError(
+            f"`devices` is for policies that work ahead, such as pearl, got {asked.devices!r} for {names}"
+        )
+    if asked.regret:
+        named = with_oracles(named, pool)
     meta = setting.meta(scenarios.first)
     partial = policies is None and not setting.recording.about.all_defaults
     runs = run_policies(
-        scenarios, asked, lossless=setting.lossless, partial=partial, log=None if log is None else Path(log)
+        scenarios, named, lossless=setting.lossless, partial=partial, log=None if asked.log is None else Path(asked.log)
     )
-    made = {policy.name: policy.build(pool) for policy in asked}
+    made = {policy.name: policy.build(pool) for policy in named}
     found = runs.side_by_side(meta, scenarios.first.cost)
-    known = [policy for policy in asked if policy.name in runs.known]
+    known = [policy for policy in named if policy.name in runs.known]
     return Comparison(
         runs=found,
         oracles=oracles_of(made),
-        by_tag=tags_of(runs) if by_tag else None,
-        regret=regret_in(found, runs, made) if regret else None,
+        by_tag=tags_of(runs) if asked.by_tag else None,
+        regret=regret_in(found, runs, made) if asked.regret else None,
         on_device=None if setting.on is None else device_range(setting, scenarios, known),
     )

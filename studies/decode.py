@@ -1,9 +1,4 @@
-"""Decode prompts with the models of a pool under a policy: what `paceline run` does.
-
-The models that a study runs: loaded from a pool's file, or in hand already.
-
-Answers of real models under several policies, in turn, with right answers and quality side by side.
-"""
+"""Decode prompts with the models of a pool, under one policy or several in turn: what `paceline run` does."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +26,7 @@ from ..runtime.caches import SHARED_KINDS
 from ..runtime.decode import Alone, Output, text_qualities
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forced import ForcedPool
-from ..runtime.forward_choice import ForwardKind
+from ..runtime.forward_kinds import ForwardKind
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool
@@ -60,9 +55,8 @@ def load_pool(
         threads: CPU threads of torch from here on, >= 1; with loaded models they stay as they are.
         devices: of members by name, in place of those of the file; none with loaded models.
         debug: say how the models will run, and which product multiplies which weight.
-        forward: how that is, see `forward.choose_forward`.
-        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; models that are loaded already
-            do so or not.
+        forward: how that is, see `forward_choice.choose_forward`.
+        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; not with loaded models.
 
     Raises:
         PoolFileError, ArgumentError: as `ModelPool.load`; ArgumentError also for devices or a chat of loaded models.
@@ -121,20 +115,14 @@ def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Decoded(Printed):
-    """Answers of real models, and what they took; prints as `paceline run --out` does.
+    """Answers of real models, and what they took; prints as `paceline run --out` does."""
 
-    Attributes:
-        outputs: of the requests that ended, failed ones among them, in the order of the prompts.
-        log: of the run.
-        num_requests: that were asked for.
-        quality_interrupted: whether nobody waited until answers were scored and a lossy policy's texts measured.
-        scores: by request id, of answers to prompts that say what a right one is.
-    """
-
-    outputs: tuple[Output, ...]
+    outputs: tuple[Output, ...]  # of the requests that ended, failed ones among them, in the order of the prompts
     log: RunLog
-    num_requests: int
+    num_requests: int  # that were asked for
+    # whether nobody waited until answers were scored and a lossy policy's texts measured
     quality_interrupted: bool = False
+    # by request id, of answers to prompts that say what a right one is
     scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property
@@ -183,7 +171,6 @@ class Decoded(Printed):
         return [{**asdict(output), **self._scored(output)} for output in self.outputs]
 
     def _scored(self, output: Output) -> dict[str, Any]:
-        """The columns that say whether it is right, and how its tests failed."""
         score = self.scores.get(output.request_id)
         return {"right": None, "failure": None} if score is None else {"right": score.right, "failure": score.failure}
 
@@ -227,7 +214,7 @@ def decode(
         limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
         batch: requests that share each forward, >= 1.
         memory: of keys and values; a slot per position without a limit if None.
-        forward: how models are run, see `forward.choose_forward`.
+        forward: how models are run, see `forward_choice.choose_forward`.
         start: how requests begin, `prefill` or `draft`.
         stop: text or texts that end an answer.
         lossless: refuse a policy that may commit other text than the target's.
@@ -275,7 +262,6 @@ def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
 def _prompts(
     given: str | Path | Sequence[Prompt | str], limit: int | None
 ) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """All prompts, and those to be answered."""
     if limit is not None:
         check_least("`limit`", limit, 1)
     everyone = prompts_of(given)
@@ -349,17 +335,12 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DecodedByPolicy(Printed):
-    """Runs of the same prompts, one a policy.
+    """Runs of the same prompts, one a policy."""
 
-    Attributes:
-        runs: of the first round, in the order of the policies; an interrupted one is the last.
-        speeds: tokens/s by round and policy, of whole rounds only; the first is that of `runs`.
-        asked_rounds: rounds that there were to be.
-    """
-
-    runs: tuple[Decoded, ...]
+    runs: tuple[Decoded, ...]  # of the first round, in the order of the policies; an interrupted one is the last
+    # tokens/s by round and policy, of whole rounds only; the first is that of `runs`
     speeds: tuple[tuple[float, ...], ...] = ()
-    asked_rounds: int = 1
+    asked_rounds: int = 1  # rounds that there were to be
 
     @property
     def num_rounds(self) -> int:
@@ -428,23 +409,11 @@ def decode_each(
     forward: ForwardKind = "auto",
     debug: bool = False,
 ) -> DecodedByPolicy:
-    """Answer the same prompts under each of several policies, with models that are loaded once.
+    """Answer the same prompts under each of several policies, two or more, with models that are loaded once.
 
-    Each policy first answers one prompt, of which nothing is kept. Policies take turns within a round, so that a
-    machine that becomes slower does so for all of them.
-
-    Args:
-        pool: as of `decode`.
-        prompts: that each answers.
-        policies: two or more, of names of their own.
-        options: further keywords of `decode`.
-        repeats: rounds in which each policy answers once, >= 1. Texts and quality are of the first one.
-        lossless: refuse policies that may commit other text than the target's, before any has run.
-        threads: where the pool is loaded.
-        chat: where the pool is loaded.
-        devices: where the pool is loaded.
-        forward: how models are run.
-        debug: check the caches.
+    Each policy first answers one prompt, of which nothing is kept. Policies take turns within each of `repeats` >= 1
+    rounds, so that a machine that becomes slower does so for all of them; texts and quality are of the first round.
+    `options` are further keywords of `decode`; all else is as of `decode`, and `lossless` refuses before any run.
 
     Raises:
         ValueError, PolicyError: as `decode`; of a policy's own arguments before any has run.

@@ -1,8 +1,6 @@
-"""Fit an acceptance head to a recording, as `paceline policy fit specdec++` does, or to several at once.
+"""Fit an acceptance head to recordings, as `paceline policy fit specdec++` does.
 
-The tokens that rounds of one drafter would have judged over a recording's own text, as a policy sees them.
-
-Letters: N tokens.
+It is fitted to the tokens that rounds of one drafter would have judged over a recording's own text. Letter: N tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,17 +26,12 @@ from ..traces.rounds.recording import RoundsRecording
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTokens:
-    """Of one request: what the target judges up to the first refused token of each round.
+    """Of one request: what the target judges up to the first refused token of each round."""
 
-    Attributes:
-        signals: `[N, 4]` probability, root of the entropy in nats, gap, and 1 / (1 + index in the draft).
-        kept: `[N]` whether the target keeps the token.
-        rounds: tokens of each round, in order; they add up to N.
-    """
-
+    # `[N, 4]` probability, root of the entropy in nats, gap, and 1 / (1 + index in the draft)
     signals: NDArray[np.float64]
-    kept: NDArray[np.bool_]
-    rounds: tuple[int, ...]
+    kept: NDArray[np.bool_]  # `[N]` whether the target keeps the token
+    rounds: tuple[int, ...]  # tokens of each round, in order; they add up to N
 
     def agreement(self, start: float) -> NDArray[np.float64]:
         """`[N]` running agreement of the request at the start of each token's round, `start` before the first one."""
@@ -90,17 +83,11 @@ HELD_OUT = 4  # one request in so many is held out, the last of them
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FittedHead(Printed):
-    """A head, and what it was fitted to.
+    """A head, and what it was fitted to."""
 
-    Attributes:
-        head: as its file has it.
-        num_requests: fitted to.
-        num_held_out: requests that it was tried on.
-    """
-
-    head: AcceptanceHead
-    num_requests: int
-    num_held_out: int
+    head: AcceptanceHead  # as its file has it
+    num_requests: int  # fitted to
+    num_held_out: int  # requests that it was tried on
 
     def tables(self) -> Sequence[Grid]:
         """Its weights."""
@@ -149,10 +136,10 @@ class FittedHead(Printed):
 
 
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
-    """Fit a head to three quarters of a recording's requests, and try it on the others.
+    """Fit a head to three quarters of the requests of a recording of contexts, and try it on the others.
 
     Args:
-        path: of a recording of contexts.
+        path: of the recording.
         drafter: whose tokens; the smallest model if None.
         window: longest draft of the rounds that are fitted to, >= 1.
 
@@ -167,13 +154,9 @@ def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) 
 
 
 def fit_shared_head(paths: Sequence[str | Path], *, window: int = 16) -> FittedHead:
-    """Fit one head to the smallest models of several recordings, for the smallest model of any pool.
+    """Fit one head to the smallest models of recordings of contexts, at least one, for the smallest model of any pool.
 
     Of each recording three quarters of the requests are fitted to, and every judged token has the same weight.
-
-    Args:
-        paths: of recordings of contexts, at least one.
-        window: as of `fit_head`.
 
     Raises:
         ArgumentError, ValueError: as `fit_head`; no recording.

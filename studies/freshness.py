@@ -1,12 +1,7 @@
-"""Whether a profile still fits the machine: some of its forwards measured again, and what it was measured under.
+"""What `paceline profile --check` does: find out whether a profile still fits this machine, as `validate` does first.
 
-Say whether a profile still fits this machine: what `paceline profile --check` does.
-
-Which policies may run where seconds are studied: refused is, before anything is measured, what would be later.
-
-A profile that was interrupted and is asked for again: whether it can go on where it was.
-
-Chains that together run every member of a pool in all its parts, for operations to be watched.
+Some of its forwards are measured again, and what it was measured under is looked at. Also: which policies may run where
+seconds are studied, whether an interrupted profile can go on, and chains that run every member in all its parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,15 +45,10 @@ _SPREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPace:
-    """How a member's forwards take now what they took then.
+    """How a member's forwards take now what they took then."""
 
-    Attributes:
-        ratio: seconds now over those of the profile, median over the shapes measured again.
-        limit: share by which they may differ either way, by the spread and the drift that the profile measured.
-    """
-
-    ratio: float
-    limit: float
+    ratio: float  # seconds now over those of the profile, median over the shapes measured again
+    limit: float  # share by which they may differ either way, by the spread and the drift that the profile measured
 
     @property
     def fits(self) -> bool:
@@ -68,17 +58,11 @@ class MemberPace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """What measuring some of a profile again said.
+    """What measuring some of a profile again said."""
 
-    Attributes:
-        age_s: of the profile, when it was measured again.
-        members: by name, forwards right after others.
-        after_away: by name, forwards whose weights were not read just before.
-    """
-
-    age_s: float
-    members: Mapping[str, MemberPace]
-    after_away: Mapping[str, MemberPace]
+    age_s: float  # of the profile, when it was measured again
+    members: Mapping[str, MemberPace]  # by name, forwards right after others
+    after_away: Mapping[str, MemberPace]  # by name, forwards whose weights were not read just before
 
     @property
     def fits(self) -> bool:
@@ -115,9 +99,7 @@ def _range(paces: Mapping[str, MemberPace]) -> str:
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
 
-    Args:
-        profile: of these models, with `mismatches` against none that matters.
-        models: that are to be run.
+    `profile` is of these models: none of its `mismatches` matters.
     """
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
@@ -187,13 +169,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
 
 
 def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
-    """What has changed since a profile was made and may have changed seconds with it, a line each.
-
-    Args:
-        meta: of the profile.
-        models: that are to be run.
-        sampling: how they are to choose tokens.
-    """
+    """What has changed since a profile was made, and may change seconds of these models and `sampling`, a line each."""
     lines = [
         f"the profile was made with {name} {then}, this is {now}"
         for name, then, now in (
@@ -224,17 +200,11 @@ def device_name(models: LoadedMembers) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedProfile(Printed):
-    """A profile held against the machine as it is now; prints as `paceline profile --check` does.
+    """A profile held against the machine as it is now; prints as `paceline profile --check` does."""
 
-    Attributes:
-        profile: that was checked.
-        freshness: how its seconds fare.
-        remarks: what has changed since it was made, a line each.
-    """
-
-    profile: Profile
+    profile: Profile  # that was checked
     freshness: Freshness
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # what has changed since it was made, a line each
 
     @property
     def fits(self) -> bool:
@@ -287,11 +257,7 @@ def check_profile(
 ) -> CheckedProfile:
     """Measure a few forwards again, for some eight seconds, and compare them with a profile's.
 
-    Args:
-        pool: models, or where they are; None is the shipped pool (`load_models`).
-        file: the profile; None is the newest of these models on this machine.
-        threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+    `file` None is the newest profile of these models on this machine; all else is as of `load_models`.
 
     Raises:
         ValueError: no such profile, or one whose seconds cannot be right here.
@@ -303,14 +269,9 @@ def check_profile(
 
 
 def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[str], where: str) -> None:
-    """Refuse a policy that cannot run on these models and requests.
+    """Refuse a policy, as built, that cannot run on these models and requests; `where` names them, as "the prompts".
 
-    Args:
-        policy: as built.
-        name: of the policy, for the message.
-        forced: whether a recording decides what is accepted, which holds no text but the target's.
-        tags: of the requests.
-        where: the requests, as in "the prompts".
+    `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'.
 
     Raises:
         ArgumentError: it sees ahead, names a tag that no request has, or says that it is lossy on a forced pool.
@@ -336,14 +297,8 @@ def journal_of(
 ) -> Journal:
     """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
 
-    Begun anew is one that is older than an hour, or whose seconds are no longer these.
-
-    Args:
-        models: that are profiled.
-        forwards: theirs, by member.
-        grid: of shapes.
-        most_drift: largest change of seconds since, as a share.
-        restart: begin anew whatever there is.
+    A journal is begun anew with `restart`, if it is older than an hour, or if seconds have changed since by more than
+    the share `most_drift`. `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
     digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What another engine or a benchmark logged becomes a recording: what `paceline trace import` does."""
+"""What `paceline trace import` does: make a recording of what another engine or a benchmark logged."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,12 @@ from ..traces.rounds.rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Imported(Printed):
-    """A recording made of logs; prints as `paceline trace import` does.
+    """A recording made of logs; prints as `paceline trace import` does."""
 
-    Attributes:
-        out: its folder.
-        meta: what it says of itself; its notes tell what is exact and what is unknown.
-        num_requests: in it.
-        saw: the format in words, where the files told it; empty where it was named.
-    """
-
-    out: Path
-    meta: RoundsMeta
+    out: Path  # its folder
+    meta: RoundsMeta  # what it says of itself; its notes tell what is exact and what is unknown
     num_requests: int
-    saw: str = ""
+    saw: str = ""  # the format in words, where the files told it; empty where it was named
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/importing.md)."""

@@ -1,10 +1,7 @@
-"""How true simulated latencies under load are on this machine: what `paceline validate --workload` does.
+"""What `paceline validate --workload` does: compare simulated latencies under load with those on this machine.
 
-A workload whose requests are those of a recording: its times, their prompts and answers.
-
-The world of a served batch whose operations real models carry out, and which takes as long as they do.
-
-The same workload under the same policy on the same cluster: simulated, and with real models in the loop.
+One workload, whose requests are those of a recording, is served twice on the same cluster: simulated, and in a world
+whose operations real models carry out and which takes as long as they do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +42,7 @@ from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
-from ..sim.serving.requests import DrawnRequests, ServedSession
+from ..sim.serving.requests import DrawnRequests, ServedRequest
 from ..sim.serving.routers import Dispatcher, RouterSetting
 from ..sim.serving.running import to_ps, to_s
 from ..sim.serving.serve import Served, serve
@@ -67,13 +64,8 @@ Lengths = Mapping[str, tuple[int, int]]
 class AttachedWorkload:
     """The arrivals of a workload, each as long as the recorded request that is drawn for it; implements `Workload`.
 
-    Models read and write real text, so nothing can be longer or shorter than that.
-
-    Args:
-        workload: when requests arrive, with their tags.
-        drawn: which recorded request stands for each.
-        lengths: of all recorded requests.
-        name: of the recording.
+    Models read and write real text, so nothing can be longer or shorter than that. `drawn` says which recorded request
+    stands for each arrival, `lengths` are those of all recorded requests, `name` is the recording's.
     """
 
     def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
@@ -90,7 +82,6 @@ class AttachedWorkload:
         return replace(about, unit_tokens=0, notes=(*about.notes, note))
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`."""
         return map(self.attached, self._workload)
 
     def attached(self, arrival: Arrival) -> Arrival:
@@ -114,26 +105,20 @@ class _AttachedTurns:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """See `Turns`."""
         return self._turns.depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.reached(depth, at_ps))]
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*map(self._workload.attached, self._turns.after(ended_ps))]
 
 
 class Stopwatch:
-    """Seconds of work, one operation after another, whichever replica's.
+    """Seconds of work, one operation after another, whichever replica's; `clock` waits for all devices of the models.
 
     An operation takes what passed since the end of the one before: choosing steps, forming batches and keeping books
     are work of an engine, too. Where the clock of the run skips idle time, next to nothing passes here.
-
-    Args:
-        clock: waits for all devices that the models are on.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -153,11 +138,11 @@ class Stopwatch:
 
 
 class ModelsWorld:
-    """Carries out the operations of one replica; implements `sim.serving.engine.served_world.EngineWorld`.
+    """Carries out the operations of one replica; implements `sim.serving.scheduler.EngineWorld`.
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
     near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
-    as many tokens as the workload says.
+    as many tokens as the workload says. `duration_ps` is that of the latest operation.
 
     Args:
         models: the real world; of one replica alone.
@@ -165,9 +150,6 @@ class ModelsWorld:
         trunks: by recorded request, what the target wrote.
         left: takes the ids of requests that leave their records.
         stopwatch: that all replicas share.
-
-    Attributes:
-        duration_ps: of the latest operation.
     """
 
     def __init__(
@@ -222,7 +204,7 @@ class ModelsWorld:
         _check_ran(items, results.rows)
         if level == self._target:
             for (session, _), row in zip(items, results.rows, strict=True):
-                self._compare(cast(ServedSession, session), cast(Judged, row))
+                self._compare(cast(ServedRequest, session), cast(Judged, row))
         return results._replace(duration_s=self._took_s())
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
@@ -237,7 +219,7 @@ class ModelsWorld:
         self.duration_ps = to_ps(self._stopwatch.lap_s())
         return to_s(self.duration_ps)
 
-    def _compare(self, session: ServedSession, judged: Judged) -> None:
+    def _compare(self, session: ServedRequest, judged: Judged) -> None:
         """Note a request whose committed tokens are about to be others than those recorded."""
         start = len(session.emitted)
         written = [*session.tokens[: judged.num_accepted], judged.own_token]
@@ -252,7 +234,7 @@ def _differ(written: int, recorded: int) -> bool:
 
 
 def _chunk(session: Session) -> tuple[Session, int]:
-    return session, cast(ServedSession, session).chunk
+    return session, cast(ServedRequest, session).chunk
 
 
 def _check_ran(items: Sequence[DraftItem] | Sequence[VerifyItem], rows: Sequence[object]) -> None:
@@ -272,30 +254,20 @@ def _no_room(request_id: str) -> MemoryError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRun:
-    """A run in one of the worlds.
-
-    Attributes:
-        log: of the run.
-        tokens: of finished requests, by id.
-        served: what it says besides its log.
-        left: requests whose models wrote another text than was recorded; none of a simulated run.
-    """
+    """A run in one of the worlds."""
 
     log: ServingLog
-    tokens: Mapping[str, list[int]]
-    served: Served
+    tokens: Mapping[str, list[int]]  # of finished requests, by id
+    served: Served  # what it says besides its log
+    # requests whose models wrote another text than was recorded; none of a simulated run
     left: frozenset[str] = frozenset()
 
 
 class ServedWorlds:
-    """Both worlds, ready to serve.
+    """Both worlds, ready to serve; the models stand for the replicas of the cluster, one after another.
 
-    Args:
-        models: of the recording.
-        recording: of the models, greedy.
-        cluster: whose replicas the models stand for, one after another.
-        cost: of every replica in the simulator, in place of the cluster's own.
-        seed: of the requests that are drawn.
+    `recording` is of the models, greedy. `cost` is that of every replica in the simulator, in place of the cluster's
+    own; `seed` draws the requests.
 
     Raises:
         ArgumentError: a recording that is not greedy.
@@ -346,12 +318,7 @@ class ServedWorlds:
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve with the models, at the seconds that they take.
-
-        Raises:
-            ValueError: a request failed in the models.
-            MemoryError: a device has no room for what the blocks of the cluster hold.
-        """
+        """Serve with the models, at the seconds that they take; raises as `ModelsWorld.verify`."""
         policies = [self.build(policy) for _ in self._cluster.replicas]
         worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
         left: set[str] = set()
@@ -434,15 +401,10 @@ def _check_cluster(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadValidation(Printed):
-    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does.
+    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does."""
 
-    Attributes:
-        meta: what was compared: pool, recording, workload, cluster, cost and so on.
-        cells: every rate and policy.
-    """
-
-    meta: Mapping[str, Any]
-    cells: tuple[LoadCell, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, workload, cluster, cost and so on
+    cells: tuple[LoadCell, ...]  # every rate and policy
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
@@ -580,19 +542,15 @@ def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One cell to be run in both worlds."""
-
     worlds: ServedWorlds
     policy: NamedPolicy
     rate: float | None
     workload: AttachedWorkload
 
     def measured(self) -> ServedRun:
-        """One run of the models."""
         return self.worlds.measured(self.policy, self.workload)
 
     def cell(self, runs: Sequence[ServedRun]) -> LoadCell:
-        """The simulated run beside the measured ones."""
         ours, theirs = self.worlds.simulated(self.policy, self.workload), runs[-1]
         figures = [figures_of(run.log) for run in runs]
         both = ours.tokens.keys() & theirs.tokens.keys()

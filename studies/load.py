@@ -1,8 +1,6 @@
-"""Policies under load side by side: a run for each rate, policy and seed, all of which meet the same requests.
+"""Policies under load side by side; at one rate and seed all meet the same requests.
 
-What a cluster is: its replicas, their limits, and where their memory goes.
-
-What a workload holds, before anything is simulated: what `paceline workload` does.
+Also what a cluster or a workload holds, before anything is served.
 """
 
 import os
@@ -11,9 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
-
-from pydantic import with_config
+from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
@@ -32,9 +28,9 @@ from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.generated import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
+from .options import UnderLoadOptions, checked, takes
 from .serving import (
     BrokenWorkloadError,
-    LoadOptions,
     ServingSetting,
     Watched,
     check_policy,
@@ -44,7 +40,7 @@ from .serving import (
     serving_setting,
     shares_of,
 )
-from .setting import STRICT, NamedPolicy, PoliciesGiven, check_kinds, named_policies, open_recording
+from .setting import NamedPolicy, PoliciesGiven, named_policies, open_recording
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
@@ -54,11 +50,7 @@ REMARKS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClusterShown(Printed):
-    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each.
-
-    Attributes:
-        cluster: that is shown.
-    """
+    """A cluster as tables: a line for each group of replicas, then the memory of one replica of each."""
 
     cluster: Cluster
 
@@ -104,12 +96,10 @@ class ClusterShown(Printed):
 def cluster(
     asked: str | Path, recording: Recording | str | Path | None = None, *, models: Sequence[str] | None = None
 ) -> ClusterShown:
-    """What a cluster file, or one replica on a device of the sheet, comes to for the members of a recording.
+    """What a cluster comes to for the members of a recording (None: the shipped one).
 
-    Args:
-        asked: a TOML file (docs/cluster.md), or a device of the sheet, as "h100".
-        recording: whose members are served; None: the shipped one.
-        models: shapes of members, as `paceline compare --models` takes them.
+    `asked` is a TOML file (docs/cluster.md), or a device of the sheet, as "h100", for one replica. `models` are shapes
+    of members, as `paceline compare --models` takes them.
 
     Raises:
         ValueError: a file that breaks a rule or does not go with the recording; one line.
@@ -257,25 +247,14 @@ def _member_json(member: MemberMemory) -> dict[str, Any]:
     }
 
 
-@with_config(STRICT)
-class Asked(LoadOptions):
-    """Further keywords of `compare_under_load`."""
-
-    rates: Sequence[float] | None
-    workload: str | Path
-    cluster: str | Path
-    log: str | Path | None
-
-
+@takes(UnderLoadOptions)
 def compare_under_load(
     recording: Recording | str | Path | None = None,
     policies: PoliciesGiven | None = None,
     *,
     workload: str | Path,
     cluster: str | Path,
-    rates: Sequence[float] | None = None,
-    log: str | Path | None = None,
-    **options: Unpack[LoadOptions],
+    **options: Any,  # noqa: ANN401 - see `UnderLoadOptions`
 ) -> LoadComparison:
     """Compare policies that serve a workload, at one rate of arrivals after another.
 
@@ -287,10 +266,8 @@ def compare_under_load(
         policies: as `compare` takes them; None: a representative set.
         workload: a file of requests, or a generator's text.
         cluster: a TOML file, or a device of the sheet.
-        rates: mean arrivals per second, each > 0, that the workload is scaled to; None: its own.
-        log: new folder for the folders of all runs.
-        options: those of `simulate`; `seed` is the first of `seeds` that a policy is run at where chance has a part;
-            `start` may be "prefill" only.
+        options: see `UnderLoadOptions`; `log` takes the folders of all runs, `seed` is the first of `seeds` that a
+            policy is run at where chance has a part; `start` may be "prefill" only.
 
     Raises:
         ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line.
@@ -298,15 +275,16 @@ def compare_under_load(
         PolicyError: a policy that broke the contract.
         KeyboardInterrupt: before a first row was done.
     """
-    given = list(rates) if isinstance(rates, Iterable) else rates
-    check_kinds({**options, "rates": given, "workload": workload, "cluster": cluster, "log": log}, Asked)
-    asked_rates = rising_rates(given)
-    setting = serving_setting(recording, workload, cluster, options)
+    rates = options.get("rates")
+    given = {"workload": workload, "cluster": cluster, "rates": list(rates) if isinstance(rates, Iterable) else rates}
+    asked = checked(UnderLoadOptions, options | given)
+    asked_rates = rising_rates(asked.rates)
+    setting = serving_setting(recording, workload, cluster, asked)
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
     _check(setting, named, tables)
     setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
-    folder = nullcontext() if log is None else new_folder(Path(log))
+    folder = nullcontext() if asked.log is None else new_folder(Path(asked.log))
     cells = len(asked_rates) * len(named)
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
         runs = _Runs(setting, tables, interrupts, progress, folder=written, partial=policies is None)
@@ -365,26 +343,17 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
 
 @dataclass(slots=True)
 class _Runs:
-    """Runs by rate, policy and seed.
-
-    Attributes:
-        setting: of all.
-        first: the recording for replay at the first seed.
-        interrupts: end them.
-        progress: advances with every row.
-        folder: takes the folder of each run; None: none is written.
-        partial: whether policies may be refused.
-        refused: policies whose seconds the cost does not know, and why.
-        served: what each run says besides its log, with its policy.
-    """
+    """Runs by rate, policy and seed."""
 
     setting: ServingSetting
-    first: ReplayTables
+    first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
-    progress: Progress
-    folder: Path | None = field(kw_only=True)
-    partial: bool = field(kw_only=True)
+    progress: Progress  # advances with every row
+    folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    partial: bool = field(kw_only=True)  # whether policies may be refused
+    # policies whose seconds the cost does not know, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
+    # what each run says besides its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
@@ -398,7 +367,6 @@ class _Runs:
         return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
-        """The rows of each rate, as far as they are done."""
         for rate in rates:
             rows = []
             workloads: dict[int, Workload] = {}
@@ -478,11 +446,7 @@ def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
-    """What a workload holds; prints as `paceline workload` does.
-
-    Attributes:
-        summary: what was counted.
-    """
+    """What a workload holds; prints as `paceline workload` does."""
 
     summary: WorkloadSummary
 
@@ -511,11 +475,8 @@ def describe_workload(
 ) -> WorkloadDescription:
     """Read or draw all of a workload, as its options scale and cut it, and count what it holds.
 
-    Args:
-        workload: a path or a generator's text; see `open_workload`.
-        options: None: as it is.
-        lengths_from: a .trace folder that a generator draws lengths from where its text gives none; None: the recording
-            that comes with the package.
+    `workload` is as `open_workload` takes it; `options` None leaves it as it is. `lengths_from` is a .trace folder that
+    a generator draws lengths from where its text gives none; None is the recording that comes with the package.
 
     Raises:
         TraceFormatError: a file that cannot be read, or breaks its format.

@@ -1,8 +1,6 @@
-"""Drives a running server with a workload and writes down what its client sees: what `paceline observe` does.
+"""What `paceline observe` does: drive a running server with a workload and write down what its client sees.
 
-Which prompt each request of a workload gets: all of its tag in turn, in an order that the seed draws.
-
-An observed run with its figures: what `paceline observe` prints, and `paceline metrics` of its folder.
+Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
+from ..base.options import opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..observing.load import Load, ServerTokenizer, acceptance_between, counters
 from ..observing.server import Clock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
@@ -36,12 +35,7 @@ from .setting import open_recording
 
 
 class PromptsInTurn:
-    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads. Final.
-
-    Args:
-        prompts: at least one.
-        seed: of their order.
-    """
+    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads."""
 
     def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
         self._of_tag: dict[str, list[Prompt]] = {}
@@ -76,12 +70,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Observed(Printed):
-    """A run of a server as its client saw it; prints as `paceline observe` does.
-
-    Attributes:
-        run: all that was seen.
-        figures: of it.
-    """
+    """A run of a server as its client saw it; prints as `paceline observe` does."""
 
     run: ObservedRun
     figures: ObservedFigures
@@ -123,29 +112,24 @@ _MOST_CONCURRENCY = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """How a server is asked.
+    """How a server is asked. `api_key` is the key itself; raises ArgumentError for what is out of range."""
 
-    Attributes:
-        model: by name; None: the only one that it lists.
-        chat: whether by `/v1/chat/completions`, each prompt as a user's message; else by `/v1/completions`.
-        api_key: sent as a bearer token, and written nowhere; None: none is sent.
-        timeout_s: that a request may take from its sending to its end, seconds, > 0.
-        temperature: >= 0.
-        ignore_eos: ask it to go on after an end of sequence, as vLLM, SGLang and llama.cpp's server do.
-        usage: ask for `usage` at the end of each stream.
-        count_tokens: where an answer has no usage, let the server's tokenizer count, after the run.
-        warmup: requests that are sent one by one before, and not measured.
-    """
-
-    model: str | None = None
-    chat: bool = False
-    api_key: str | None = None
-    timeout_s: float = 600.0
-    temperature: float = 0.0
-    ignore_eos: bool = False
-    usage: bool = True
-    count_tokens: bool = False
-    warmup: int = 1
+    model: str | None = opt(None, "By name; default: the only one that the server lists.")
+    chat: bool = opt(False, "By /v1/chat/completions; default: by /v1/completions.")
+    api_key: str | None = opt(
+        None,
+        "Environment variable that holds the server's key; it is written nowhere.",
+        flag="--api-key-env",
+        metavar="NAME",
+    )
+    timeout_s: float = opt(
+        600.0, "Most seconds of a request, to the end of its answer; else it failed.", flag="--timeout-seconds"
+    )
+    temperature: float = opt(0.0, "Sent with each request; 0: the likeliest token.")
+    ignore_eos: bool = opt(False, "Ask for answers as long as the workload says (vLLM, SGLang, llama.cpp's server).")
+    usage: bool = opt(True, "Ask for counts of tokens at the end of each stream.", flag="--usage/--no-usage")
+    count_tokens: bool = opt(False, "Where no usage came, let the server's tokenizer count, after the run.")
+    warmup: int = opt(1, "Requests sent before, one by one, not measured.", metavar="N")
 
     def __post_init__(self) -> None:
         check_within("`timeout_seconds`", self.timeout_s, "(0, 1e6]")
@@ -215,15 +199,12 @@ def observe(
 
 
 class _Run:
-    """One run of a server."""
-
     def __init__(self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int) -> None:
         self._endpoint, self._asked, self._model, self._seed = endpoint, asked, model, seed
         self._texts = PromptsInTurn(texts, seed)
         self._lock = Lock()
 
     def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
-        """Warm up, serve, and gather; `named` are fields of the meta."""
         asked = dict[str, Any](
             url=self._endpoint.url,
             model=self._model,

@@ -1,7 +1,4 @@
-"""Write the file of a forced pool: what `paceline pool forced` does.
-
-Find slim verifiers of a pool's target and put them into its file: what `paceline pool search-slim` does.
-"""
+"""Write pool files: those of forced pools, and those of targets with the slim verifiers that a search found."""
 
 import json
 import os
@@ -37,19 +34,11 @@ from .decode import load_pool
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SlimsFound(Printed):
-    """Slim verifiers that were found and written; prints as `paceline pool search-slim` does.
+    """Slim verifiers that were found and written; prints as `paceline pool search-slim` does."""
 
-    Attributes:
-        out: pool file that holds them now.
-        frontier: what was measured.
-        meta: what was asked for and where it was measured.
-        pool: name of the pool.
-        target: name of its target.
-    """
-
-    out: Path
+    out: Path  # pool file that holds them now
     frontier: Frontier
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # what was asked for and where it was measured
     pool: str
     target: str
 
@@ -148,7 +137,6 @@ def find_slim(
 
 
 def _own_prompts(file: Path) -> tuple[Prompt, ...]:
-    """Those beside the pool file."""
     path = file.parent / PROMPTS_FILE
     if not path.is_file():
         raise ArgumentError(f"`prompts` must be given for a pool without {PROMPTS_FILE} beside its file, got none")
@@ -191,17 +179,11 @@ _SLIM = re.compile(r"(.+)-(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ForcedPoolMade(Printed):
-    """The pool file that was written; prints as `paceline pool forced` does.
-
-    Attributes:
-        file: that was written.
-        content: of it.
-        members: as they will be loaded, without weights.
-    """
+    """The pool file that was written; prints as `paceline pool forced` does."""
 
     file: Path
     content: ForcedPoolFile
-    members: tuple[LoadedMember, ...]
+    members: tuple[LoadedMember, ...]  # as they will be loaded, without weights
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/forced.md)."""
@@ -260,7 +242,7 @@ def write_forced_pool(
     vocab_size: int | None = None,
     seed: int = 0,
 ) -> ForcedPoolMade:
-    """Write the pool file of models with these shapes; no weights are made.
+    """Write the pool file of models with these shapes into the folder `out`; no weights are made.
 
     Args:
         members: smallest first, each `[NAME=]PRESET`, `NAME=PATH` of a config.json or its folder, `NAME=MEMBER-N` for
@@ -305,7 +287,6 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _member(file: Path, row: int, name: str, texts: Mapping[str, str], context_tokens: int) -> dict[str, Any]:
-    """What the file says of a member."""
     text = texts[name]
     if text == LOOKUP:
         return {"name": name, LOOKUP: {"max_match": 3}}
@@ -329,7 +310,6 @@ def _place(text: str) -> str:
 
 
 def _weight_bytes(member: LoadedMember) -> int:
-    """Of its own."""
     return member.num_parameters * getattr(torch, member.dtype).itemsize if member.kind == "model" else 0
 
 

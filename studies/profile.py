@@ -1,6 +1,6 @@
-"""Measure what this machine takes for the operations of a pool: what `paceline profile` does.
+"""What `paceline profile` does: measure what this machine takes for the operations of a pool.
 
-What is decoded while a profile's operations are watched: prompts, or on a forced pool a recording's requests.
+Operations are watched while prompts are decoded, or on a forced pool a recording's requests.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,19 +52,12 @@ _MOST_REQUESTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRequests:
-    """What is decoded.
+    """What is decoded."""
 
-    Attributes:
-        prompts: at least one.
-        tags: that policies may name: of all requests there are, even where fewer are decoded.
-        sampling: how tokens are chosen.
-        world: to decode in; None for an ordinary one.
-    """
-
-    prompts: tuple[Prompt, ...]
-    tags: frozenset[str]
-    sampling: Sampling
-    world: ProbedWorld | None = None
+    prompts: tuple[Prompt, ...]  # at least one
+    tags: frozenset[str]  # that policies may name: of all requests there are, even where fewer are decoded
+    sampling: Sampling  # how tokens are chosen
+    world: ProbedWorld | None = None  # to decode in; None for an ordinary one
 
 
 def watched_requests(
@@ -159,17 +152,11 @@ MOST_DRIFT = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profiled(Printed):
-    """A profile that was made; prints as `paceline profile` does.
-
-    Attributes:
-        profile: what was measured.
-        out: file that holds it.
-        floor: the target's forwards against what its GPU's memory allows; None on a CPU.
-    """
+    """A profile that was made; prints as `paceline profile` does."""
 
     profile: Profile
-    out: Path
-    floor: str | None = None
+    out: Path  # file that holds it
+    floor: str | None = None  # the target's forwards against what its GPU's memory allows; None on a CPU
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""

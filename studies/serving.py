@@ -1,26 +1,19 @@
-"""What a workload is served under, as it was asked for: recording, cluster, seconds, scaling, what is promised.
+"""What `simulate` and `metrics` do: serve one workload under one policy, and work out the figures of such runs.
 
-A workload of which a row ended the run: what was served until then is kept.
-
-The figures of serving runs: what `paceline metrics` does.
-
-One run of a policy under a workload: what `simulate` does once, and `compare_under_load` for each row and seed.
-
-The main job under load: one workload served under one policy.
+`serving_setting` gathers what was asked for. `serving_run` is one run; `compare_under_load` makes one for each row and
+seed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Unpack
-
-from pydantic import with_config
+from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of
-from ..reports.grid import Grid, Printed, flat_rows
+from ..reports.grid import Printed, flat_rows
 from ..reports.load import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..runs.recorder import RepeatedIdError, ServingRecorder
@@ -38,29 +31,18 @@ from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.arrival import MOST_PS, PS_PER_S
+from ..traces.workloads.arrival import MOST_PS, PS_PER_S, WorkloadChanges
 from ..traces.workloads.formats import repeated_id_error
 from .compare import built
-from .setting import (
-    STRICT,
-    NamedPolicy,
-    PolicyGiven,
-    ReplayOptions,
-    Setting,
-    SettingOptions,
-    check_kinds,
-    named_policy,
-    setting_of,
-)
+from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, takes
+from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
 class BrokenWorkloadError(ValueError):
-    """A row of a workload cannot be read or served; the message is that of the error.
+    """A row of a workload cannot be read or served; the message is that of `error`, which says what is wrong.
 
-    Attributes:
-        log: of the run until that row would have come, marked partial; the error is among its notes.
-        error: what is wrong with the row.
-        run: the same with its figures, a `Simulated`, where `simulate` raises it; else None.
+    `log` is of the run until that row would have come, marked partial, with the error among its notes. `run` is the
+    same with its figures, a `Simulated`, where `simulate` raises it; else None.
     """
 
     def __init__(self, log: ServingLog, error: ValueError) -> None:
@@ -71,8 +53,6 @@ class BrokenWorkloadError(ValueError):
 
 
 Run = ServingLog | str | Path
-# Seconds by name of what is promised to all, and such seconds by class.
-Promised = Mapping[str, float | Mapping[str, float]]
 
 
 def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> ServingReport:
@@ -139,50 +119,16 @@ def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
 OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
 
 
-@with_config(STRICT)
-class ServingOptions(ReplayOptions, total=False):
-    """The keywords that `simulate` and `compare_under_load` share: those of any replay, and of the workload."""
-
-    time_scale: float | None
-    limit: int | None
-    max_prompt_tokens: int | None
-    max_output_tokens: int | None
-    zero_tokens: str
-    tag: str | None
-    horizon_s: float | None
-    slo: Promised | None
-
-
-@with_config(STRICT)
-class LoadOptions(ServingOptions, total=False):
-    """Further keywords of `compare_under_load`."""
-
-    seeds: int
-    start: Start | str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetting:
-    """What a workload is served under.
+    """What a workload is served under; raises ArgumentError for a horizon out of range."""
 
-    Attributes:
-        replay: the recording, and what is asked of any replay.
-        cluster: that serves, at the seconds asked for.
-        workload: a path, or a generator's text.
-        changes: what is done to it, but for rate and seed.
-        horizon_s: simulated seconds after which a run is stopped; None: it runs to its end.
-        promised: service levels by class of request.
-
-    Raises:
-        ArgumentError: a horizon out of range.
-    """
-
-    replay: Setting
-    cluster: Cluster
-    workload: str
-    changes: WorkloadOptions
-    horizon_s: float | None
-    promised: Promises
+    replay: Setting  # the recording, and what is asked of any replay
+    cluster: Cluster  # that serves, at the seconds asked for
+    workload: str  # a path, or a generator's text
+    changes: WorkloadOptions  # what is done to it, but for rate and seed
+    horizon_s: float | None  # simulated seconds after which a run is stopped; None: it runs to its end
+    promised: Promises  # service levels by class of request
 
     def __post_init__(self) -> None:
         if self.horizon_s is not None:
@@ -208,8 +154,7 @@ class ServingSetting:
     def check_classes(self, workload: Workload) -> None:
         """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
 
-        Raises:
-            ArgumentError: such a class, by name.
+        Raises ArgumentError with the name of the class.
         """
         missing, known = set(self.promised.classes), {""}
         arrivals = iter(workload) if missing else iter(())
@@ -233,7 +178,7 @@ class ServingSetting:
         """All of it that runs have in common, for their logs; what is as by default is left out."""
         told: dict[str, Any] = {"trace": self.recording.about.name, "router": self.cluster.router.label}
         defaults = Setting(recording=self.recording)
-        for name in ReplayOptions.__annotations__:
+        for name in (one.name for one in fields(ReplayOptions)):
             value = getattr(self.replay, name)
             if name == "models" and value:
                 told[name] = dict(value) if isinstance(value, Mapping) else list(value)
@@ -255,7 +200,6 @@ class ServingSetting:
 
 
 def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
-    """What replicas of a group are, for the log of a run."""
     first = alike[0]
     return {
         "count": len(alike),
@@ -274,40 +218,27 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
 
 
 def serving_setting(
-    recording: Recording | str | Path | None,
-    workload: str | Path,
-    cluster: str | Path,
-    options: ServingOptions | LoadOptions,
+    recording: Recording | str | Path | None, workload: str | Path, cluster: str | Path, asked: ServingOptions
 ) -> ServingSetting:
-    """What is asked for.
-
-    Args:
-        recording: that acceptance is drawn from, or where it lies; None: the one that comes with the package.
-        workload: a path, or a generator's text.
-        cluster: a TOML file, or a device of the sheet.
-        options: of both.
+    """What is asked for; arguments are as `simulate` takes them, and `asked` holds its other options.
 
     Raises:
         ValueError: an option out of its range, or one that does not go with the others; one line.
     """
-    of_workload = {field.name for field in fields(WorkloadOptions)} - {"rate", "seed", "horizon_s"}
-    of_replay: Any = {name: value for name, value in options.items() if name in SettingOptions.__annotations__}
-    replay = setting_of(recording, 1, of_replay)
+    replay = setting_of(recording, asked)
     if replay.start is not None and start_of(replay.start) != Start.prefill:
         raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
     if replay.decide_s is not None:
         check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
-    given: Any = {name: value for name, value in options.items() if name in of_workload}
-    changes = WorkloadOptions(seed=replay.seed, **given)
-    horizon_s = options.get("horizon_s")
+    changes = {one.name: getattr(asked, one.name) for one in fields(WorkloadChanges)}
     priced = _priced(open_cluster(cluster, replay.recording), replay)
     return ServingSetting(
         replay=replay,
         cluster=priced,
         workload=str(workload),
-        changes=changes,
-        horizon_s=priced.horizon_s if horizon_s is None else horizon_s,
-        promised=promises(options.get("slo") or {}),
+        changes=WorkloadOptions(seed=replay.seed, **changes),
+        horizon_s=priced.horizon_s if asked.horizon_s is None else asked.horizon_s,
+        promised=promises(asked.slo or {}),
     )
 
 
@@ -352,15 +283,10 @@ def _priced(cluster: Cluster, replay: Setting) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Tells progress, and hears interrupts; implements `sim.serving.watcher.Watcher`.
+    """Tells progress, and hears interrupts; implements `sim.serving.running.Watcher`."""
 
-    Attributes:
-        interrupts: that came.
-        on_ended: called for each request that finished or was rejected.
-    """
-
-    interrupts: Interrupts
-    on_ended: Callable[[], None]
+    interrupts: Interrupts  # that came
+    on_ended: Callable[[], None]  # called for each request that finished or was rejected
 
     def ended(self) -> None:
         """See `Watcher`."""
@@ -372,10 +298,9 @@ class Watched:
 
 
 def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
-    """The policy of each replica: its own, else the run's. One that prefills for others asks none, and has any.
+    """The policy of each replica: its own, else the run's; one that prefills for others asks none, and has any.
 
-    Raises:
-        ArgumentError: a replica has none, or none is left for the run's.
+    Raises ArgumentError where a replica has none, or none is left for the run's.
     """
     replicas = setting.cluster.replicas
     own = {
@@ -414,18 +339,12 @@ def serving_run(
 ) -> tuple[ServingLog, Served]:
     """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
 
-    Args:
-        setting: what it is served under.
-        policy: of the replicas that have none of their own; built anew.
-        workload: opened at the rate and the seed.
-        tables: of the recording, at the seed.
-        rate: for the log; None: the workload's own.
-        seed: of all that is drawn.
-        watched: hears interrupts.
+    `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
+    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
-        ValueError: as `sim.serving.simulate.serve`.
+        ValueError: as `sim.serving.serve.serve`.
         CostRangeError: seconds that a cost does not know, with what can be done under load.
         PolicyError: a policy broke the contract.
         KeyboardInterrupt: a second interrupt came before the first was heard.
@@ -544,27 +463,16 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
     return found
 
 
-@with_config(STRICT)
-class Asked(ServingOptions):
-    """Further keywords of `simulate`."""
-
-    rate: float | None
-    workload: str | Path
-    cluster: str | Path
-    out: str | Path | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Simulated(Printed):
-    """One served run; prints as `paceline metrics` prints its folder.
-
-    Attributes:
-        log: all that happened.
-        report: its figures.
-    """
+class Simulated(ServingReport):
+    """One served run; prints as `paceline metrics` prints its folder."""
 
     log: ServingLog
-    report: ServingReport
+
+    @property
+    def report(self) -> ServingReport:
+        """The figures alone, without the log."""
+        return self
 
     @property
     def interrupted(self) -> bool:
@@ -575,32 +483,15 @@ class Simulated(Printed):
         """Write the folder of the run, which `metrics` reads; raises ValueError if it exists."""
         write_serving(self.log, Path(path))
 
-    def tables(self) -> Sequence[Grid]:
-        """Those of the report."""
-        return self.report.tables()
 
-    def lines(self) -> Sequence[str]:
-        """Those of the report."""
-        return self.report.lines()
-
-    def to_json(self) -> dict[str, Any]:
-        """See `ServingReport`."""
-        return self.report.to_json()
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """See `ServingReport`."""
-        return self.report.to_dicts()
-
-
+@takes(SimulateOptions)
 def simulate(
     workload: str | Path,
     policy: PolicyGiven | None = None,
     recording: Recording | str | Path | None = None,
     *,
     cluster: str | Path,
-    rate: float | None = None,
-    out: str | Path | None = None,
-    **options: Unpack[ServingOptions],
+    **options: Any,  # noqa: ANN401 - see `SimulateOptions`
 ) -> Simulated:
     """Serve a workload under a policy: latencies, throughput, goodput, memory, acceptance.
 
@@ -612,14 +503,8 @@ def simulate(
         policy: of the replicas that have none of their own, as `compare` takes it.
         recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
         cluster: a TOML file (docs/cluster.md), or a device of the sheet, as "h100": one replica on it.
-        rate: mean arrivals per second that the workload is scaled to, > 0; None: its own.
-        out: new folder for the run.
-        options: `time_scale`, `limit`, `max_prompt_tokens`, `max_output_tokens`, `zero_tokens` and `tag` change the
-            workload as in `open_workload`. `horizon_s`: the run is stopped then. `slo`: longest times for goodput, by
-            name (`ttft`, `tpot`, `e2e`, `queue`), seconds, or by class of request and name, as of `metrics`.
-            `cost`: of all replicas, in place of the cluster's own.
-            `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`, `shift_acceptance`, `decide_s`,
-            `allow_foreign_profile`, `strict`, `lossless` as of `compare`. `seed`: of all that is drawn.
+        options: see `SimulateOptions`. Those of the workload change it as in `open_workload`; `cost` is of all
+            replicas, in place of the cluster's own.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -627,27 +512,26 @@ def simulate(
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
-    check_kinds({**options, "rate": rate, "workload": workload, "cluster": cluster, "out": out}, Asked)
-    setting = serving_setting(recording, workload, cluster, options)
+    asked = checked(SimulateOptions, options | {"workload": workload, "cluster": cluster})
+    setting = serving_setting(recording, workload, cluster, asked)
     named = None if policy is None else named_policy(policy)
     seed = setting.replay.seed
     tables = setting.tables(seed)
     check_policy(setting, named, tables)
-    opened = setting.opened(rate, seed)
+    opened = setting.opened(asked.rate, seed)
     setting.check_classes(opened)
     with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
         try:
-            log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)
+            log, _ = serving_run(setting, named, opened, tables, rate=asked.rate, seed=seed, watched=watched)
         except BrokenWorkloadError as broken:
-            broken.run = _simulated(broken.log, setting, out)
+            broken.run = _simulated(broken.log, setting, asked.out)
             raise
-        return _simulated(log, setting, out)
+        return _simulated(log, setting, asked.out)
 
 
 def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
-    """A run with its figures, written if it is to be."""
     if out is not None:
         write_serving(log, Path(out))
     row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))
-    return Simulated(log=log, report=ServingReport(rows=(row,), promised=setting.promised))
+    return Simulated(log=log, rows=(row,), promised=setting.promised)

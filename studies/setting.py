@@ -1,37 +1,23 @@
-"""What a study was asked for: recording, policies, seconds and scenarios, checked once.
-
-What a comparison runs under at each seed, and the what-if on acceptance that is drawn anew for each.
-
-Policies as they were given, each with the name that tables show, built anew for every run.
-
-Opening a recording, the shipped one unless another is named.
-
-Remarks below a table: what its reader has to know of what was asked, a line each.
-
-What a comparison is run under, as it was asked for: the recording, the seconds, the what-ifs.
-"""
+"""What a study runs: the recording, seconds, scenarios by seed, and policies by name, each built anew for a run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from weakref import ref
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
 
 from ..base.errors import ArgumentError, counted
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefixes import prefix_cache_size
-from ..decoding.seen import Start, start_of
+from ..decoding.seen import start_of
 from ..policies.about import about_of
 from ..policies.combined import OnlyLossless
 from ..policies.spec import PolicySpec, own_policies
 from ..sim.contexts import TrieTables
-from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.base import CostModel
 from ..sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ..sim.cost.what_if import Reading
 from ..sim.recorded import placement_of
@@ -40,6 +26,10 @@ from ..sim.simulate import Scenario
 from ..traces.forms import is_recording
 from ..traces.forms import open_recording as read_recording
 from ..traces.recording import Recording
+from .options import LEAST_SEEDS, MOST_SEEDS, PlacementOptions, PrefixOptions, ReplayOptions, SeedsOptions
+
+# Where policies are known by what they say of themselves; one of another package is looked at step by step.
+OUR_POLICIES = OnlyLossless.__module__.rpartition(".")[0] + "."
 
 
 class Scenarios:
@@ -48,11 +38,9 @@ class Scenarios:
     Args:
         recording: as it is, without what-ifs.
         first: at the first seed; its tables are those of `recording`.
-        shifts: by drafter, change of its rate of acceptance.
+        shifts: by drafter, change of its rate of acceptance. Decisions of drafters are turned over by chance then, and
+            `shifted` is true.
         num_seeds: >= 1.
-
-    Attributes:
-        shifted: whether decisions of drafters are turned over by chance.
     """
 
     def __init__(self, recording: Recording, first: Scenario, shifts: Mapping[str, float], num_seeds: int) -> None:
@@ -90,17 +78,11 @@ PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 @dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to be built anew for every run. `build` mutates it: it knows again what it made and somebody still has.
+    """A policy to build anew for every run. `build` mutates it: it notes what it made, to refuse the same one again."""
 
-    Attributes:
-        name: that tables show.
-        make: makes it for a pool.
-        made_by: its class, or a function; None of a text that names a pool's target.
-    """
-
-    name: str
-    make: Callable[[Pool], Policy]
-    made_by: object
+    name: str  # that tables show
+    make: Callable[[Pool], Policy]  # makes it for a pool
+    made_by: object  # its class, or a function; None of a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
@@ -116,16 +98,12 @@ class NamedPolicy:
         return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
-        """The policy for a run, if it may run.
+        """The policy for a run on a pool, if it may run; `lossless`: it must commit what the target alone would write.
 
-        One of ours is known by what it says of itself; any other is looked at step by step as well.
-
-        Args:
-            pool: it is built for.
-            lossless: whether only policies were asked for that commit what the target alone would write.
+        A policy of this package is judged by what it says of itself; any other is looked at step by step as well.
 
         Raises:
-            ArgumentError: they were, and it is not.
+            ArgumentError: `lossless`, and it is not.
             ValueError: it cannot be built.
         """
         policy = self.build(pool)
@@ -134,7 +112,7 @@ class NamedPolicy:
         about = about_of(policy)
         if about is not None and not about.lossless:
             raise ArgumentError(f"policy {self.name} is lossy, and `lossless` was asked for")
-        if about is not None and type(policy) in own_policies().values():
+        if about is not None and type(policy).__module__.startswith(OUR_POLICIES):
             return policy
         return OnlyLossless(policy, about)
 
@@ -165,8 +143,7 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
 def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
     """One or several policies in their order, a mapping's by the names it gives them.
 
-    Raises:
-        ArgumentError: none at all, a name given twice, or the name of one of ours for another policy.
+    Raises ArgumentError for none at all, a name given twice, or the name of one of ours for another policy.
     """
     if isinstance(given, str | PolicySpec) or callable(given):
         found = [named_policy(given)]
@@ -197,8 +174,7 @@ def _checked_name(name: object) -> str:
 def open_recording(path: str | Path | None = None) -> Recording:
     """Read a recording, of contexts or of an imported log.
 
-    Args:
-        path: a .trace folder, or the name of a recording that comes with the package; None for the default one.
+    `path` is a .trace folder, or the name of a recording that comes with the package; None for the default one.
 
     Raises:
         TraceFormatError: no recording, or one that breaks the format; names the path and what is wrong.
@@ -212,13 +188,7 @@ def remarks_on(recording: Recording, *, batch: int) -> list[str]:
 
 
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
-    """That fewer requests than asked for run together, where there are not as many.
-
-    Args:
-        batch: as asked for.
-        num_requests: that there are.
-        of: what they are requests of.
-    """
+    """That fewer requests run together than `batch` asks for, where there are fewer; `of` says what they are of."""
     if batch <= num_requests:
         return []
     return [
@@ -242,99 +212,15 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-LEAST_SEEDS, MOST_SEEDS = 2, 1000
-# Of keywords: there are no others, and each is of its kind; 1 is no bool and True no number.
-STRICT = ConfigDict(strict=True, extra="forbid")
+@dataclass(frozen=True, kw_only=True)
+class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+    """What policies are compared under, on a recording.
 
-
-@with_config(STRICT)
-class ReplayOptions(TypedDict, total=False):
-    """The keywords of every replay of a recording; `Setting` says what they mean and what they are by default."""
-
-    cost: str | Path | None
-    scale: Mapping[str, float] | None
-    tensor_parallel: int
-    extrapolate: bool
-    models: Sequence[str] | Mapping[str, str] | None
-    on: str | None
-    measured_on: str | None
-    shift_acceptance: Mapping[str, float] | None
-    seed: int
-    decide_s: float | None
-    allow_foreign_profile: bool
-    strict: bool
-    lossless: bool
-
-
-@with_config(STRICT)
-class SettingOptions(ReplayOptions, total=False):
-    """The keywords that `compare` and `sweep` share."""
-
-    seeds: int
-    start: Start | str | None
-
-
-@with_config(STRICT)
-class SharingOptions(SettingOptions, total=False):
-    """Further keywords of `compare`, which replays texts."""
-
-    prefix_cache: int | None
-    block_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What policies are compared under.
-
-    Attributes:
-        recording: that is replayed.
-        batch: requests running at a time, 1 to 1,000,000.
-        cost: what a forward costs: what was measured with the recording ("cpu", "timed"), a device ("h100") or a
-            FILE.json; None: what was measured, else a device.
-        scale: what if these models' seconds were multiplied: factors by name.
-        tensor_parallel: devices every model is split over, of a device of the sheet.
-        extrapolate: answer beyond what a measured cost was measured for, and say so.
-        models: shapes of members: by name a preset or a config.json, or texts as `--models` takes them. None: as
-            recorded, or as names say. Where a recording holds those of its models, what if they had these.
-        on: device that measured seconds are taken to.
-        measured_on: device that they were measured on, if the recording does not say.
-        shift_acceptance: what if these drafters were accepted more often: change of the rate by name.
-        seed: the first, of decisions that have to be modelled.
-        seeds: that a policy is run at where chance has a part, 2 to 1,000.
-        start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
-        devices: where members run that a policy lets work at the same time: "one", "each" on its own, or devices by
-            name, also as text (`placement_of`); None: one.
-        decide_s: seconds that a policy costs per step; None: what a profile knows of it, else 0.
-        allow_foreign_profile: take a profile of another machine as `cost`.
-        strict: refuse what is not recorded instead of modelling it.
-        lossless: refuse policies that may commit other text than the target's.
-        prefix_cache: blocks of each member's prefix cache, >= 1; None for none.
-        block_tokens: of one of these blocks, >= 1; 16 if None.
-
-    Raises:
-        ArgumentError: an argument out of range, or without the one that it goes with.
+    Raises ArgumentError for an argument out of range, or without the one that it goes with.
     """
 
     recording: Recording
-    batch: int = 1
-    cost: str | Path | None = None
-    scale: Mapping[str, float] | None = None
-    tensor_parallel: int = 1
-    extrapolate: bool = False
-    models: Sequence[str] | Mapping[str, str] | None = None
-    on: str | None = None
-    measured_on: str | None = None
-    shift_acceptance: Mapping[str, float] | None = None
-    seed: int = 0
-    seeds: int = 5
-    start: Start | str | None = None
-    devices: str | Mapping[str, str] | None = None
-    decide_s: float | None = None
-    allow_foreign_profile: bool = False
-    strict: bool = False
-    lossless: bool = False
-    prefix_cache: int | None = None
-    block_tokens: int | None = None
+    batch: int = 1  # requests running at a time, 1 to 1,000,000
 
     def __post_init__(self) -> None:
         prefix_cache_size(self.prefix_cache, self.block_tokens)
@@ -377,7 +263,7 @@ class Setting:
 
     def _profiled_deciding(self, first: Scenario) -> bool:
         """Whether each policy is charged what a profile knows of it."""
-        return self.decide_s is None and isinstance(first.cost, OperationCost)
+        return self.decide_s is None and first.cost.knows_operations
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
@@ -428,9 +314,7 @@ class Setting:
         }
 
 
-def setting_of(
-    recording: Recording | str | Path | None, batch: int, options: ReplayOptions | SettingOptions | SharingOptions
-) -> Setting:
+def setting_of(recording: Recording | str | Path | None, asked: ReplayOptions, *, batch: int = 1) -> Setting:
     """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
 
     None is the recording that comes with the package. Raises ArgumentError for what is neither a path nor a recording.
@@ -438,27 +322,8 @@ def setting_of(
     opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
     if not is_recording(opened):
         raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
-    models = options.get("models")
+    models = asked.models
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
-    return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)
-
-
-def check_kinds(given: Mapping[str, object], keywords: type) -> None:
-    """Refuse keywords that are none, and values of another kind.
-
-    Args:
-        given: what a function was called with.
-        keywords: a `STRICT` TypedDict that says which there are, and their types.
-
-    Raises:
-        ArgumentError: the first breach, by the keyword's name.
-    """
-    try:
-        TypeAdapter(keywords).validate_python(dict(given))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = first["loc"][0]
-        rule = "several texts" if first["type"] == "sequence_str" else first["msg"].removeprefix("Input should be ")
-        if first["type"] == "extra_forbidden":
-            raise ArgumentError(f"no keyword `{name}`; there are {', '.join(keywords.__annotations__)}") from None
-        raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None
+    known = {one.name for one in fields(Setting)} - {"recording"}
+    given = {"batch": batch} | {name: value for name, value in vars(asked).items() if name in known}
+    return Setting(recording=opened.with_shapes(texts) if texts else opened, **given)

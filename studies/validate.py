@@ -1,12 +1,7 @@
-"""How true simulated seconds are on this machine: what `paceline validate` does.
+"""What `paceline validate` does: compare simulated seconds with those of this machine.
 
-Which cells may be asked of a validation: each once, or a policy would be its own rival.
-
-The cost of seconds that are held against models at hand, and whether its profile still fits them.
-
-What a validation measures: prompts decoded by models, or a recording's decisions forced on models of random weights.
-
-Either way there is a recording that says what the simulator replays, of which the models must be.
+Prompts are decoded by models, or a recording's decisions are forced on models of random weights. Either way there is a
+recording of these models, which the simulator replays. Each cell is asked for once: no policy competes with itself.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -44,7 +39,7 @@ from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..sim.contexts import TrieTables
-from ..sim.cost.base import CostModel, OperationCost
+from ..sim.cost.base import CostModel
 from ..sim.cost.make import make_cost
 from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
 from ..sim.simulate import Scenario, simulate
@@ -76,30 +71,19 @@ def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCost:
-    """A cost, and what is known of it before anything is run.
-
-    Attributes:
-        cost: model of seconds.
-        freshness: of its profile; None of a cost that is no profile's.
-        remarks: what a reader of its seconds has to know, a line each.
-    """
+    """A cost, and what is known of it before anything is run."""
 
     cost: CostModel
-    freshness: Freshness | None = None
-    remarks: tuple[str, ...] = ()
+    freshness: Freshness | None = None  # of its profile; None of a cost that is no profile's
+    remarks: tuple[str, ...] = ()  # what a reader of its seconds has to know, a line each
 
 
 def checked_cost(
     name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
 ) -> CheckedCost:
-    """The cost called `name`; says whether its profile fits, of which some is measured again, and what changed since.
+    """A cost by name, as `make_cost` takes it; says whether its profile fits, measuring some again, and what changed.
 
-    Args:
-        name: as `make_cost` takes it.
-        recording: of the models.
-        models: that are to be run.
-        threads: that they are to be run with.
-        allow_foreign: take a profile that cannot be right here, and label it.
+    `models` are to be run, with so many `threads`; `allow_foreign` takes a profile that cannot be right here, labelled.
 
     Raises:
         ValueError: no such cost, or a profile that cannot be right here.
@@ -132,19 +116,12 @@ Tokens = Mapping[str, Sequence[int]]
 
 
 class MeasuredRuns(Protocol):
-    """Runs of models whose decisions a recording knows.
+    """Runs of models whose decisions a recording knows."""
 
-    Attributes:
-        name: of the pool.
-        models: of the pool.
-        recording: of them, for the simulator.
-        forced: whether the decisions are the recording's and not the models'.
-    """
-
-    name: str
+    name: str  # of the pool
     models: LoadedMembers
-    recording: TrieRecording
-    forced: bool
+    recording: TrieRecording  # of them, for the simulator
+    forced: bool  # whether the decisions are the recording's and not the models'
 
     def build(self, policy: NamedPolicy) -> Policy:
         """A policy for a run; raises ValueError for one that cannot be run."""
@@ -156,15 +133,9 @@ class MeasuredRuns(Protocol):
 
 
 class DecodedRuns:
-    """Prompts decoded by models; see `MeasuredRuns`.
+    """Prompts decoded by models; implements `MeasuredRuns`. `path` is that of the recording.
 
-    Args:
-        models: of the recording.
-        prompts: of the recording, others among them.
-        path: of the recording.
-
-    Raises:
-        ValueError: a recording that is not of the models and prompts.
+    Raises ValueError for a recording that is not of the models and of some of the prompts.
     """
 
     forced = False
@@ -204,14 +175,9 @@ class DecodedRuns:
 
 
 class ForcedRuns:
-    """A recording's decisions on models of random weights; see `MeasuredRuns`.
+    """A recording's decisions, as it was stored, on as many models of random weights; implements `MeasuredRuns`.
 
-    Args:
-        models: as many as the recording is of.
-        recording: as it was stored.
-
-    Raises:
-        ArgumentError: a recording that cannot be forced on these models.
+    Raises ArgumentError for a recording that cannot be forced on these models.
     """
 
     forced = True
@@ -250,7 +216,6 @@ class ForcedRuns:
 
 
 def _built(runs: MeasuredRuns, policy: NamedPolicy) -> Policy:
-    """The policy, made for the models; raises ValueError for one that cannot be made or run."""
     built = policy.build(loaded_pool(runs.models))
     meta = runs.recording.meta
     tags = (request.tag for request in runs.recording.requests)
@@ -274,7 +239,7 @@ def measured_runs(
         prompts: of the recording; None with a forced pool, which needs no text.
         recording: of the pool and the prompts, or to be forced on the pool.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say how the models will run.
+        debug: say beforehand how models run.
         chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:
@@ -300,15 +265,10 @@ _Ran = tuple[Tokens, RunLog]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Validation(Printed):
-    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does.
+    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does."""
 
-    Attributes:
-        meta: what was compared: pool, recording, cost, sampling and so on.
-        cells: every policy, batch and tag.
-    """
-
-    meta: Mapping[str, Any]
-    cells: tuple[Cell, ...]
+    meta: Mapping[str, Any]  # what was compared: pool, recording, cost, sampling and so on
+    cells: tuple[Cell, ...]  # every policy, batch and tag
 
     @property
     def verdict(self) -> Verdict:
@@ -470,8 +430,6 @@ def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One cell to be run in both worlds."""
-
     measured: MeasuredRuns
     part: TrieRecording
     cost: CostModel
@@ -479,7 +437,6 @@ class _Job:
     batch: int
 
     def replay(self) -> _Ran:
-        """The simulated run."""
         tables = TrieTables(self.part)
         outputs: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
@@ -487,7 +444,6 @@ class _Job:
         return outputs, log
 
     def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
-        """The simulated run beside the measured ones."""
         _, simulated = replay
         logs = [log for _, log in ran]
         middle = sorted(logs, key=total_s)[len(logs) // 2]
@@ -512,7 +468,6 @@ class _Job:
 
 
 def _same_steps(one: _Ran, other: _Ran) -> bool:
-    """Whether two runs are the same from beginning to end."""
     (our_tokens, ours), (their_tokens, theirs) = one, other
     found = compare_runs(ours, theirs, replayed_tokens=our_tokens, ran_tokens=their_tokens)
     return found.difference is None and found.left is None
@@ -520,7 +475,7 @@ def _same_steps(one: _Ran, other: _Ran) -> bool:
 
 def _beside_s(log: RunLog, cost: CostModel) -> float:
     """Seconds that a replay charged beside forwards."""
-    if not isinstance(cost, OperationCost):
+    if not cost.knows_operations:
         return 0.0
     names = log.meta["members"]
     total = 0.0

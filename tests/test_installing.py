@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from paceline.base import errors as installing
-from paceline.base.errors import install_hint
+from paceline.base.errors import LABORATORY, install_hint
 
 EXTRAS = ("runtime", "figures", "search")
 INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
@@ -41,6 +41,14 @@ def test_a_checkout_is_installed_from_its_folder(checkout, monkeypatch, extra):
 def test_a_wheel_is_installed_by_name(checkout, extra):
     (checkout / "pyproject.toml").unlink()
     assert install_hint(extra) == f"pip install 'paceline[{extra}]'" + (INDEX if extra == "runtime" else "")
+
+
+def test_the_laboratory_is_a_folder_of_the_checkout(checkout, monkeypatch):
+    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
+    monkeypatch.chdir(checkout.parent)
+    assert install_hint(LABORATORY) == f"pip install --editable {checkout}/laboratory{INDEX}"
+    (checkout / "pyproject.toml").unlink()
+    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
 
 
 def test_a_machine_with_a_gpu_takes_the_builds_for_it(checkout, monkeypatch):

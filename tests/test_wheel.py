@@ -17,24 +17,12 @@ ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
 BESIDE_CODE = {
     "__init__.pyi",
-    "laboratory/arena/cells.toml",
-    "laboratory/arena/recipes.toml",
-    "laboratory/arena/split.toml",
-    "laboratory/training/recipe.toml",
-    "laboratory/figures.mplstyle",
-    "laboratory/training/recipes.toml",
     "policies/__init__.pyi",
+    "reports/figures.mplstyle",
     "reports/__init__.pyi",
     "traces/__init__.pyi",
     "traces/importers/__init__.pyi",
     "traces/workloads/__init__.pyi",
-    "laboratory/training/dialogue.toml",
-    "laboratory/training/edits.toml",
-    "laboratory/training/number_words.toml",
-    "laboratory/training/stdlib_text.toml",
-    "laboratory/training/translation.toml",
-    "laboratory/training/word_problems.toml",
-    "laboratory/training/words.toml",
     "py.typed",
     "base/lookalikes.toml",
     "runtime/sizes.toml",
@@ -44,7 +32,7 @@ BESIDE_CODE = {
     "traces/importers/formats.toml",
     "traces/presets.toml",
 }
-OUTSIDE = ("tests", "benchmarks", "examples", "docs", "build", "dist")
+OUTSIDE = ("tests", "benchmarks", "examples", "docs", "laboratory", "build", "dist")
 UNFINISHED = (".part", ".work")
 
 
@@ -71,21 +59,28 @@ def is_hidden(name):
     return name.startswith(".") or name == "__pycache__" or name.endswith(UNFINISHED)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy, so that nothing a former build left behind can slip in."""
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, folder / "source", ignore=is_left_out)
+def built(source, folder):
+    """The wheel of a copy of `source`, so that nothing a former build left behind can slip in."""
+    shutil.copytree(source, folder / "source", ignore=is_left_out)
     isolation = [] if importlib.util.find_spec("setuptools") is None else ["--no-isolation"]
     run([sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, "."], folder / "source")
-    (built,) = folder.glob("*.whl")
-    return built
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def names_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def names(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if not name.endswith("/")}
+    return names_in(wheel)
 
 
 def tracked(folder, pattern):
@@ -99,7 +94,7 @@ def tracked(folder, pattern):
 
 def test_every_module_is_in(names):
     packages = {path.parent for path in tracked(".", "__init__.py")}
-    assert Path("laboratory/training") in packages
+    assert Path("traces/importers") in packages
     modules = {path for path in tracked(".", "*.py") if path.parent in packages}
     assert {f"paceline/{module.as_posix()}" for module in modules} == {name for name in names if name.endswith(".py")}
 
@@ -120,6 +115,14 @@ def test_nothing_else_is_in(names):
     assert any(name.endswith("licenses/LICENSE") for name in names)
     entry_points = [name for name in names if name.endswith("entry_points.txt")]
     assert len(entry_points) == 1
+
+
+def test_the_wheel_of_the_laboratory_has_its_modules_and_their_files(tmp_path):
+    laboratory = ROOT / "laboratory"
+    names = {name for name in names_in(built(laboratory, tmp_path)) if ".dist-info/" not in name}
+    files = {path.relative_to(laboratory) for path in laboratory.rglob("*") if path.suffix in (".py", ".toml")}
+    wanted = {path.as_posix() for path in files - {Path("pyproject.toml")} if path.parts[0] != "build"}
+    assert names == {f"paceline_laboratory/{path}" for path in wanted}
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +155,6 @@ def test_the_installed_package_runs(installed):
 
 # Rooms and studies that run real models; all other modules have to do without the extra.
 REAL_MODELS = (
-    "paceline.laboratory",
     "paceline.runtime",
     "paceline.studies.agree",
     "paceline.studies.decode",

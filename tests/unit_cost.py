@@ -1,7 +1,9 @@
 """A cost model for tests in which seconds do not matter."""
 
+from paceline.sim.cost.base import CostModel
 
-class UnitCost:
+
+class UnitCost(CostModel):
     """One second a forward."""
 
     name = "unit"
@@ -9,9 +11,3 @@ class UnitCost:
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return 1.0
-
-    def draft_terms(self, model):
-        return None
-
-    def notes(self):
-        return ()

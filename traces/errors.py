@@ -1,7 +1,4 @@
-"""Mixtures of experts: what a recorded model says of its experts, and how many of them a forward touches.
-
-The one error of files that hold recordings.
-"""
+"""The one error of files that hold recordings; and experts, how many of which a forward touches."""
 
 from math import expm1, log1p
 from pathlib import Path
@@ -33,20 +30,14 @@ class Experts(BaseModel):
     """Feed-forward parts of a model of which each token goes through a few: a mixture of experts.
 
     Letters: E experts of a layer, k of them for each token. Experts that every token goes through are not counted here.
-
-    Attributes:
-        number: E, >= 2.
-        per_token: k, 1 to E.
-        layers: that have experts, >= 1.
-        parameters: of one expert in one layer, >= 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    number: int = Field(ge=2, le=2**31 - 1)
-    per_token: int = Field(ge=1, le=2**31 - 1)
-    layers: int = Field(ge=1, le=2**31 - 1)
-    parameters: int = Field(ge=1, le=2**63 - 1)
+    number: int = Field(ge=2, le=2**31 - 1)  # E, >= 2
+    per_token: int = Field(ge=1, le=2**31 - 1)  # k, 1 to E
+    layers: int = Field(ge=1, le=2**31 - 1)  # that have experts, >= 1
+    parameters: int = Field(ge=1, le=2**63 - 1)  # of one expert in one layer, >= 1
 
     @model_validator(mode="after")
     def _some_of_all(self) -> "Experts":

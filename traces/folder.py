@@ -1,15 +1,17 @@
-"""The folder of a recording, whichever kind: `meta.json` and Parquet files, hashed."""
+"""A folder on disk, of a recording or of a run: `meta.json` and Parquet files, hashed, and rules of their columns."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 
 from ..base.files import checked_json, place_of
 from .errors import TraceFormatError
@@ -24,8 +26,6 @@ _ALL_FILES = {*TRIE_FILES, *ROUNDS_FILES}
 
 IMPORTED = "imported"
 
-Stored = TypeVar("Stored", bound=BaseModel)
-
 
 class _Kind(BaseModel):
     """The one key of `meta.json` that says how to read the rest."""
@@ -35,22 +35,66 @@ class _Kind(BaseModel):
     kind: str
 
 
-class Hashed(BaseModel):
-    """What `meta.json` says besides what a recording says of itself.
+AnyMeta = TypeVar("AnyMeta", bound=BaseModel)
 
-    Attributes:
-        sha256: of each of the two Parquet files.
+
+class StoredFolder(Generic[AnyMeta]):
+    """A kind of folder: `meta.json`, which says besides what its record does the SHA-256 of each Parquet file.
+
+    `files` has the Parquet files in the order in which they are named; `indent` is spaces of the JSON.
     """
 
-    hashed: ClassVar[tuple[str, str]]
+    def __init__(self, meta: type[AnyMeta], files: Sequence[str], *, indent: int = 2) -> None:
+        self._meta, self.files, self._indent = meta, tuple(files), indent
 
-    sha256: dict[str, str]
+        def names_all(stored: BaseModel) -> BaseModel:
+            found: dict[str, str] = getattr(stored, "sha256")  # noqa: B009 - of the class that is being made
+            if set(found) != set(files):
+                names = (" and " if len(files) == 2 else ", ").join(files)
+                raise ValueError(f"sha256 must name {names}, got {sorted(found)}")
+            return stored
 
-    @model_validator(mode="after")
-    def _both_files(self) -> Self:
-        if set(self.sha256) != set(self.hashed):
-            raise ValueError(f"sha256 must name {self.hashed[0]} and {self.hashed[1]}, got {sorted(self.sha256)}")
-        return self
+        validators: dict[str, Any] = {"names_all": model_validator(mode="after")(names_all)}
+        self._stored: Any = create_model(
+            f"Stored{meta.__name__}",
+            __base__=meta,
+            __validators__=validators,
+            sha256=(dict[str, str], ...),
+        )
+
+    def write_meta(self, folder: Path, meta: AnyMeta) -> None:
+        """Write `meta.json` beside the files, which are there."""
+        hashes = {name: hash_file(folder / name) for name in self.files}
+        stored = self._stored(**meta.model_dump(), sha256=hashes)
+        (folder / META).write_bytes(f"{stored.model_dump_json(indent=self._indent)}\n".encode())
+
+    def read_meta(self, folder: Path) -> tuple[AnyMeta, dict[str, str]]:
+        """The record, and the hash of each file; raises TraceFormatError."""
+        stored = read_meta(folder / META, self._stored)
+        return self._meta.model_validate(stored.model_dump(exclude={"sha256"})), stored.sha256
+
+
+class Rule(NamedTuple):
+    """What must hold of a column: the field that it is told of, where it is broken `[N]`, in words, and the values."""
+
+    field: str
+    broken: NDArray[np.bool_]
+    words: str
+    values: NDArray[Any]
+
+
+def check_rules(path: Path, rules: Iterable[Rule], where: Callable[[int], str]) -> None:
+    """Refuse the file at `path` at the first row that breaks the first rule broken; `where` tells of a row.
+
+    Raises:
+        TraceFormatError: naming field, rule, row and value.
+    """
+    for field, broken, words, values in rules:
+        if broken.any():
+            row = int(np.argmax(broken))
+            value = values[row]
+            plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            raise TraceFormatError(path, field, f"{words} ({where(row)})", plain)
 
 
 def hash_of(data: bytes) -> str:
@@ -113,7 +157,7 @@ def kind_of(path: Path) -> str | None:
         return None
 
 
-def read_meta(path: Path, kind: type[Stored]) -> Stored:
+def read_meta(path: Path, kind: type[AnyMeta]) -> AnyMeta:
     """`meta.json`, validated; raises TraceFormatError."""
     data = read_bytes(path)
     try:
@@ -191,7 +235,9 @@ def check_nulls(path: Path, table: pa.Table, schema: pa.Schema) -> None:
     for field in schema:
         column = table.column(field.name)
         nulls = 0 if field.nullable else column.null_count
-        if pa.types.is_list(field.type) and not field.type.value_field.nullable:
+        full = pa.types.is_list(field.type) and not field.type.value_field.nullable
+        # `flatten` imports all functions of pyarrow.compute: it is asked only where there is a null somewhere.
+        if full and any(chunk.values.null_count for chunk in column.chunks):
             nulls += column.combine_chunks().flatten().null_count
         if nulls:
             raise TraceFormatError(path, field.name, "must hold no nulls", nulls)

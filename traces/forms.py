@@ -1,15 +1,15 @@
 """The two forms of a recording, and the one place that tells them apart, in memory and in a folder."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from .contexts.recording import TrieRecording
 from .contexts.store import read_trace
 from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
-from .rounds.store import read_rounds
 
 OfTries = TypeVar("OfTries")
 OfRounds = TypeVar("OfRounds")
@@ -17,7 +17,9 @@ OfRounds = TypeVar("OfRounds")
 
 def open_recording(path: Path) -> Recording:
     """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
-    return read_rounds(path) if kind_of(path) == IMPORTED else read_trace(path)
+    if kind_of(path) == IMPORTED:  # what reads rounds is imported only then
+        return cast(Recording, vars(import_module(".rounds.store", __package__))["read_rounds"](path))
+    return read_trace(path)
 
 
 def is_recording(value: object) -> bool:

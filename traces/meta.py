@@ -1,11 +1,8 @@
-"""What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds.
-
-Number formats of weights: what a parameter takes, and weights that are narrower than a model's own dtype.
-"""
+"""What a recording says of itself: models and their number formats, sampling, closure, seconds, near ties."""
 
 import re
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AliasChoices,
@@ -31,24 +28,18 @@ Arithmetic = Literal["fp8", "fp4", "int8"]
 
 
 class Quantised(BaseModel):
-    """Weights in a format narrower than the model's dtype, which all its other weights have.
-
-    Attributes:
-        format: in the field's words, e.g. "fp8".
-        parameters: of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
-        bytes_per_parameter: with its share of scales and zero points, above 0, at most 4.
-        arithmetic: that weights and activations, quantised too, are multiplied in where the device has units for it;
-            None: weights are dequantised and multiplied in the model's dtype.
-        experts: whether the experts of a mixture are in this format, all of them or none.
-    """
+    """Weights in a format narrower than the model's dtype, which all its other weights have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)
+    format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
+    # Of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
     parameters: int = Field(ge=1, le=2**63 - 1)
-    bytes_per_parameter: float = Field(gt=0, le=4)
+    bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
+    # That weights and activations, quantised too, are multiplied in where the device has units for it; None: weights
+    # are dequantised and multiplied in the model's dtype.
     arithmetic: Arithmetic | None = None
-    experts: bool = False
+    experts: bool = False  # whether the experts of a mixture are in this format, all of them or none
 
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
@@ -96,91 +87,77 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class SparseRecord(Record):
+    """A record some of whose keys are not written where there is nothing to say, as before they were known."""
+
+    _unwritten: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
+
+
+def check_at_most(record: BaseModel, part: str, whole: str) -> None:
+    """Raises ValueError for a record whose field `part` is more than its field `whole`."""
+    some, most = getattr(record, part), getattr(record, whole)
+    if some > most:
+        raise ValueError(f"{part} must be at most {whole}, {most}, got {some}")
+
+
 class DraftBlock(Record):
-    """How a drafter writes a whole draft in one forward.
+    """How a drafter writes a whole draft in one forward."""
 
-    Attributes:
-        tokens: most of them, >= 1.
-        fed: what goes through its weights. "text": what it has not read, and a position for each token after the first
-            (a draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to
-            states of the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
-    """
-
-    tokens: int = Field(ge=1, le=MOST)
+    tokens: int = Field(ge=1, le=MOST)  # most of them, >= 1
+    # What goes through its weights. "text": what it has not read, and a position for each token after the first (a
+    # draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to states of
+    # the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
-        """(positions that a row's forward is fed, tokens that it holds) for a draft.
+        """(positions that a row's forward is fed, tokens that it holds) for a draft of `length`, 1 to `tokens`.
 
-        Args:
-            new_tokens: of the row's text, that the member has not read, >= 1.
-            held_tokens: that it has.
-            length: of the draft, 1 to `tokens`.
+        The member has `held_tokens` of the row's text and has not read `new_tokens`, >= 1.
         """
         if self.fed == "text":
             return new_tokens + length - 1, held_tokens
         return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
 
 
-class ModelInfo(Record):
-    """One recorded model.
+class ModelInfo(SparseRecord):
+    """One recorded model."""
 
-    Attributes:
-        name: as chains call it.
-        parameters: weights it has, all experts among them (a submodel counts its own layers). A forward reads all of
-            them but for experts that no token goes through.
-        layers: transformer layers run.
-        hidden_size: width of the residual stream.
-        kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache, in the cache's own dtype.
-        dtype: of activations, and of weights that are not `quantised`, e.g. "float32".
-        submodel_of: the member whose weights it shares, or None.
-        experts: of a mixture of experts; None: every token goes through all weights.
-        quantised: weights in a narrower format; None, and then not written: none are.
-        draft_block: of a drafter that writes a whole draft at once; None, and then not written: it drafts token by
-            token.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    # weights it has, all experts among them (a submodel counts its own layers). A forward reads all of them but for
+    # experts that no token goes through.
     parameters: int = Field(ge=1, le=MOST_COUNT)
-    layers: int = Field(ge=1, le=MOST_COUNT)
-    hidden_size: int = Field(ge=1, le=MOST_COUNT)
+    layers: int = Field(ge=1, le=MOST_COUNT)  # transformer layers run
+    hidden_size: int = Field(ge=1, le=MOST_COUNT)  # width of the residual stream
+    # bytes of keys and values one token keeps in this model's cache, in the cache's own dtype
     kv_bytes_per_token: int = Field(ge=0, le=MOST_COUNT)
-    dtype: str
-    submodel_of: str | None = None
-    experts: Experts | None = None
-    quantised: Quantised | None = None
+    dtype: str  # of activations, and of weights that are not `quantised`, e.g. "float32"
+    submodel_of: str | None = None  # the member whose weights it shares, or None
+    experts: Experts | None = None  # of a mixture of experts; None: every token goes through all weights
+    quantised: Quantised | None = None  # weights in a narrower format; None, and then not written: none are
+    # of a drafter that writes a whole draft at once; None, and then not written: it drafts token by token
     draft_block: DraftBlock | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings of models without them always were."""
-        whole: dict[str, Any] = written(self)
-        for key in ("quantised", "draft_block"):
-            if whole[key] is None:
-                del whole[key]
-        return whole
+    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block")
 
     @model_validator(mode="after")
-    def _quantised_fit(self) -> "ModelInfo":
-        if self.quantised is None:
-            return self
-        if self.quantised.experts and self.experts is None:
-            raise ValueError("quantised.experts must be false of a model without experts, got true")
-        every = 0 if self.experts is None else self.experts.all_parameters
-        least, most = (every, self.parameters) if self.quantised.experts else (1, self.parameters - every)
-        if not least <= self.quantised.parameters <= most:
-            raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {self.quantised.parameters}")
-        return self
-
-    @model_validator(mode="after")
-    def _experts_fit(self) -> "ModelInfo":
-        if self.experts is not None and self.experts.layers > self.layers:
-            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {self.experts.layers}")
-        if self.experts is not None and self.experts.all_parameters >= self.parameters:
-            raise ValueError(
-                f"parameters must be more than those of all experts, {self.experts.all_parameters}, "
-                f"got {self.parameters}"
-            )
+    def _parts_fit(self) -> "ModelInfo":
+        experts, quantised = self.experts, self.quantised
+        every = 0 if experts is None else experts.all_parameters
+        if quantised is not None:
+            if quantised.experts and experts is None:
+                raise ValueError("quantised.experts must be false of a model without experts, got true")
+            least, most = (every, self.parameters) if quantised.experts else (1, self.parameters - every)
+            if not least <= quantised.parameters <= most:
+                raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
+        if experts is not None and experts.layers > self.layers:
+            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {experts.layers}")
+        if experts is not None and every >= self.parameters:
+            raise ValueError(f"parameters must be more than those of all experts, {every}, got {self.parameters}")
         return self
 
     @property
@@ -202,43 +179,28 @@ class ModelInfo(Record):
 
 
 class NgramInfo(Record):
-    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens.
+    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens."""
 
-    Attributes:
-        name: as chains call it.
-        max_match: longest run of newest tokens that is looked up, >= 1.
-        min_match: shortest one, 1 to `max_match`.
-        occurrence: which earlier occurrence is copied from.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
-    max_match: int = Field(ge=1)
-    min_match: int = Field(default=1, ge=1)
-    occurrence: Literal["first", "last", "longest"] = "last"
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    max_match: int = Field(ge=1)  # longest run of newest tokens that is looked up, >= 1
+    min_match: int = Field(default=1, ge=1)  # shortest one, 1 to `max_match`
+    occurrence: Literal["first", "last", "longest"] = "last"  # which earlier occurrence is copied from
 
     @model_validator(mode="after")
     def _matches(self) -> "NgramInfo":
-        if self.min_match > self.max_match:
-            raise ValueError(f"min_match must be at most max_match, {self.max_match}, got {self.min_match}")
+        check_at_most(self, "min_match", "max_match")
         return self
 
 
 class Sampling(Record):
-    """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated.
+    """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated."""
 
-    Attributes:
-        mode: "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain).
-        temperature: of coupled and rejection sampling; None if greedy, as all that follows.
-        seed: of coupled and rejection sampling.
-        top_p: least probability mass kept, in (0, 1]; None: all of it.
-        top_k: number of tokens kept, >= 1, before `top_p`; None: all.
-    """
-
+    # "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain)
     mode: Literal["greedy", "coupled", "rejection"]
-    temperature: float | None = None
-    seed: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: float | None = None  # of coupled and rejection sampling; None if greedy, as all that follows
+    seed: int | None = None  # of coupled and rejection sampling
+    top_p: float | None = None  # least probability mass kept, in (0, 1]; None: all of it
+    top_k: int | None = None  # number of tokens kept, >= 1, before `top_p`; None: all
 
     @field_validator("temperature", "top_p", "top_k")
     @classmethod
@@ -275,39 +237,24 @@ class Sampling(Record):
 
 
 class TreeClosure(Record):
-    """Token trees whose contexts a recording holds.
+    """Token trees whose contexts a recording holds."""
 
-    Attributes:
-        model: that drafts them, below the target.
-        shape: `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
-    """
-
-    model: str = Field(pattern=NAME_PATTERN)
+    model: str = Field(pattern=NAME_PATTERN)  # that drafts them, below the target
+    # `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
     shape: str = Field(pattern=r"^[0-9a-z=,.+]+$")
 
 
-class Closure(Record):
-    """Which off-trunk contexts are in the trie (docs/trace-format.md).
+class Closure(SparseRecord):
+    """Which off-trunk contexts are in the trie (docs/trace-format.md)."""
 
-    Attributes:
-        kind: "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules).
-        reach: most tokens off the trunk.
-        run: most consecutive tokens of one member after another member's.
-        trees: token trees whose contexts are there too, from every context of the trunk; not written if there are none.
-    """
-
+    # "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules)
     kind: Literal["monotone", "full"]
-    reach: int = Field(ge=0, le=MOST)
-    run: int = Field(ge=0, le=MOST)
+    reach: int = Field(ge=0, le=MOST)  # most tokens off the trunk
+    run: int = Field(ge=0, le=MOST)  # most consecutive tokens of one member after another member's
+    # token trees whose contexts are there too, from every context of the trunk; not written if there are none
     trees: tuple[TreeClosure, ...] = ()
 
-    @model_serializer(mode="wrap")
-    def _without_trees(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As recordings without trees always were."""
-        whole: dict[str, Any] = written(self)
-        if not self.trees:
-            del whole["trees"]
-        return whole
+    _unwritten: ClassVar[tuple[str, ...]] = ("trees",)
 
     @property
     def words(self) -> str:
@@ -316,15 +263,10 @@ class Closure(Record):
 
 
 class CostTable(Record):
-    """Measured seconds of one forward of one model, by new tokens in it (all rows together).
+    """Measured seconds of one forward of one model, by new tokens in it (all rows together)."""
 
-    Attributes:
-        new_tokens: strictly increasing, >= 1.
-        seconds: of one forward, 1e-12 to 1e9, one per entry of `new_tokens`.
-    """
-
-    new_tokens: tuple[int, ...] = Field(min_length=1)
-    seconds: tuple[float, ...] = Field(min_length=1)
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # strictly increasing, >= 1
+    seconds: tuple[float, ...] = Field(min_length=1)  # of one forward, 1e-12 to 1e9, one per entry of `new_tokens`
 
     @model_validator(mode="after")
     def _aligned(self) -> "CostTable":
@@ -337,19 +279,12 @@ class CostTable(Record):
 
 
 class ProfileTaken(Record):
-    """The profile that a recording's seconds are of.
+    """The profile that a recording's seconds are of."""
 
-    Attributes:
-        file: its name.
-        sha256: of the file.
-        hardware: the machine that it was measured on, in words.
-        measured_at: when that was.
-    """
-
-    file: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    hardware: str
-    measured_at: AwareDatetime
+    file: str  # its name
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of the file
+    hardware: str  # the machine that it was measured on, in words
+    measured_at: AwareDatetime  # when that was
 
     @property
     def words(self) -> str:
@@ -358,17 +293,12 @@ class ProfileTaken(Record):
 
 
 class NearTies(Record):
-    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text.
+    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text."""
 
-    Attributes:
-        count: of them, 0 to `tokens`.
-        tokens: of all trunks.
-        bound: two best scores are a near tie where they differ by less than this share of the largest logit; it goes
-            with the dtype of the target.
-    """
-
-    count: int = Field(ge=0, le=MOST_COUNT)
-    tokens: int = Field(ge=1, le=MOST_COUNT)
+    count: int = Field(ge=0, le=MOST_COUNT)  # of them, 0 to `tokens`
+    tokens: int = Field(ge=1, le=MOST_COUNT)  # of all trunks
+    # Two best scores are a near tie where they differ by less than this share of the largest logit; it goes with the
+    # dtype of the target.
     bound: float = Field(gt=0, lt=1)
 
     @model_validator(mode="after")

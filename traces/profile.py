@@ -1,16 +1,9 @@
-"""A profile in memory and as one Parquet file: a row per measured shape, what it says of itself in the header.
+"""A profile: seconds measured on one machine, in memory and as one Parquet file, and what they say of other forwards.
 
-What a forward's seconds depend on, beside the model.
-
-What is known of the seconds of one member's forwards, beside the shapes that were measured.
-
-What a profile says of itself: whose seconds these are, and what an operation costs beside its forwards.
-
-Letters: S measured shapes.
-
-Seconds of a member's forwards between the shapes that were measured.
-
-When the weights of each member were read last.
+The file has a row per measured shape; its header says whose seconds these are, what an operation costs beside its
+forwards, and what is known of forwards that were not measured. Between measured shapes seconds are linear; beyond them
+a smooth model answers. In decoding, rows of unequal length and weights that were not read just before cost extra.
+Letter: S measured shapes.
 """
 
 from bisect import bisect_left
@@ -20,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,21 +25,13 @@ from .meta import MOST_SECONDS, Record, Version
 
 
 class BatchShape(NamedTuple):
-    """The rows of one forward.
+    """The rows of one forward."""
 
-    Attributes:
-        num_rows: requests, >= 1.
-        new_tokens: fed, over all rows.
-        longest: tokens fed of the row with the most; the others are padded to it where rows look at each other.
-        num_slots: of the row that holds the most when the forward is done; all rows look at so many.
-        apart: whether the rows do not stand side by side in the cache, so that keys and values are gathered.
-    """
-
-    num_rows: int
-    new_tokens: int
-    longest: int
-    num_slots: int
-    apart: bool = False
+    num_rows: int  # requests, >= 1
+    new_tokens: int  # fed, over all rows
+    longest: int  # tokens fed of the row with the most; the others are padded to it where rows look at each other
+    num_slots: int  # of the row that holds the most when the forward is done; all rows look at so many
+    apart: bool = False  # whether the rows do not stand side by side in the cache, so that keys and values are gathered
 
     @property
     def padding(self) -> int:
@@ -62,18 +47,16 @@ class SmoothForward(Record):
 
     intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_context_token_s x tokens held
     + per_pair_s x new tokens x tokens held per row.
-
-    Attributes:
-        intercept_s, per_row_s, per_new_token_s, per_context_token_s, per_pair_s: none negative.
-        held_out_error: median relative error on measured shapes that a fit did not see; None if there were too few of
-            them to leave any out, so that nobody knows.
     """
 
+    # None of these is negative:
     intercept_s: float = Seconds
     per_row_s: float = Seconds
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
+    # median relative error on measured shapes that a fit did not see; None if there were too few of them to leave any
+    # out, so that nobody knows
     held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
@@ -92,11 +75,9 @@ class UnevenRows(Record):
 
     per_padding_s x padding + per_padding_pair_s x padding x slots, and, if the rows are apart,
     apart_s + per_gathered_slot_s x rows x slots.
-
-    Attributes:
-        per_padding_s, per_padding_pair_s, apart_s, per_gathered_slot_s: none negative.
     """
 
+    # None of these is negative:
     per_padding_s: float = Seconds
     per_padding_pair_s: float = Seconds
     apart_s: float = Seconds
@@ -112,18 +93,13 @@ class UnevenRows(Record):
 
 
 class AfterAway(Record):
-    """A forward of one row that was run again and again, each time so long after the one before.
-
-    Attributes:
-        new_tokens: >= 1.
-        away_s: seconds since its weights were read, >= 0; 0 for a forward right after another.
-        seconds: median of its repeats, > 0.
-        spread: half of the range between the quartiles, as a share of the median, >= 0.
-    """
+    """A forward of one row that was run again and again, each time so long after the one before."""
 
     new_tokens: int = Field(ge=1)
+    # Seconds since its weights were read, >= 0; 0 for a forward right after another.
     away_s: float = Field(ge=0, le=MOST_SECONDS)
-    seconds: float = Field(gt=0, le=MOST_SECONDS)
+    seconds: float = Field(gt=0, le=MOST_SECONDS)  # median of its repeats, > 0
+    # Half of the range between the quartiles, as a share of the median, >= 0.
     spread: float = Field(ge=0, le=MOST_SECONDS)
 
 
@@ -132,16 +108,12 @@ class Reload(Record):
 
     What runs meanwhile, on this machine's other processors too, pushes weights out of the caches.
     Letters: T numbers of new tokens, A times away.
-
-    Attributes:
-        new_tokens: `[T]` over all rows, strictly increasing, >= 1.
-        away_s: `[A]` seconds since the weights were read, strictly increasing, > 0.
-        longer_s: `[T, A]` seconds on top of those of a forward right after another, >= 0.
     """
 
-    new_tokens: tuple[int, ...] = Field(min_length=1)
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # `[T]` over all rows, strictly increasing, >= 1
+    # `[A]` seconds since the weights were read, strictly increasing, > 0.
     away_s: tuple[float, ...] = Field(min_length=1)
-    longer_s: tuple[tuple[float, ...], ...]
+    longer_s: tuple[tuple[float, ...], ...]  # `[T, A]` seconds on top of those of a forward right after another, >= 0
 
     @model_validator(mode="after")
     def _aligned(self) -> "Reload":
@@ -164,14 +136,10 @@ class Longer(Record):
     """Seconds by which forwards take longer than was foreseen, by their new tokens; may be negative.
 
     Linear between the numbers that were seen and constant beyond. Nothing is known of forwards that read a prompt.
-
-    Attributes:
-        new_tokens: over all rows, strictly increasing, >= 1; none if nothing was seen.
-        longer_s: for each.
     """
 
-    new_tokens: tuple[int, ...] = ()
-    longer_s: tuple[float, ...] = ()
+    new_tokens: tuple[int, ...] = ()  # over all rows, strictly increasing, >= 1; none if nothing was seen
+    longer_s: tuple[float, ...] = ()  # for each
 
     @model_validator(mode="after")
     def _aligned(self) -> "Longer":
@@ -196,14 +164,10 @@ class InDecoding(Record):
     """What was seen of forwards in decoding beyond all that was measured of them on their own.
 
     Code that runs in between pushes that of the forward out of the nearest caches, for one.
-
-    Attributes:
-        first: of an operation.
-        later: of a draft, right after another.
     """
 
-    first: Longer = Longer()
-    later: Longer = Longer()
+    first: Longer = Longer()  # of an operation
+    later: Longer = Longer()  # of a draft, right after another
 
 
 CPU = "cpu"  # the device of models that run on no accelerator
@@ -216,18 +180,12 @@ class BesideForwards(Record):
 
     per_op_s + per_forward_s x forwards + per_row_s x rows + per_token_s x tokens. Choosing tokens, placing them in
     caches, rolling back, bookkeeping, and the loop until the next operation.
-
-    Attributes:
-        per_op_s: once, 0 to 1e9.
-        per_forward_s: for each forward of the operation, 0 to 1e9.
-        per_row_s: for each request of the operation, 0 to 1e9.
-        per_token_s: for each token drafted, or judged and written, over all rows, 0 to 1e9.
     """
 
-    per_op_s: float = Seconds
-    per_forward_s: float = Seconds
-    per_row_s: float = Seconds
-    per_token_s: float = Seconds
+    per_op_s: float = Seconds  # once, 0 to 1e9
+    per_forward_s: float = Seconds  # for each forward of the operation, 0 to 1e9
+    per_row_s: float = Seconds  # for each request of the operation, 0 to 1e9
+    per_token_s: float = Seconds  # for each token drafted, or judged and written, over all rows, 0 to 1e9
 
     def seconds(self, num_forwards: int, num_rows: int, num_tokens: int) -> float:
         """Of one operation."""
@@ -236,33 +194,21 @@ class BesideForwards(Record):
 
 
 class ProfiledMember(Record):
-    """One member as it was measured.
+    """One member as it was measured."""
 
-    Attributes:
-        name: in the pool.
-        parameters: of its model.
-        dtype: of its weights.
-        forward: how it ran, `fused` or `modules`.
-        smooth: for shapes beyond the grid.
-        uneven: what rows of unequal length cost.
-        after_away: forwards after times away, as they were measured.
-        reload: what it costs that its weights were not read just before, made of these.
-        in_decoding: what was seen of its forwards in decoding beyond that.
-        drafting, verifying: what its operations cost beside their forwards.
-        shares: by other member, the share of this one's weights that are the other's as well, above 0 to 1.
-    """
-
-    name: str
-    parameters: int = Field(ge=1)
-    dtype: str
-    forward: str
-    smooth: SmoothForward
-    uneven: UnevenRows
-    after_away: tuple[AfterAway, ...]
-    reload: Reload
-    in_decoding: InDecoding = InDecoding()
+    name: str  # in the pool
+    parameters: int = Field(ge=1)  # of its model
+    dtype: str  # of its weights
+    forward: str  # how it ran, `fused` or `modules`
+    smooth: SmoothForward  # for shapes beyond the grid
+    uneven: UnevenRows  # what rows of unequal length cost
+    after_away: tuple[AfterAway, ...]  # forwards after times away, as they were measured
+    reload: Reload  # what it costs that its weights were not read just before, made of these
+    in_decoding: InDecoding = InDecoding()  # what was seen of its forwards in decoding beyond that
+    # What its operations cost beside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
+    # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)
 
     @field_validator("after_away")
@@ -280,45 +226,30 @@ class ProfiledMember(Record):
 
 
 class ProfileMeta(Record):
-    """What stands in a profile's header.
+    """What stands in a profile's header."""
 
-    Attributes:
-        format, version: of the file.
-        pool: name of the pool.
-        forced: whether its models have random weights, and a recording decided what they accepted.
-        members: that have a model, in level order.
-        processor: of the machine.
-        device: the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target.
-        threads: torch used.
-        torch, transformers, paceline: versions.
-        cache: kind of cache.
-        sampling: mode that the operations were measured with.
-        products: which product multiplied which weight with how many tokens, a line for each weight shape.
-        measured_at: when it was finished.
-        drift: relative change of a shape's seconds from the beginning to the end, median over shapes.
-        left_out: shapes that were asked for and not measured, in words.
-        lookup: what drafts by prompt lookup cost, the lookup among it.
-        decide_s: seconds that a policy takes for a step, deciding and learning, by the name of its class.
-    """
-
+    # Of the file.
     format: Literal["paceline-profile"] = "paceline-profile"
     version: Version = 1
-    pool: str
-    forced: bool = False
-    members: tuple[ProfiledMember, ...] = Field(min_length=1)
-    processor: str
-    device: str
-    threads: int = Field(ge=1)
+    pool: str  # name of the pool
+    forced: bool = False  # whether its models have random weights, and a recording decided what they accepted
+    members: tuple[ProfiledMember, ...] = Field(min_length=1)  # that have a model, in level order
+    processor: str  # of the machine
+    device: str  # the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target
+    threads: int = Field(ge=1)  # torch used
+    # Versions.
     torch: str
     transformers: str
     paceline: str
-    cache: str
-    sampling: str
+    cache: str  # kind of cache
+    sampling: str  # mode that the operations were measured with
+    # Which product multiplied which weight with how many tokens, a line for each weight shape.
     products: tuple[str, ...] = ()
-    measured_at: AwareDatetime
-    drift: float = Field(ge=0)
-    left_out: tuple[str, ...] = ()
-    lookup: BesideForwards
+    measured_at: AwareDatetime  # when it was finished
+    drift: float = Field(ge=0)  # relative change of a shape's seconds from the beginning to the end, median over shapes
+    left_out: tuple[str, ...] = ()  # shapes that were asked for and not measured, in words
+    lookup: BesideForwards  # what drafts by prompt lookup cost, the lookup among it
+    # Seconds that a policy takes for a step, deciding and learning, by the name of its class.
     decide_s: dict[str, float]
 
     @property
@@ -334,23 +265,14 @@ _KEY = b"paceline"
 
 
 class Shape(NamedTuple):
-    """A measured forward.
+    """A measured forward."""
 
-    Attributes:
-        member: whose.
-        rows: requests in it, >= 1.
-        new_tokens: fed for each row, >= 1.
-        context_tokens: held by each row before, >= 0.
-        seconds: median of its repeats.
-        spread: half of the range between the quartiles, as a share of the median.
-    """
-
-    member: str
-    rows: int
-    new_tokens: int
-    context_tokens: int
-    seconds: float
-    spread: float
+    member: str  # whose
+    rows: int  # requests in it, >= 1
+    new_tokens: int  # fed for each row, >= 1
+    context_tokens: int  # held by each row before, >= 0
+    seconds: float  # median of its repeats
+    spread: float  # half of the range between the quartiles, as a share of the median
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -372,16 +294,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Seconds measured on one machine.
+    """Seconds measured on one machine."""
 
-    Attributes:
-        meta: whose they are.
-        shapes: `[S]` every member's forwards.
-        file: that it was read from; None of one that was just measured. No part of what makes two profiles equal.
-    """
-
-    meta: ProfileMeta
-    shapes: tuple[Shape, ...]
+    meta: ProfileMeta  # whose they are
+    shapes: tuple[Shape, ...]  # `[S]` every member's forwards
+    # That it was read from; None of one that was just measured. No part of what makes two profiles equal.
     file: Path | None = field(default=None, compare=False)
 
     def of(self, member: str) -> tuple[Shape, ...]:
@@ -483,23 +400,24 @@ class ProfiledForwards:
     Between measured shapes they are linear in the new tokens and the tokens held of a row, then linear in rows. Beyond,
     the smooth model answers.
 
-    Args:
-        shapes: measured, of this member.
-        smooth: for all others; None where there is none yet.
-
     Attributes:
-        smooth: as given.
+        smooth: for all shapes that were not measured; None where there is none yet.
         beyond: whether it has had to ask the smooth model.
     """
 
     def __init__(self, shapes: Sequence[Shape], smooth: SmoothForward | None) -> None:
         self.smooth = smooth
         self.beyond = False
-        self._by_rows = {
-            rows: _Slice([shape for shape in shapes if shape.rows == rows])
-            for rows in sorted({shape.rows for shape in shapes})
-        }
-        self._rows = list(self._by_rows)
+        grid: dict[float, dict[float, dict[float, float]]] = {}
+        for shape in shapes:
+            by_context = grid.setdefault(shape.rows, {}).setdefault(shape.new_tokens, {})
+            by_context[shape.context_tokens] = shape.seconds
+        self._grid = _Line(
+            {
+                rows: _Line({new_tokens: _Line(by_context) for new_tokens, by_context in by_new.items()})
+                for rows, by_new in grid.items()
+            }
+        )
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
         """Of a forward with rows of equal length, right after another; tokens over all rows.
@@ -523,30 +441,11 @@ class ProfiledForwards:
 
     def measured(self, num_rows: int, new_tokens: int, context_tokens: float) -> float | None:
         """As `seconds`, between measured shapes; None beyond them."""
-        rows = self._rows
-        each, held = new_tokens / num_rows, context_tokens / num_rows
-        right = bisect_left(rows, num_rows)
-        if right == len(rows) or num_rows < rows[0]:
-            return None
-        upper = self._by_rows[rows[right]].seconds(each, held)
-        if upper is None or rows[right] == num_rows:
-            return upper
-        lower = self._by_rows[rows[right - 1]].seconds(each, held)
-        if lower is None:
-            return None
-        share = (num_rows - rows[right - 1]) / (rows[right] - rows[right - 1])
-        return lower + share * (upper - lower)
+        return self._grid.at((num_rows, new_tokens / num_rows, context_tokens / num_rows))
 
 
 class ForwardsInDecoding:
-    """Seconds of one member's forwards among those of others, with rows of unequal length.
-
-    Args:
-        forwards: of the member, on their own.
-        uneven: what unequal rows cost.
-        reload: what it costs that weights were not read just before.
-        in_decoding: what was seen beyond that.
-    """
+    """Seconds of one member's forwards among those of others, with rows of unequal length."""
 
     def __init__(self, forwards: ProfiledForwards, uneven: UnevenRows, reload: Reload, in_decoding: InDecoding) -> None:
         self.forwards = forwards
@@ -589,50 +488,31 @@ def forwards_of(profile: Profile, member: ProfiledMember) -> ForwardsInDecoding:
     return ForwardsInDecoding(on_its_own, member.uneven, member.reload, member.in_decoding)
 
 
-class _Slice:
-    """Seconds of one member's forwards with one number of rows, by new tokens and tokens held of a row."""
+class _Line:
+    """Values at points: numbers, or lines of a further coordinate. Linear between them, None beyond."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
-        self._new_tokens = sorted({shape.new_tokens for shape in shapes})
-        self._contexts: list[list[int]] = []
-        self._seconds: list[list[float]] = []
-        for new_tokens in self._new_tokens:
-            line = sorted((shape.context_tokens, shape.seconds) for shape in shapes if shape.new_tokens == new_tokens)
-            self._contexts.append([context for context, _ in line])
-            self._seconds.append([seconds for _, seconds in line])
+    def __init__(self, values: "Mapping[float, float | _Line]") -> None:
+        self._points = sorted(values)
+        self._values: list[Any] = [values[point] for point in self._points]
+        self._of_lines = isinstance(self._values[0], _Line) if self._values else False
 
-    def seconds(self, new_tokens: float, context_tokens: float) -> float | None:
-        """Of one forward; None beyond what was measured."""
-        counts = self._new_tokens
-        right = bisect_left(counts, new_tokens)
-        if right == len(counts) or new_tokens < counts[0]:
+    def at(self, places: tuple[float, ...], depth: int = 0) -> float | None:
+        points, values, place = self._points, self._values, places[depth]
+        right = bisect_left(points, place)
+        if right == len(points) or place < points[0]:
             return None
-        upper = self._at(right, context_tokens)
-        if upper is None or counts[right] == new_tokens:
+        upper: float | None = values[right].at(places, depth + 1) if self._of_lines else values[right]
+        if upper is None or points[right] == place:
             return upper
-        lower = self._at(right - 1, context_tokens)
-        if lower is None:
-            return None
-        share = (new_tokens - counts[right - 1]) / (counts[right] - counts[right - 1])
-        return lower + share * (upper - lower)
-
-    def _at(self, place: int, context_tokens: float) -> float | None:
-        """With one of the measured numbers of new tokens."""
-        contexts, seconds = self._contexts[place], self._seconds[place]
-        if not contexts[0] <= context_tokens <= contexts[-1]:
-            return None
-        right = bisect_left(contexts, context_tokens)
-        if contexts[right] == context_tokens:
-            return seconds[right]
-        share = (context_tokens - contexts[right - 1]) / (contexts[right] - contexts[right - 1])
-        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+        before = points[right - 1]
+        lower: float | None = values[right - 1].at(places, depth + 1) if self._of_lines else values[right - 1]
+        return None if lower is None else lower + (place - before) / (points[right] - before) * (upper - lower)
 
 
 class WeightsRead:
-    """Mutated by `note`.
+    """When weights were read; mutated by `note`.
 
-    Args:
-        shares: by member, the share of its weights that each other member reads as well.
+    `shares` has by member the share of its weights that each other member reads as well.
     """
 
     def __init__(self, shares: Mapping[str, Mapping[str, float]]) -> None:

@@ -1,10 +1,7 @@
 """Weights of fewer bits: what a config says of them, which modules keep theirs, and bytes a parameter.
 
-Which weights of a decoder are quantised: matrices by their modules' names, less those that a config skips.
-
-Letters: L layers.
-
-What a config, and the files that engines write beside it, say of quantised weights.
+What is quantised are matrices, less those that a config, or a file that an engine writes beside it, skips by the names
+of their modules. Letter: L layers.
 """
 
 import re
@@ -29,12 +26,7 @@ _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
 class UnknownModuleError(ValueError):
-    """A name or pattern that means no part of the decoder, or some of its experts only.
-
-    Args:
-        rule: that it breaks.
-        pattern: the offender.
-    """
+    """`pattern`, by a `rule` that it breaks, means no part of the decoder, or some of its experts only."""
 
     def __init__(self, rule: str, pattern: str) -> None:
         super().__init__(rule)
@@ -44,13 +36,13 @@ class UnknownModuleError(ValueError):
 def quantised_weights(
     decoder: Decoder, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
 ) -> QuantisedWeights:
-    """Which weights of a decoder are quantised: the matrices of its layers, but for routers.
+    """Which weights of a decoder in its own dtype are quantised: the matrices of its layers, but for routers.
 
     Args:
         decoder: in its own dtype.
         weight: format of the quantised ones.
-        skipped: names and patterns of modules that are not, as configs list them: `lm_head`, `model.layers.0.mlp`,
-            `re:.*self_attn.*`, `model.layers.*.mlp.gate`.
+        skipped: modules that are not, as configs list them: `lm_head`, `model.layers.0.mlp`, `re:.*self_attn.*`,
+            `model.layers.*.mlp.gate`.
         tables: of `OUTPUT` and `TABLE`, those that are quantised unless they are skipped.
 
     Raises:
@@ -201,7 +193,6 @@ def _with(decoder: Decoder, section: "_Section") -> Decoder:
 
 
 def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
-    """Every place that speaks of quantised weights."""
     text = content.get("text_config")
     keys = {**content, **text} if isinstance(text, dict) else content
     mlx = keys.get("quantization")
@@ -236,7 +227,6 @@ class _Section:
         self._method = method
 
     def said(self) -> _Said:
-        """What it says, by its method."""
         method = self.keys.get("quant_method", self._method or None)
         reader = _METHODS.get(method) if isinstance(method, str) else None
         if reader is None:
@@ -246,7 +236,6 @@ class _Section:
         return reader(self)
 
     def error(self, key: str, rule: str, found: object) -> TraceFormatError:
-        """That a key breaks a rule."""
         shown = "nothing" if found is None else kind_of_json(found) if isinstance(found, dict) else found
         return TraceFormatError(self.path, f"{self.name}.{key}" if key else self.name, rule, shown)
 
@@ -381,7 +370,6 @@ def _compressed_tensors(section: _Section) -> _Said:
 
 
 def _scheme(group: _Section) -> WeightFormat:
-    """The format of a group of compressed-tensors."""
     weights = group.part("weights")
     bits, kind = weights.one_of("num_bits", (4, 8)), weights.one_of("type", ("float", "int"))
     strategy = weights.one_of("strategy", ("tensor", "channel", "group", "tensor_group", "block"))
@@ -411,7 +399,6 @@ def _cache(section: _Section) -> str:
 
 
 def _width(section: _Section) -> tuple[int, str]:
-    """Bits and kind of activations, or of keys and values."""
     found = section.one_of("num_bits", (4, 8)), section.one_of("type", ("float", "int"))
     if found == (4, "int"):
         raise section.error("type", "must be float, of 4 bits", "int")

@@ -12,44 +12,26 @@ from .shapes import Named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AboutRecording:
-    """What a recording says of itself, and what can be asked of it.
+    """What a recording says of itself, and what can be asked of it."""
 
-    Attributes:
-        name: shown in tables.
-        kind: "recorded", "synthetic" or "imported".
-        holds: kind and size in words.
-        models: names of the members that have forwards, in level order, the target last.
-        lookups: names of the members that copy text (prompt lookup), which stand below the models.
-        drafts_only: whether members below the target have no verdicts of their own on record.
-        costs: names of the costs that were measured with it.
-        all_defaults: whether it must answer every policy compared on it by default; else those that it knows too little
-            for are left out.
-        hardware: the machine that was recorded, in words; "" if unknown.
-        tokenizer_sha256: of the tokenizer of its token ids; None where no log says.
-        source: format it was imported from; None if it was not.
-        trust: what its log knew and what is drawn; None if it was not imported.
-        notes: what is exact and what is unknown.
-        sampling: how tokens were chosen; None where no log says.
-        remarks: what the reader of its figures has to know, a line each.
-        from_features: name of the member that drafts from the target's states; "" if none is recorded as such.
-    """
-
-    name: str
-    kind: str
-    holds: str
-    models: tuple[str, ...]
-    lookups: tuple[str, ...]
-    drafts_only: bool
-    costs: tuple[str, ...]
+    name: str  # shown in tables
+    kind: str  # "recorded", "synthetic" or "imported"
+    holds: str  # kind and size in words
+    models: tuple[str, ...]  # names of the members that have forwards, in level order, the target last
+    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), which stand below the models
+    drafts_only: bool  # whether members below the target have no verdicts of their own on record
+    costs: tuple[str, ...]  # names of the costs that were measured with it
+    # whether it must answer every policy compared on it by default; else those that it knows too little for are left
+    # out
     all_defaults: bool
-    hardware: str
-    tokenizer_sha256: str | None = None
-    source: str | None = None
-    trust: str | None = None
-    notes: tuple[str, ...] = ()
-    sampling: str | None = None
-    remarks: tuple[str, ...] = ()
-    from_features: str = ""
+    hardware: str  # the machine that was recorded, in words; "" if unknown
+    tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where no log says
+    source: str | None = None  # format it was imported from; None if it was not
+    trust: str | None = None  # what its log knew and what is drawn; None if it was not imported
+    notes: tuple[str, ...] = ()  # what is exact and what is unknown
+    sampling: str | None = None  # how tokens were chosen; None where no log says
+    remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each
+    from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
 
     @property
     def target(self) -> str:
@@ -77,20 +59,13 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(Generic[Meta, Group]):
-    """What a recording holds, counted and averaged: what `paceline trace inspect` prints.
+class RecordingSummary(Generic[Meta, Group]):
+    """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
 
-    Attributes:
-        meta: what the recording says of itself.
-        total: over all requests.
-        by_tag: the same per tag, in order of first appearance.
-        size_bytes: of the files on the disk; None if the recording came from memory.
-    """
-
-    meta: Meta
-    total: Group
-    by_tag: dict[str, Group]
-    size_bytes: int | None
+    meta: Meta  # what the recording says of itself
+    total: Group  # over all requests
+    by_tag: dict[str, Group]  # the same per tag, in order of first appearance
+    size_bytes: int | None  # of the files on the disk; None if the recording came from memory
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
@@ -125,8 +100,7 @@ class Recording(Protocol):
     def with_shapes(self, texts: Sequence[str]) -> Self:
         """With shapes that its log does not hold, or, of a recording that holds them, in their place: what if.
 
-        Args:
-            texts: as `given_shapes` takes them.
+        `texts` are as `given_shapes` takes them.
 
         Raises:
             ValueError: a member that it has not, or texts that are no shapes.
@@ -136,10 +110,9 @@ class Recording(Protocol):
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> Self:
         """What if drafters wrote the target's token more often, or less.
 
-        In a recording of contexts, the decisions are those of the trunk. Only tokens change: probabilities, entropies
-        and distances stay as they were recorded, so whatever reads them (stop rules, lossy verification, policies that
-        watch distances) sees the old ones. A new refusal is a token that no model writes there; what follows it is not
-        recorded.
+        In a recording of contexts, the decisions are those of the trunk. Only tokens change: whatever reads
+        probabilities, entropies and distances (stop rules, lossy verification, policies that watch distances) sees the
+        old ones. A new refusal is a token that no model writes there; what follows it is not recorded.
 
         In an imported recording, a round ends at its first new refusal. A round whose refusal turned over is kept whole
         there, and what follows is unknown unless another round of a token drafter says it. Measured seconds stay.
@@ -154,6 +127,6 @@ class Recording(Protocol):
         """
         ...
 
-    def summary(self, path: Path | None = None) -> Summary[Any, Any]:
+    def summary(self, path: Path | None = None) -> RecordingSummary[Any, Any]:
         """Count and average it; `path` is where it was read from, if it was."""
         ...

@@ -1,24 +1,15 @@
-"""What a decoder-only transformer is made of, and what it counts; models that people serve, by name.
+"""What a decoder-only transformer is made of, and what it counts: models and heads that people serve, by name.
 
-Formats of quantised weights, and of keys and values: what a number takes in each.
+Heads are drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash. Parameters
+are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and multi-token
+prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
 
-Letters: L layers, G weights that share a scale.
+A name is read whole: beside family, version, size and kind of head it may hold words that change no shape
+(`Llama-3.1-8B-Instruct`, `EAGLE3-LLaMA3.1-Instruct-8B`), and nothing else. So `Qwen3-8B-DFlash-b16`,
+`llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset. A submodel whose model has another shape than was recorded
+keeps the same share of its layers.
 
-Letters: H hidden size, D size of a head, V vocabulary, L layers.
-
-Drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash.
-
-Parameters are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and
-multi-token prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
-Letters: H hidden size, V vocabulary.
-
-Which preset a name means, as in `Llama-3.1-8B-Instruct`, `Qwen2.5-7B`, `EAGLE3-LLaMA3.1-Instruct-8B`.
-
-A name is read whole: beside family, version, size and kind of head it may hold words that change no shape, and nothing
-else. So `Qwen3-8B-DFlash-b16`, `llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset: what they are made of is not
-in their names.
-
-Shapes of submodels whose model has another shape than was recorded: they keep the same share of its layers.
+Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that share a scale.
 """
 
 import re
@@ -40,45 +31,28 @@ KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """What one weight takes, and what multiplies it.
+    """What one weight takes, and what multiplies it."""
 
-    Attributes:
-        name: in the field's words.
-        bytes_each: with its share of scales and zero points.
-        arithmetic: see `Quantised`.
-    """
-
-    name: str
-    bytes_each: float
-    arithmetic: Arithmetic | None = None
+    name: str  # in the field's words
+    bytes_each: float  # with its share of scales and zero points
+    arithmetic: Arithmetic | None = None  # see `Quantised`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantisedWeights:
-    """Which weights of a decoder are quantised.
+    """Which weights of a decoder are quantised."""
 
-    Attributes:
-        format: theirs.
-        in_layers: parameters of all layers together, without routed experts.
-        of_layers: L that `in_layers` was counted over.
-        is_even: whether all layers have as many.
-        experts: whether all routed experts are; else none is.
-        in_tables: parameters of embedding and output.
-    """
-
-    format: WeightFormat
-    in_layers: int
-    of_layers: int
-    is_even: bool
-    experts: bool
-    in_tables: int
+    format: WeightFormat  # theirs
+    in_layers: int  # parameters of all layers together, without routed experts
+    of_layers: int  # L that `in_layers` was counted over
+    is_even: bool  # whether all layers have as many
+    experts: bool  # whether all routed experts are; else none is
+    in_tables: int  # parameters of embedding and output
 
     def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
-        """As shapes say it; None where nothing is.
+        """As shapes say it, of a model of so many layers; None where nothing is.
 
-        Args:
-            layers: of the model; another number than was counted over only where all have as many.
-            experts: of the model.
+        They are another number than was counted over only where all have as many.
         """
         routed = experts if self.experts else None
         in_layers = self.in_layers * layers // self.of_layers
@@ -97,11 +71,7 @@ class QuantisedWeights:
 def grouped(bits: int, group: int | None, *, scale_bytes: float, zero: bool = False) -> float:
     """Bytes of a weight of so many bits, if `group` of them share a scale and, maybe, a zero point of as many bits.
 
-    Args:
-        bits: of a weight.
-        group: G; None: a row or a whole matrix, whose scale is below a thousandth of it and left out.
-        scale_bytes: of a scale.
-        zero: whether a zero point is stored beside each scale.
+    Without a group a row or a whole matrix shares them, whose scale is below a thousandth of it and left out.
     """
     if group is None:
         return bits / 8
@@ -123,64 +93,36 @@ SHAPES_PAGE = "docs/costs.md"  # has all presets, architectures and methods of q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them.
+    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them."""
 
-    Attributes:
-        experts: of a layer.
-        per_token: experts that a token is sent to.
-        intermediate: width of an expert.
-        shared: width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one.
-        dense_layers: that have one feed-forward part and no experts.
-    """
-
-    experts: int
-    per_token: int
-    intermediate: int
-    shared: int = 0
-    dense_layers: int = 0
+    experts: int  # of a layer
+    per_token: int  # experts that a token is sent to
+    intermediate: int  # width of an expert
+    shared: int = 0  # width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one
+    dense_layers: int = 0  # that have one feed-forward part and no experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
+    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them."""
 
-    Attributes:
-        hidden: H.
-        layers: L.
-        heads: of queries.
-        kv_heads: of keys and values.
-        head_size: D.
-        intermediate: width of the feed-forward part; of a mixture of experts, in layers without experts.
-        vocabulary: V.
-        tied: whether the output shares the embedding's weights.
-        bias: whether queries, keys and values have one.
-        output_bias: whether attention's output has one.
-        feed_forward_bias: whether the three products of a dense feed-forward part have one.
-        norms: of H, in a layer.
-        head_norms: of D, in a layer.
-        dtype: of activations, and of weights and cache unless the following say otherwise.
-        mixture: of experts; None: every layer is dense.
-        quantised: weights in a narrower format; None: none are.
-        kv_dtype: of the cache, of `KV_WIDTHS`; "" is `dtype`.
-    """
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocabulary: int
-    tied: bool = False
-    bias: bool = False
-    output_bias: bool = False
-    feed_forward_bias: bool = False
-    norms: int = 2
-    head_norms: int = 0
-    dtype: str = "bfloat16"
-    mixture: Mixture | None = None
-    quantised: QuantisedWeights | None = None
-    kv_dtype: str = ""
+    hidden: int  # H
+    layers: int  # L
+    heads: int  # of queries
+    kv_heads: int  # of keys and values
+    head_size: int  # D
+    intermediate: int  # width of the feed-forward part; of a mixture of experts, in layers without experts
+    vocabulary: int  # V
+    tied: bool = False  # whether the output shares the embedding's weights
+    bias: bool = False  # whether queries, keys and values have one
+    output_bias: bool = False  # whether attention's output has one
+    feed_forward_bias: bool = False  # whether the three products of a dense feed-forward part have one
+    norms: int = 2  # of H, in a layer
+    head_norms: int = 0  # of D, in a layer
+    dtype: str = "bfloat16"  # of activations, and of weights and cache unless the following say otherwise
+    mixture: Mixture | None = None  # of experts; None: every layer is dense
+    quantised: QuantisedWeights | None = None  # weights in a narrower format; None: none are
+    kv_dtype: str = ""  # of the cache, of `KV_WIDTHS`; "" is `dtype`
 
     @property
     def layer_parameters(self) -> int:
@@ -249,7 +191,6 @@ class Decoder:
         return (self.layers - self.mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
 
     def _gated(self, width: int) -> int:
-        """Parameters of a gated feed-forward part of this width."""
         return 3 * self.hidden * width
 
 
@@ -276,14 +217,9 @@ HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "m
 
 
 def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
-    """The shape of a head of this kind for `target`; None of one with a layer of its own for a mixture of experts.
+    """The shape of a head of this kind of `HEADS` for `target`; None of one with a layer of its own for a mixture.
 
     What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
-
-    Args:
-        kind: a key of `HEADS`.
-        target: that it drafts for.
-        name: of the member.
     """
     if target.mixture is not None and kind != "medusa":
         return None
@@ -294,13 +230,8 @@ def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
 def eagle3(target: Decoder, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None) -> ModelInfo:
     """One layer whose attention reads embedding and features side by side, and an output of its own.
 
-    (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers are first joined, 3 H to H.
-
-    Args:
-        target: that it drafts for, or the decoder that its layer is like.
-        name: of the member.
-        vocabulary: tokens that it can draft.
-        joined: width of the features side by side; None: 3 H.
+    (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers, `joined` wide, are first joined
+    to H. It can draft the tokens of `vocabulary`.
     """
     hidden = target.hidden
     layer = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
@@ -312,13 +243,8 @@ def dflash(layers: Decoder, name: str, *, features: int, tokens: int) -> ModelIn
     """Layers over the last token and a mask for each drafted one, which attend to the target's features.
 
     The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
-    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.)
-
-    Args:
-        layers: what its own layers are like, with the target's vocabulary.
-        name: of the member.
-        features: layers of the target that it reads.
-        tokens: that a forward drafts at most, the block without the last token.
+    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.) A forward drafts `tokens`
+    at most, the block without the last token.
     """
     hidden = layers.hidden
     own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
@@ -398,16 +324,10 @@ def preset_names() -> tuple[str, ...]:
 def named_shapes(
     names: Iterable[str], target: str, *, known: ModelInfo | None = None, served: str = ""
 ) -> dict[str, Named]:
-    """Shapes of those members whose names are known.
+    """Shapes of those members whose names are known, by member.
 
-    Args:
-        names: of members.
-        target: the member that verifies; heads without a model's name are of its shape.
-        known: the target's shape, if it is known otherwise than by its name.
-        served: what the log calls the target, "" if it does not say.
-
-    Returns:
-        By member; without members whose names say nothing.
+    Heads without a model's name are of the target's shape, which is `known` otherwise than by its name, or by what the
+    log calls it, `served`.
     """
     called = model_called(served) or model_called(target)
     base = presets().get(called or "") if known is None else _decoder_like(known)
@@ -487,7 +407,6 @@ def _read(text: str) -> _Read | None:
 
 
 def _without(text: str, *matches: re.Match[str]) -> str:
-    """A text with what was read in it left out."""
     left = list(text)
     for found in matches:
         left[found.start() : found.end()] = "-" * (found.end() - found.start())
@@ -528,15 +447,11 @@ def _copies(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """The shape of a submodel that follows from the shape given to its model.
+    """The shape of a submodel that follows from the shape given to its model."""
 
-    Attributes:
-        shape: as many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
-        words: how it follows.
-    """
-
+    # As many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
     shape: ModelInfo
-    words: str
+    words: str  # how it follows
 
 
 def derived_submodels(
@@ -552,8 +467,8 @@ def derived_submodels(
         decoders: what given shapes are made of, by member, where that is known; presets are known by their shape.
 
     Raises:
-        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not
-            follow from its model's and is not given.
+        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not follow
+            from its model's and is not given.
     """
     known, found = {shape.name: shape for shape in recorded}, {shape.name: shape for shape in given}
     made = dict(decoders)

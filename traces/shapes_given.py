@@ -1,7 +1,4 @@
-"""A model's shape from its Hugging Face `config.json`.
-
-What a user says of the shapes of models: a list of them in a file, a preset, or a config.
-"""
+"""What a user says of the shapes of models: a list of them in a file, a preset, or a Hugging Face `config.json`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +19,9 @@ from .shapes import (
     KV_WIDTHS,
     SHAPES_PAGE,
     Decoder,
+    Derived,
     Mixture,
+    derived_submodels,
     dflash,
     eagle3,
     head_called,
@@ -35,22 +34,14 @@ from .shapes import (
 
 
 class _Family(NamedTuple):
-    """Decoders with gated feed-forward parts, as transformers makes them of a config.
+    """Decoders with gated feed-forward parts, as transformers makes them of a config."""
 
-    Attributes:
-        norms, head_norms: in a layer, of the hidden size and of a head.
-        bias: whether queries, keys and values have one where the config does not say.
-        bias_key: that says so; "" where a config has no say.
-        output_bias: whether the same key gives attention's output one.
-        mlp_bias_key: that gives feed-forward parts biases; "" for none.
-    """
-
-    norms: int = 2
-    head_norms: int = 0
-    bias: bool = False
-    bias_key: str = "attention_bias"
-    output_bias: bool = True
-    mlp_bias_key: str = ""
+    norms: int = 2  # in a layer, of the hidden size
+    head_norms: int = 0  # and of a head
+    bias: bool = False  # whether queries, keys and values have one where the config does not say
+    bias_key: str = "attention_bias"  # that says so; "" where a config has no say
+    output_bias: bool = True  # whether the same key gives attention's output one
+    mlp_bias_key: str = ""  # that gives feed-forward parts biases; "" for none
 
 
 _TYPES: dict[str, _Family] = {
@@ -102,11 +93,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_hub_config(path: Path, name: str) -> ModelInfo:
-    """The shape that a config gives a member of this name; nothing but the file, and what lies beside it, is read.
-
-    Args:
-        path: of a `config.json`, or of the folder that holds it.
-        name: of the member.
+    """The shape that a config, or a folder that holds one, gives a member; nothing but what lies there is read.
 
     Raises:
         TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
@@ -117,12 +104,7 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
 def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> Decoder | None:
     """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
 
-    Args:
-        path: of a `config.json`, or of the folder that holds it.
-        in_parallel: whether it is known that the model drafts in parallel, so that its config may say so.
-
-    Raises:
-        TraceFormatError: as `read_hub_config`.
+    Of one that is known to draft `in_parallel` the config may say so. Raises as `read_hub_config`.
     """
     config = _config(path)
     return config.whole(in_parallel=in_parallel) if config.kind == "" else None
@@ -144,7 +126,6 @@ class _Config:
         self.kind = self._kind()
 
     def shape(self, name: str) -> ModelInfo:
-        """See `read_hub_config`."""
         if self.kind == "medusa":
             return self._medusa(name)
         if self.kind == "":
@@ -347,13 +328,11 @@ _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
-    """Shapes by member, as `models` gives them.
+    """Shapes by member, as `models` gives them; `target` is the member that verifies.
 
-    Args:
-        texts: each `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that
-            holds it; or a preset alone, which is the target's. A head without a model's name is one of the target's.
-            After `@`, how it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
-        target: the member that verifies.
+    Each text is `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that holds
+    it; or a preset alone, which is the target's. A head without a model's name is one of the target's. After `@`, how
+    it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
 
     Raises:
         TraceFormatError: a file that breaks its format.
@@ -361,7 +340,11 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     """
     given = list(_given_by(texts, target))
     texts_of = [each for each in given if isinstance(each, _Given)]
-    listed = [each.config() if isinstance(each, _Given) else each for each in given if _is_read(each)]
+    listed = [
+        each if isinstance(each, ModelInfo) else each.config()
+        for each in given
+        if isinstance(each, ModelInfo) or each.is_file
+    ]
     named = [each for each in texts_of if not each.is_file]
     names = [*(each.name for each in named), *(shape.name for shape in listed)]
     for name in repeated(names):
@@ -378,53 +361,45 @@ def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
     return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
 
 
+def asked_shapes(
+    texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
+) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...]]:
+    """Shapes that members of a recording, who have those recorded, are to have, and those of submodels that follow.
+
+    Raises as `given_shapes` and `derived_submodels`, and ArgumentError for a member that the recording has not.
+    """
+    shapes = given_shapes(texts, target)
+    unknown = [shape.name for shape in shapes if shape.name not in members]
+    if unknown:
+        raise ArgumentError(f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}")
+    return shapes, derived_submodels(recorded, shapes, given_decoders(texts, target))
+
+
 def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
-    """Shapes of lists, and what is said of one member each, in their order."""
     for text in texts:
         if "=" not in text and _is_file(text):
             yield from _shapes(text)
             continue
-        name, _, source = text.partition("=") if _names(text) else (target, "", text)
+        is_named = "=" in text.partition("@")[0]  # rather than a shape that is served in some way
+        name, _, source = text.partition("=") if is_named else (target, "", text)
         if not name or not source:
             raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
         yield _given(text, name, source)
 
 
-def _is_read(given: "ModelInfo | _Given") -> bool:
-    """Whether it is of a file."""
-    return isinstance(given, ModelInfo) or given.is_file
-
-
-def _names(text: str) -> bool:
-    """Whether a text begins with `NAME=`, rather than with a shape that is served in some way."""
-    return "=" in text.partition("@")[0]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What is said of one member.
-
-    Attributes:
-        name: of the member.
-        source: preset, head or path.
-        weights: format of its weights, of `FORMATS`; "" is the source's own.
-        kv_dtype: of its keys and values, of `KV_WIDTHS`; "" is the source's own.
-        block: most tokens that a forward drafts of a draft model that writes all at once; None: as the source says.
-    """
-
     name: str
-    source: str
-    weights: str = ""
-    kv_dtype: str = ""
-    block: int | None = None
+    source: str  # preset, head or path
+    weights: str = ""  # format of its weights, of `FORMATS`; "" is the source's own
+    kv_dtype: str = ""  # of its keys and values, of `KV_WIDTHS`; "" is the source's own
+    block: int | None = None  # most tokens that a forward drafts of a draft model that writes all at once
 
     @property
     def is_file(self) -> bool:
-        """Whether its source is a config."""
         return _is_file(self.source)
 
     def config(self) -> ModelInfo:
-        """The shape of a config."""
         decoder = self.decoder()
         if decoder is not None:
             return self._info(decoder)

@@ -1,17 +1,12 @@
-"""Imported recordings with some decisions turned over: rounds that end earlier, or are kept whole one token further.
-
-How decisions turn over when a drafter's acceptance is shifted.
+"""What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
 
 Let r be the share of known decisions in which a drafter writes the target's token. A shift of its acceptance by d > 0
 turns each refusal into an agreement with probability d / (1 - r), one by d < 0 each agreement into a refusal with
-probability -d / r: the share becomes r + d, and where the text was easy it stays easier.
+probability -d / r: the share becomes r + d, and where the text was easy it stays easier. What turns over is drawn by
+(seed, request, drafter) and by place: other requests do not matter, and a larger shift of the same sign turns over all
+that a smaller one does. Rounds of an imported recording end earlier, or are kept whole one token further.
 
 Letters: R rounds of one drafter in one request, K known decisions of theirs.
-
-What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
-
-What turns over is drawn by (seed, request, drafter) and by place: other requests do not matter,
-and a larger shift of the same sign turns over all that a smaller one does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,15 +24,10 @@ from .rounds.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """How decisions of one drafter turn over.
+    """How decisions of one drafter turn over."""
 
-    Attributes:
-        to_agreement: probability that a refusal becomes an agreement, 0 to 1.
-        to_refusal: probability that an agreement becomes a refusal, 0 to 1.
-    """
-
-    to_agreement: float
-    to_refusal: float
+    to_agreement: float  # probability that a refusal becomes an agreement, 0 to 1
+    to_refusal: float  # probability that an agreement becomes a refusal, 0 to 1
 
     def turns(self, agrees: NDArray[np.bool_], draws: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which decisions turn over, given one number from [0, 1) for each; a larger shift turns these and more."""
@@ -63,12 +53,7 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
 def turnings_of(
     shifts: Mapping[str, float], names: Sequence[str], counts: Callable[[str], tuple[int, int]]
 ) -> dict[str, Turning]:
-    """How decisions turn over by drafter, of those whose acceptance changes.
-
-    Args:
-        shifts: by drafter, change of its share of agreement.
-        names: of the drafters, in level order.
-        counts: (agreements, known decisions) of a drafter.
+    """How decisions turn over by drafter, of those whose acceptance changes; `counts` gives (agreements, known).
 
     Raises:
         ValueError: a name that is none of the drafters, a share that would leave [0, 1], no decision known.
@@ -99,19 +84,12 @@ def keyed_generator(key: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decisions:
-    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did.
+    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did."""
 
-    Attributes:
-        row: `[K]` round of each decision.
-        depth: `[K]` of the token in its round, 0 at the first drafted one.
-        position: `[K]` of the token in the output.
-        agrees: `[K]` whether it is the target's.
-    """
-
-    row: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    position: NDArray[np.int64]
-    agrees: NDArray[np.bool_]
+    row: NDArray[np.int64]  # [K] round of each decision
+    depth: NDArray[np.int64]  # [K] of the token in its round, 0 at the first drafted one
+    position: NDArray[np.int64]  # [K] of the token in the output
+    agrees: NDArray[np.bool_]  # [K] whether it is the target's
 
 
 def shifted_rounds(

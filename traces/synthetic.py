@@ -1,35 +1,27 @@
 """A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
 
-Runs of agreement along which the rate falls.
+Members agree with the target along the trunk as a spec asks, perhaps in runs: with a first rate on the first token
+after a miss, and on each later one with a rate that is by a share, the decay, less than that of the token before. Off
+the trunk the closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A
+context offers M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share
+a choice. A model's distribution holds its own choice, the choices of the others, and a tail that all models share up to
+its mass.
 
-A member agrees on the first token after a miss with a first rate, and on each later one with a rate that is by a share,
-the decay, less than that of the token before. Letters: K lengths of runs.
-
-What a synthetic recording is asked to be: sizes, acceptance, its dependence on depth and on the past, seconds.
-
-Where members write the target's token along the trunk of a synthetic recording.
-
-Letters: R requests, T trunk tokens, S members below the target, K lengths of runs.
-
-Invented distributions for synthetic contexts: every stored number is computed from one explicit distribution.
-
-Letters: M models (smallest first), F contexts, P pairs of models. A context offers M candidate tokens; a model writes
-one of them (its choice, a number below M) and models that agree share a choice. A model's distribution holds its own
-choice, the choices of the others, and a tail that all models share up to its mass.
-
-The closure is complete (`closure`), as in a recording. Letters: R requests, T trunk tokens, M models (smallest first),
-S = M - 1 members below the target, F contexts of one level, N all contexts.
+Letters: R requests, T trunk tokens, M models (smallest first), S = M - 1 members below the target, P pairs of models, K
+lengths of runs, F contexts of one level, N all contexts.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.options import opt
 from .contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from .contexts.meta import TrieMeta
 from .contexts.recording import TrieRecording
-from .contexts.trie import Branches, Floats, Ints, Trie, TrieRequest, grow, split
+from .contexts.trie import Floats, Ints, NextLevel, Trie, TrieRequest, grow, split
 from .meta import MOST, Closure, CostTable, ModelInfo, Sampling
 
 _NEGLIGIBLE = 1e-12  # share of runs that nobody will meet
@@ -78,61 +70,54 @@ class SyntheticSpec:
     with the product of the probabilities between them. The trunk itself is depth 0: a context knows neither who drafted
     it nor where a round began. What it can know is how many tokens the member has agreed on since it last missed;
     along such a run agreement falls by `run_decay` a token.
-
-    Attributes:
-        name: of the recording.
-        requests: number of requests, >= 1.
-        tokens: trunk tokens per request, >= 1; also its budget.
-        prompt_tokens: prompt tokens per request, >= 1.
-        models: names, smallest first, the target last; at least two.
-        acceptance: S rates of equal next tokens with the target on the trunk, 0 to 1.
-        off_trunk: S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
-            `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise
-            with size.
-        depth_decay: share of the off-trunk rate lost with each token since the trunk, 0 to 1.
-        run_decay: share of a member's agreement on the trunk lost with each token that it has agreed on since its last
-            miss, 0 to 1. The first token after a miss is agreed on the more often, so that the rate over all is
-            `acceptance`; one that no first rate gives is refused. A round begins after a miss, but for rounds kept
-            whole, so later tokens of a window are refused more often than early ones.
-        autocorrelation: lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov
-            chain with the asked rate; with 0 its runs are geometric and a round of window n emits
-            (1 - a^(n+1)) / (1 - a) tokens (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is
-            not.
-        shared_difficulty: how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees
-            wherever one with a lower rate does).
-        confidence: how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
-            Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and
-            the more telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
-        vocab_size: >= 64.
-        reach: most tokens off the trunk, >= 0.
-        run: most consecutive tokens of a member after a larger one's, >= 0.
-        cost_ratios: S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2.
-        target_forward_s: seconds of a one-token forward of the target, > 0.
-        cost_slope: share of a one-token forward that each further new token costs, >= 0.
-        tags: given to the requests in turn, at least one.
-        seed: >= 0; the same spec gives the same recording.
     """
 
-    name: str = "synthetic"
-    requests: int = 32
-    tokens: int = 128
-    prompt_tokens: int = 32
-    models: tuple[str, ...] = ("draft", "target")
-    acceptance: tuple[float, ...] = (0.8,)
-    off_trunk: tuple[float, ...] | None = None
-    depth_decay: float = 0.05
-    run_decay: float = 0.0
-    autocorrelation: float = 0.0
+    name: str = "synthetic"  # of the recording
+    requests: int = opt(32, "Number of requests.")  # number of requests, >= 1
+    tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget
+    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1
+    # names, smallest first, the target last; at least two
+    models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
+    # S rates of equal next tokens with the target on the trunk, 0 to 1
+    acceptance: tuple[float, ...] = opt((0.8,), "Agreement with the target, one per model below it.")
+    # S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
+    # `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise with
+    # size
+    off_trunk: tuple[float, ...] | None = opt(
+        None, "Agreement with the next larger model off the trunk, one per model below it."
+    )
+    # share of the off-trunk rate lost with each token since the trunk, 0 to 1
+    depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
+    # share of a member's agreement on the trunk lost with each token that it has agreed on since its last miss, 0 to 1.
+    # The first token after a miss is agreed on the more often, so that the rate over all is `acceptance`; one that no
+    # first rate gives is refused. A round begins after a miss, but for rounds kept whole, so later tokens of a window
+    # are refused more often than early ones.
+    run_decay: float = opt(0.0, "Share of agreement lost per token that a model has agreed on since its last miss.")
+    # lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov chain with the
+    # asked rate; with 0 its runs are geometric and a round of window n emits (1 - a^(n+1)) / (1 - a) tokens (Leviathan
+    # et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is not.
+    autocorrelation: float = opt(0.0, "Lag-1 correlation of agreement, in [0, 1).")
+    # how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees wherever one with a
+    # lower rate does)
     shared_difficulty: float = 0.8
-    confidence: float = 2.0
-    vocab_size: int = 32000
-    reach: int = 16
-    run: int = 8
-    cost_ratios: tuple[float, ...] | None = None
-    target_forward_s: float = 0.02
-    cost_slope: float = 0.01
-    tags: tuple[str, ...] = ("synthetic",)
-    seed: int = 0
+    # how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
+    # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and the more
+    # telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
+    confidence: float = opt(2.0, "The smaller, the more a model's probability tells of agreement.")
+    vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
+    reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
+    # most consecutive tokens of a member after a larger one's, >= 0
+    run: int = opt(8, "Most tokens of a model after a larger one's.")
+    # S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2
+    cost_ratios: tuple[float, ...] | None = opt(
+        None, "Seconds of a forward relative to the target's, one per model below it."
+    )
+    # seconds of a one-token forward of the target, > 0
+    target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")
+    cost_slope: float = 0.01  # share of a one-token forward that each further new token costs, >= 0
+    # given to the requests in turn, at least one
+    tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")
+    seed: int = opt(0, "The same seed gives the same trace.")  # >= 0; the same spec gives the same recording
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -287,49 +272,34 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
-    """What the models say at F contexts, on the grids of `GRIDS`.
+class InventedViews:
+    """What the models say at F contexts, on the grids of `GRIDS`."""
 
-    Attributes:
-        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice.
-        next_log_prob: `[M, F]` of the model's own choice.
-        gap: `[M, F]`.
-        entropy: `[M, F]`.
-        tvd: `[P, F]`.
-    """
-
-    choice_log_prob: Floats
-    next_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    tvd: Floats
+    choice_log_prob: Floats  # [M, M, F] log-probability, by model, of the token of each choice
+    next_log_prob: Floats  # [M, F] of the model's own choice
+    gap: Floats  # [M, F]
+    entropy: Floats  # [M, F]
+    tvd: Floats  # [P, F]
 
 
 def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rng: np.random.Generator) -> Floats:
     """Probabilities of the models' own choices, calibrated: among those near p a share p agrees.
 
-    With p from Beta(c a, c (1 - a)) and agreement with probability p, the rate of agreement is a; we know the
-    agreement, so we draw p from the posterior.
-
-    Args:
-        agrees: whether the choice is the larger model's.
-        rate: its probability a, same shape.
-        confidence: c, > 0.
-        rng: source of chance.
+    With p from Beta(c a, c (1 - a)), c the confidence and a the rate, and agreement with probability p, the rate of
+    agreement is a; we know the agreement, so we draw p from the posterior.
     """
     bounded = np.clip(rate, _RATE_MARGIN, 1.0 - _RATE_MARGIN)
     drawn = rng.beta(confidence * bounded + agrees, confidence * (1.0 - bounded) + ~agrees)
     return np.clip(drawn, _LEAST_CERTAIN, _MOST_CERTAIN)
 
 
-def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats) -> Views:
-    """Complete distributions around the models' choices.
+def views(
+    choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int, int], ...], share: Floats
+) -> InventedViews:
+    """Complete distributions around the models' choices, with distances of `pairs` of models.
 
-    Args:
-        choice: `[M, F]` which candidate each model writes.
-        top_prob: `[M, F]` its probability.
-        pairs: of models, for the distances.
-        share: `[M, F]` part of the remaining mass that goes to the other choices, 0 to 1.
+    `choice` is `[M, F]` which candidate each model writes, `top_prob` `[M, F]` its probability, and `share` `[M, F]`
+    the part of the remaining mass that goes to the other choices, 0 to 1.
     """
     probs = _choice_probs(choice, top_prob, share)
     tail = 1.0 - probs.sum(axis=1)
@@ -341,7 +311,7 @@ def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int,
     entropy = tail * (_TAIL_ENTROPY - np.log(tail)) - (probs * logs).sum(axis=1)
     low, high = (np.array(side, dtype=np.intp) for side in zip(*pairs, strict=True))
     distance = np.abs(probs[low] - probs[high]).sum(axis=1) + np.abs(tail[low] - tail[high])
-    return Views(
+    return InventedViews(
         choice_log_prob=LOG_PROBS.round(logs),
         next_log_prob=LOG_PROBS.round(np.log(own)),
         gap=UNITS.round(own - second),
@@ -371,27 +341,16 @@ _ALTERNATIVE_SHARES = (0.3, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """Contexts of all requests with the same number of tokens off the trunk.
+    """Contexts of all requests with the same number of tokens off the trunk."""
 
-    Attributes:
-        request: `[F]`.
-        parent: `[F]` index over all levels, -1 at a root.
-        depth: `[F]`.
-        token: `[F]`.
-        own_log_prob: `[M, F]`.
-        choice: `[M, F]` which candidate each model writes.
-        candidate: `[M, F]` the candidates' tokens, all different.
-        views: of the F contexts.
-    """
-
-    request: Ints
-    parent: Ints
-    depth: Ints
-    token: Ints
-    own_log_prob: Floats
-    choice: Ints
-    candidate: Ints
-    views: Views
+    request: Ints  # [F]
+    parent: Ints  # [F] index over all levels, -1 at a root
+    depth: Ints  # [F]
+    token: Ints  # [F]
+    own_log_prob: Floats  # [M, F]
+    choice: Ints  # [M, F] which candidate each model writes
+    candidate: Ints  # [M, F] the candidates' tokens, all different
+    views: InventedViews
 
 
 def make_trace(spec: SyntheticSpec) -> TrieRecording:
@@ -471,7 +430,7 @@ def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
 
 
 def _branch(
-    spec: SyntheticSpec, above: _Level, branches: Branches, first: int, depth: int, rng: np.random.Generator
+    spec: SyntheticSpec, above: _Level, branches: NextLevel, first: int, depth: int, rng: np.random.Generator
 ) -> _Level:
     """The level below `above`, `depth` tokens off the trunk; `first` is the index of the first context of `above`."""
     parent, choice_made = branches.parent, branches.token
@@ -503,7 +462,7 @@ def _candidates(spec: SyntheticSpec, size: int, rng: np.random.Generator) -> Int
 
 def _draw_views(
     spec: SyntheticSpec, choice: Ints, agrees: NDArray[np.bool_], rates: Floats, rng: np.random.Generator
-) -> Views:
+) -> InventedViews:
     """The target is as sure as the largest member's agreement makes it; members by their own."""
     flags = np.concatenate([agrees, agrees[-1:]])
     rate = np.broadcast_to(np.append(rates, rates[-1])[:, None], choice.shape)
@@ -520,21 +479,25 @@ def _tries(spec: SyntheticSpec, levels: list[_Level]) -> tuple[Trie, ...]:
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32) - ends[request[order]].astype(np.int32)
     parent = np.concatenate([level.parent for level in levels])
-    everything = Trie(
-        parent=np.where(parent < 0, -1, rank[parent])[order].astype(np.int32),
-        token=np.concatenate([level.token for level in levels])[order],
-        depth=np.concatenate([level.depth for level in levels])[order],
-        on_trunk=order < len(levels[0].depth),
-        next_token=np.concatenate([_next_token(level) for level in levels], axis=1)[:, order],
-        next_log_prob=np.concatenate([level.views.next_log_prob for level in levels], axis=1)[:, order],
-        top_log_prob=np.concatenate([level.views.next_log_prob for level in levels], axis=1)[:, order],
-        gap=np.concatenate([level.views.gap for level in levels], axis=1)[:, order],
-        entropy=np.concatenate([level.views.entropy for level in levels], axis=1)[:, order],
-        own_log_prob=np.concatenate([level.own_log_prob for level in levels], axis=1)[:, order],
-        tvd=np.concatenate([level.views.tvd for level in levels], axis=1)[:, order],
-    )
-    return split(everything, np.diff(ends).tolist())
+    facts = [_facts_of(level) for level in levels]
+    arrays: dict[str, Any] = {
+        "parent": np.where(parent < 0, -1, rank[parent])[order].astype(np.int32),
+        "on_trunk": order < len(levels[0].depth),
+    }
+    arrays |= {name: np.concatenate([said[name] for said in facts], axis=-1)[..., order] for name in facts[0]}
+    return split(Trie(**arrays), np.diff(ends).tolist())
 
 
-def _next_token(level: _Level) -> Ints:
-    return np.take_along_axis(level.candidate, level.choice, axis=0)
+def _facts_of(level: _Level) -> dict[str, NDArray[Any]]:
+    seen = level.views
+    return {
+        "token": level.token,
+        "depth": level.depth,
+        "next_token": np.take_along_axis(level.candidate, level.choice, axis=0),
+        "next_log_prob": seen.next_log_prob,
+        "top_log_prob": seen.next_log_prob,
+        "gap": seen.gap,
+        "entropy": seen.entropy,
+        "own_log_prob": level.own_log_prob,
+        "tvd": seen.tvd,
+    }

@@ -19,8 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 from paceline.decoding.results import VERIFY
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import in_turns
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.ahead import AheadKind
@@ -31,6 +29,8 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import in_turns
 from shared.report import show
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM

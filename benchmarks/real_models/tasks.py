@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import paceline
 from paceline.base.files import pool_path
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import in_turns
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt, read_prompts
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import in_turns
 from shared.contenders import Answered, Job, Task, drop_in, generating, runtime
 from shared.report import parser_of, show, verdict
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from jobs import JOBS, served, served_plainly, workload_of
-from paceline.laboratory.findings import Cell, table, table_cell
-from paceline.laboratory.replays import in_turns, peak_bytes
 from paceline.reports.grid import console_of_output, print_tables
+from paceline_laboratory.findings import Cell, table, table_cell
+from paceline_laboratory.replays import in_turns, peak_bytes
 
 PLAIN, DYNAMO = "azure, plain reference", "azure, Dynamo"
 # Run by Dynamo's interpreter: seconds of the replay alone, without the start and without reading the file's text.

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Callable
 
 from jobs import PICO, Job, served_workload
-from paceline.laboratory.findings import Cell, table, table_cell
-from paceline.laboratory.replays import peak_bytes
 from paceline.reports.grid import console_of_output, print_tables
 from paceline.sim.serving.limits import KvLimits
 from paceline.sim.serving.memory import MemberKv
 from paceline.traces.workloads.sources import open_workload
+from paceline_laboratory.findings import Cell, table, table_cell
+from paceline_laboratory.replays import peak_bytes
 
 SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
 RATE = 0.5  # sessions per second, for each replica
@@ -31,12 +31,7 @@ JOBS = {
         source="", num_replicas=1, prefix_cache=True, policy="draft:4/target", recording=PICO
     ),
     "draft:4/target, 64 replicas": Job(
-        source="",
-        num_replicas=64,
-        prefix_cache=True,
-        policy="draft:4/target",
-        recording=PICO,
-        router="prefix-affinity",
+        source="", num_replicas=64, prefix_cache=True, policy="draft:4/target", recording=PICO, router="prefix-affinity"
     ),
 }
 
@@ -113,8 +108,7 @@ def main() -> None:
     rows = [row_of(name, sessions, asked.turns) for sessions in asked.sessions for name in JOBS]
     title = f"Sessions of {asked.turns} turns, seconds of processor time, metrics included"
     print_tables(
-        console_of_output(),
-        [table("Prefix cache, microseconds a block", blocks).grid(), table(title, rows).grid()],
+        console_of_output(), [table("Prefix cache, microseconds a block", blocks).grid(), table(title, rows).grid()]
     )
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from paceline.benchmarks.shared.report import show
-from paceline.laboratory.findings import table_cell
+from paceline_laboratory.findings import table_cell
 
 RATE = "tokens/CPU s"  # the column that is compared
 RUNS = 3  # of every case in a turn, besides one that warms up
@@ -42,7 +42,7 @@ def _measured(checkout: Path, requests: int, tokens: int) -> dict[str, float]:
     """Tokens per CPU second by case, from the table that the checkout's own benchmark prints."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "paceline").symlink_to(checkout)
-        command = [sys.executable, checkout / "benchmarks" / "calibrate.py", "--runs", str(RUNS)]
+        command = [sys.executable, checkout / "benchmarks" / "replay.py", "--runs", str(RUNS)]
         command += ["--requests", str(requests), "--tokens", str(tokens)]
         environment = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "160"}
         printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

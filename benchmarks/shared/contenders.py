@@ -12,16 +12,16 @@ from typing import NamedTuple
 import paceline
 import torch
 from paceline.decoding.results import VERIFY
-from paceline.laboratory.shared import GREEDY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
-from paceline.runtime.forward_choice import ForwardKind
+from paceline.runtime.forward_kinds import ForwardKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.threads import CacheKind, Memory
+from paceline_laboratory.shared import GREEDY
 from shared.hand_written import speculate
 
 Texts = list[list[int]]

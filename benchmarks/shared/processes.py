@@ -7,7 +7,7 @@ import sys
 CHILD = """
 import subprocess, sys, time
 from resource import RUSAGE_CHILDREN
-from paceline.laboratory.replays import peak_bytes
+from paceline_laboratory.replays import peak_bytes
 begun_s = time.perf_counter()
 ran = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
 print(time.perf_counter() - begun_s, peak_bytes(RUSAGE_CHILDREN))

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Iterable, Sequence
 
-from paceline.laboratory.findings import Cell, table
 from paceline.reports.grid import console_of_output, print_tables
+from paceline_laboratory.findings import Cell, table
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:

@@ -13,12 +13,12 @@ from statistics import median
 
 import torch
 from paceline.decoding.prefixes import Hit, PrefixCacheSize
-from paceline.laboratory.findings import Cell, table, table_cell
 from paceline.reports.grid import console_of_output, print_tables
 from paceline.runtime.caches import MemberKV, SharedKind, SlotCache
 from paceline.runtime.forward import ModelForward
 from paceline.runtime.prefix_caches import PrefixedSlotCache
 from paceline.studies.decode import load_pool
+from paceline_laboratory.findings import Cell, table, table_cell
 
 ROWS, LENGTHS, NEW_TOKENS = (4, 16, 64), (64, 256), (1, 5)
 BLOCK = 16

@@ -22,8 +22,6 @@ from paceline.decoding.prefixes import PrefixCacheSize
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Verify
 from paceline.decoding.world import VerifyItem
-from paceline.laboratory.findings import Cell, table_cell
-from paceline.laboratory.replays import in_turns
 from paceline.runtime.caches import SharedKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
@@ -31,6 +29,8 @@ from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
+from paceline_laboratory.findings import Cell, table_cell
+from paceline_laboratory.replays import in_turns
 from shared.report import show
 
 BLOCK_TOKENS = 16

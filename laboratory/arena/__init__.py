@@ -1,4 +1,1 @@
-"""The arena: policies over a matrix of cells, each a recording at a ladder of costs under a load.
-
-It may import all but the command line.
-"""
+"""The arena: policies over a matrix of cells, each a recording at a ladder of costs under a load."""

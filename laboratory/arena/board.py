@@ -1,47 +1,31 @@
-"""All that the leaderboard tells, computed once for the page, the figure and the JSON.
+"""The leaderboard, worked out once for the page (docs/leaderboard.md), the figure and the JSON.
 
-Where a policy loses: its worst cells, and the recordings, ladders and loads that it does worst in.
+A **ratio** of a cell is the mean over its seeds of one policy's figure by another's at the same seed, mostly the best
+static chain's; a mean over cells is arithmetic. **Regret** is how much longer policies take than oracles, which plan
+each answer from the recording. Planning takes half a minute for a cell, so oracles play only one request at a time at
+two ladders, in the recorded order, on recordings of every continuation.
 
-Runs of the arena as the leaderboard looks them up: by policy and cell, each beside the best static chain's.
-
-A ratio of a cell is the mean over its seeds, each seed's runs among themselves. A mean over cells is arithmetic.
-
-Regret: how much longer policies take than oracles, which plan each answer from the recording.
-
-Planning takes half a minute for a cell, so oracles are played in some cells only: one request at a time at two ladders,
-on recordings of every continuation, in the recorded order.
-
-Learning curves: how far a policy is from the best static chain after its first 100, 1,000 and 10,000 tokens.
-
-What SpecRouter is held to in every reporting cell, and where it misses.
-
-At least 0.97 of the best static chain in cells of 5,000 tokens and more, never more than 1% below the target alone,
-never more than 2% below any other general policy, and at least 0.93 of the best static chain after 1,000 tokens.
-
-What the leaderboard says of a policy in a line: of the cells of one side of the split.
-
-The figure of the leaderboard.
-
-Tables of the leaderboard.
-
-docs/leaderboard.md, written from what was just played.
-
-Writes the leaderboard: a page, and a figure and JSON beside it.
+SpecRouter is held to this in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
+more, never more than 1% below the target alone, never more than 2% below any other general policy, and at least 0.93 of
+the best static chain after 1,000 tokens.
 """
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from ...base.errors import counted
-from ...base.files import whole_file
-from ...policies.spec import PolicySpec
-from ..figure import check_figure, write_figure
-from ..findings import Cell, Panel, Rows, Series, by_category, markdown_table, table, table_cell
+from paceline.base.errors import counted
+from paceline.base.files import whole_file
+from paceline.policies.spec import PolicySpec
+from paceline.reports.figure import check_figure, write_figure
+from paceline.reports.panels import Panel, Series, by_category
+
+from ..findings import Cell, Rows, markdown_table, table, table_cell
 from .cells import PARTS, ArenaCell, Side, Split
 from .store import BEST_STATIC, MARKS, Played
 
@@ -53,27 +37,16 @@ def worst_cells(ratios: Mapping[ArenaCell, float]) -> list[tuple[ArenaCell, floa
     return sorted(ratios.items(), key=lambda item: item[1])[:WORST]
 
 
-def worst_by_part(ratios: Mapping[ArenaCell, float]) -> dict[str, tuple[str, float]]:
-    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
-    found = {}
-    for part in PARTS:
-        means = by_part(ratios, part)
-        if len(means) > 1:
-            found[part] = min(means.items(), key=lambda item: item[1])
-    return found
-
-
-def by_part(ratios: Mapping[ArenaCell, float], part: str) -> dict[str, float]:
-    """Mean ratio by the names of a part of cells."""
-    groups: dict[str, list[float]] = {}
-    for cell, ratio in ratios.items():
-        groups.setdefault(getattr(cell, part), []).append(ratio)
-    return {name: mean(group) for name, group in groups.items()}
-
-
 def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
-    """The pattern in a line."""
-    named = [f"{part} {name} ({ratio:.2f})" for part, (name, ratio) in worst_by_part(ratios).items()]
+    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
+    named = []
+    for part in PARTS:
+        groups: dict[str, list[float]] = {}
+        for cell, ratio in ratios.items():
+            groups.setdefault(getattr(cell, part), []).append(ratio)
+        if len(groups) > 1:
+            least_mean, name = min(((mean(group), name) for name, group in groups.items()), key=itemgetter(0))
+            named.append(f"{part} {name} ({least_mean:.2f})")
     return ", ".join(named)
 
 
@@ -84,13 +57,9 @@ Ratios = Mapping[ArenaCell, float]
 
 
 class BoardRuns:
-    """Finished runs.
+    """Finished runs, those of `best-static` and `plain` among them, which others are compared with.
 
-    Args:
-        played: of any policies; those of `best-static` and `plain` are what others are compared with.
-
-    Attributes:
-        cells: that the best static chain was played in, in the order of the runs.
+    `cells` are those that the best static chain was played in, in the order of the runs.
     """
 
     def __init__(self, played: Iterable[Played]) -> None:
@@ -189,16 +158,7 @@ LEARNT = 1_000  # tokens after which a policy ought to know its cell
 
 
 def ratios_after(runs: BoardRuns, policy: str, tokens: int) -> Ratios:
-    """Seconds of the best static chain until so many tokens were out, over the policy's, by cell that has as many.
-
-    Args:
-        runs: of the arena.
-        policy: any.
-        tokens: one of `MARKS`.
-
-    Raises:
-        ValueError: tokens of which no seconds are kept.
-    """
+    """Seconds of the best static chain until its first `tokens`, of `MARKS`, were out, over the policy's, by cell."""
     mark = MARKS.index(tokens)
 
     def ratio(ours: Played, static: Played) -> float | None:
@@ -230,26 +190,23 @@ LEAST_MEAN = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellCheck:
-    """Of one cell.
-
-    Attributes:
-        cell: where.
-        chain: the best static one, at the recorded order of requests.
-        ratios: by check that applies to the cell; a check without a figure does not apply.
-        other: the fastest other general policy, "" without one.
-        beyond: ratio to the best static chain after the first 1,000 tokens; None where nothing says it.
-    """
+    """Of one cell."""
 
     cell: ArenaCell
-    chain: str
-    ratios: dict[str, float]
-    other: str
-    beyond: float | None
+    chain: str  # the best static one, at the recorded order of requests
+    ratios: dict[str, float]  # by check that applies to the cell; a check without a figure does not apply
+    other: str  # the fastest other general policy, "" without one
+    beyond: float | None  # ratio to the best static chain after the first 1,000 tokens; None where nothing says it
 
     @property
     def missed(self) -> tuple[str, ...]:
         """The checks whose limit it stays below."""
         return tuple(check for check, ratio in self.ratios.items() if ratio < LIMITS[check])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        beyond = {"after_first_tokens": self.beyond, "missed": list(self.missed)}
+        return {"cell": str(self.cell), "best_static": self.chain, "ratios": self.ratios, "other": self.other, **beyond}
 
 
 def checks(runs: BoardRuns, cells: Iterable[ArenaCell]) -> tuple[CellCheck, ...]:
@@ -294,27 +251,17 @@ EVEN = 1e-9  # speeds that differ by less are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of one policy over some cells, each ratio above 0.
+    """Of one policy over some cells, each ratio above 0."""
 
-    Attributes:
-        policy: as it was named.
-        ratios: to the best static chain, by cell.
-        over_plain: to the target alone, by cell.
-        learnt: to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals.
-        replayed: share of decisions that recordings hold, by cell that is not under arrivals.
-        won: cells in which no lossless policy is faster.
-        left_out: cells that it has no run in.
-        lossy: whether it may write other text than the target.
-    """
-
-    policy: str
-    ratios: dict[ArenaCell, float]
-    over_plain: dict[ArenaCell, float]
+    policy: str  # as it was named
+    ratios: dict[ArenaCell, float]  # to the best static chain, by cell
+    over_plain: dict[ArenaCell, float]  # to the target alone, by cell
+    # to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals
     learnt: dict[ArenaCell, float]
-    replayed: dict[ArenaCell, float]
-    won: int
-    left_out: int
-    lossy: bool
+    replayed: dict[ArenaCell, float]  # share of decisions that recordings hold, by cell that is not under arrivals
+    won: int  # cells in which no lossless policy is faster
+    left_out: int  # cells that it has no run in
+    lossy: bool  # whether it may write other text than the target
 
     @property
     def mean(self) -> float | None:
@@ -359,7 +306,6 @@ def _score(runs: BoardRuns, policy: str, cells: Collection[ArenaCell], fastest: 
 
 
 def _fastest(runs: BoardRuns, cells: Iterable[ArenaCell]) -> dict[ArenaCell, float]:
-    """The largest ratio to the best static chain that a lossless policy has, by cell."""
     found: dict[ArenaCell, float] = {}
     for policy in runs.lossless:
         for cell, ratio in _within(runs.ratios(policy), cells).items():
@@ -376,23 +322,14 @@ SIDES = (Side.report, Side.tune)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaderboard:
-    """The arena in figures.
-
-    Attributes:
-        runs: all.
-        cells: by side of the split, those that were played.
-        scores: by side, by policy; those of the largest mean ratio on `side` first.
-        checks: of the reporting cells.
-        missing: why each recording that cannot be had is left out, by name.
-        gaps: what else is not there, a line each.
-    """
+    """The arena in figures."""
 
     runs: BoardRuns
-    cells: Mapping[Side, tuple[ArenaCell, ...]]
-    scores: Mapping[Side, Mapping[str, Score]]
-    checks: tuple[CellCheck, ...]
-    missing: Mapping[str, str]
-    gaps: tuple[str, ...]
+    cells: Mapping[Side, tuple[ArenaCell, ...]]  # by side of the split, those that were played
+    scores: Mapping[Side, Mapping[str, Score]]  # by side, by policy; those of the largest mean ratio on `side` first
+    checks: tuple[CellCheck, ...]  # of the reporting cells
+    missing: Mapping[str, str]  # why each recording that cannot be had is left out, by name
+    gaps: tuple[str, ...]  # what else is not there, a line each
 
     @property
     def side(self) -> Side:
@@ -438,22 +375,18 @@ class Leaderboard:
         }
         return {place: by_policy for place, by_policy in found.items() if by_policy}
 
-    def _regrets_json(self) -> dict[str, dict[str, dict[str, float]]]:
-        """By oracle, side and policy."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for (oracle, side), by_policy in self.regrets().items():
-            found.setdefault(oracle, {})[side.value] = by_policy
-        return found
-
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
+        regret: dict[str, dict[str, dict[str, float]]] = {}
+        for (oracle, side), by_policy in self.regrets().items():
+            regret.setdefault(oracle, {})[side.value] = by_policy
         return {
             "cells": {side.value: [str(cell) for cell in cells] for side, cells in self.cells.items()},
             "missing": dict(self.missing),
             "gaps": list(self.gaps),
             "policies": [self._policy_json(policy) for policy in self.policies],
-            "checks": [_check_json(check) for check in self.checks],
-            "regret": self._regrets_json(),
+            "checks": [check.to_json() for check in self.checks],
+            "regret": regret,
         }
 
     def _policy_json(self, policy: str) -> dict[str, Any]:
@@ -483,17 +416,7 @@ class Leaderboard:
 def leaderboard(
     runs: BoardRuns, split: Split, missing: Mapping[str, str], *, gaps: tuple[str, ...] = ()
 ) -> Leaderboard:
-    """Work everything out.
-
-    Args:
-        runs: all.
-        split: has the recordings of their cells.
-        missing: see `Leaderboard`.
-        gaps: see `Leaderboard`.
-
-    Raises:
-        KeyError: a cell whose recording is on neither side of the split.
-    """
+    """Work everything out; raises KeyError for a cell whose recording is on neither side of the split."""
     cells = {side: tuple(cell for cell in runs.cells if split.side_of(cell.recording) is side) for side in SIDES}
     first = [score.policy for score in scores(runs, cells[Side.report] or cells[Side.tune])]
     by_side = {side: {score.policy: score for score in scores(runs, cells[side])} for side in SIDES}
@@ -505,17 +428,6 @@ def leaderboard(
         missing=missing,
         gaps=gaps,
     )
-
-
-def _check_json(check: CellCheck) -> dict[str, Any]:
-    return {
-        "cell": str(check.cell),
-        "best_static": check.chain,
-        "ratios": check.ratios,
-        "other": check.other,
-        "after_first_tokens": check.beyond,
-        "missed": list(check.missed),
-    }
 
 
 DRAWN = 6  # policies whose learning is drawn
@@ -614,13 +526,8 @@ def learning(board: Leaderboard) -> Rows:
     for policy in board.lossless:
         curve = board.curve(policy, board.side)
         after = [table_cell(f"after {tokens:,}", curve.get(tokens), "", 3) for tokens in MARKS]
-        rows.append(
-            [
-                table_cell("policy", policy),
-                *after,
-                table_cell("at the end", board.scores[board.side][policy].mean, "", 3),
-            ]
-        )
+        end = board.scores[board.side][policy].mean
+        rows.append([table_cell("policy", policy), *after, table_cell("at the end", end, "", 3)])
     return table("", rows)
 
 
@@ -630,13 +537,8 @@ def losses(board: Leaderboard) -> Rows:
     for policy in board.lossless:
         ratios = board.scores[board.side][policy].ratios
         worst = ", ".join(f"{where} {ratio:.2f}" for where, ratio in worst_cells(ratios))
-        rows.append(
-            [
-                table_cell("policy", policy),
-                table_cell("worst cells", worst),
-                table_cell("worst in the mean", loses_at(ratios)),
-            ]
-        )
+        told = {"policy": policy, "worst cells": worst, "worst in the mean": loses_at(ratios)}
+        rows.append([table_cell(name, text) for name, text in told.items()])
     return table("", rows)
 
 
@@ -696,7 +598,7 @@ def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: st
 
 
 def _told(board: Leaderboard) -> str:
-    """Of which side columns are that name none; "" for the reporting one."""
+    """Which side the columns are of that name none; "" for the reporting one."""
     return "" if board.side is Side.report else f"no cell to report; columns without a side are of side {board.side}"
 
 
@@ -745,12 +647,7 @@ more to choose from may be faster.
 
 
 def leaderboard_page(board: Leaderboard, figure: str) -> str:
-    """The whole page.
-
-    Args:
-        board: what it tells.
-        figure: as seen from the page.
-    """
+    """The whole page; `figure` is as seen from it."""
     return "\n".join(_parts(board, figure))
 
 
@@ -818,11 +715,7 @@ def check_page(page: Path) -> tuple[Path, ...]:
 
 
 def write_leaderboard(board: Leaderboard, page: Path) -> None:
-    """Write `NAME.md`, `figures/NAME.svg` and `figures/NAME.json`; each appears whole or not at all.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write `NAME.md`, `figures/NAME.svg` and `figures/NAME.json`; each appears whole or not at all."""
     figure = _figure(page)
     figure.parent.mkdir(exist_ok=True)
     write_figure(panels(board), figure)

@@ -1,21 +1,10 @@
-"""The cells of the arena: `cells.toml`, and those of them that are asked for.
+"""What is played in the arena: cells of `cells.toml` by the split of `split.toml`, their loads, and the policies.
 
-The policies of an arena: those of this package that need not be told anything, or a user's choice.
-
-What the arena gives to policies that must be fitted beforehand: a head, fitted to tuning recordings alone.
-
-Whether policies can be built for any recording at all; one that cannot is a mistake in its name or its options.
-
-Loads of the arena: how many requests run at a time, or how fast they come.
-
-A batch is a closed loop: one request finishes, the next starts. Arrivals are as many requests as the recording has,
-with their lengths and tags; they come as a Poisson process to one replica, which runs `MOST_RUNNING` at a time at
-most. Their rate is a share of capacity: the output tokens a second of the target alone in the same cell with
-`MOST_RUNNING` running.
-
-A cell of the arena: what policies are compared in, by three names.
-
-Which recordings constants are settled on, and which are reported: `split.toml`, committed before any tuning.
+A cell is a recording, a ladder of costs and a load. A load is a batch, a closed loop in which one request finishes and
+the next starts, or Poisson arrivals to one replica that runs at most `MOST_RUNNING` requests at a time: as many as the
+recording has, with their lengths and tags. Their rate is a share of capacity, the target's own output tokens a second
+in the same cell with `MOST_RUNNING` running. The split (which recordings constants are settled on, which are reported)
+was committed before any tuning. A policy that must be fitted gets a head that is fitted to tuning recordings alone.
 """
 
 import re
@@ -28,21 +17,21 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Self
 
+from paceline.base.errors import ArgumentError, repeated
+from paceline.base.files import write_whole
+from paceline.base.terminal import tell
+from paceline.base.toml import TomlFileError, checked_toml, read_toml
+from paceline.policies.about import BRANCHES, about_of
+from paceline.policies.chains import PolicyClass
+from paceline.policies.check import check_pool
+from paceline.policies.learned import SpecDec
+from paceline.policies.spec import PolicySpec, PolicySpecError, own_policies
+from paceline.sim.recorded import recorded_pool
+from paceline.studies.fit import fit_shared_head
+from paceline.traces.forms import by_form, open_recording
+from paceline.traces.meta import Record
 from pydantic import ValidationInfo, field_validator
 
-from ...base.errors import ArgumentError, repeated
-from ...base.files import write_whole
-from ...base.terminal import tell
-from ...base.toml import TomlFileError, checked_toml, read_toml
-from ...policies.about import BRANCHES, about_of
-from ...policies.chains import PolicyClass
-from ...policies.check import check_pool
-from ...policies.learned import SpecDec
-from ...policies.spec import PolicySpec, PolicySpecError, own_policies
-from ...sim.recorded import recorded_pool
-from ...studies.fit import fit_shared_head
-from ...traces.forms import by_form, open_recording
-from ...traces.meta import Record
 from .ladders import ladder, ladders
 from .versions import DIGITS, code_version, recording_version
 
@@ -50,18 +39,14 @@ from .versions import DIGITS, code_version, recording_version
 def default_field() -> tuple[str, ...]:
     """Every policy of this package, with its defaults, in the order of the registry.
 
-    Not among them are oracles, which see ahead, those of token trees, which few recordings hold, and those that must be
+    Left out are oracles, which see ahead, policies of token trees, which few recordings hold, and those that must be
     given something: a chain, or another policy.
     """
     return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
 
 
 def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> tuple[PolicySpec, ...]:
-    """The policies that are to be played.
-
-    Args:
-        policies: texts, as `compare` takes them; None: the default field.
-        added: further ones.
+    """The policies to be played: texts as `compare` takes them, by default the default field, and further ones.
 
     Raises:
         PolicySpecError: a text that names nothing, or options it does not take; one line.
@@ -97,18 +82,10 @@ def needs_head(spec: PolicySpec) -> bool:
 
 
 def with_heads(specs: Sequence[PolicySpec], tuning: Mapping[str, Path], work: Path) -> tuple[PolicySpec, ...]:
-    """The policies, those that need a head with one that is fitted to recordings, under the names they have.
+    """The policies, those that need a head with one that is fitted to the recordings, under the names they have.
 
-    Nothing is drawn: a head is the same for the same recordings. It is kept, and fitted anew where they, or the code
-    that fits, are others. Recordings without probabilities do not count; without any other, policies stay as they are.
-
-    Args:
-        specs: as they were named.
-        tuning: folders of the recordings that may be fitted to, by name.
-        work: where heads are kept, in `heads`.
-
-    Raises:
-        TraceFormatError: a recording breaks its format.
+    Nothing is drawn: a head is the same for the same recordings. It is kept below `work`, and fitted anew where they,
+    or the code that fits, are others. Recordings without probabilities do not count; without any other, policies stay.
     """
     if not any(map(needs_head, specs)):
         return tuple(specs)
@@ -131,7 +108,6 @@ def _has_probabilities(path: Path) -> bool:
 
 
 def _head(paths: Sequence[Path], work: Path) -> Path:
-    """The file of a head that is fitted to these recordings."""
     parts = [code_version([FITTING]), *map(recording_version, paths)]
     made_of = blake2b(" ".join(parts).encode(), digest_size=DIGITS // 2).hexdigest()
     file = work / "heads" / f"{made_of}.json"
@@ -142,18 +118,10 @@ def _head(paths: Sequence[Path], work: Path) -> Path:
 
 
 def check_buildable(specs: Sequence[PolicySpec], traces: Iterable[Path]) -> None:
-    """Refuse a policy that was named and that no recording can be played with, before anything is played.
+    """Raise PolicySpecError for a policy that was named and that none of the recordings, if any, can be played with.
 
     One that some recordings cannot be played with is left out of their cells, and so are those of the default field and
     those that need a head which no recording could be found to fit to.
-
-    Args:
-        specs: the policies, with all their options.
-        traces: folders of the recordings; without any, nothing is refused.
-
-    Raises:
-        PolicySpecError: with what the first recording says of the policy; one line.
-        TraceFormatError: a recording breaks its format.
     """
     named = [spec for spec in specs if spec.label not in default_field() and not needs_head(spec)]
     if not named:
@@ -177,15 +145,10 @@ MOST_RUNNING = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How requests come; one of both is given.
+    """How requests come; one of both is given."""
 
-    Attributes:
-        batch: requests that run at a time, >= 1.
-        share: of capacity that arrives, 0 to 1.
-    """
-
-    batch: int | None = None
-    share: float | None = None
+    batch: int | None = None  # requests that run at a time, >= 1
+    share: float | None = None  # of capacity that arrives, 0 to 1
 
     @property
     def what(self) -> str:
@@ -222,18 +185,12 @@ PARTS = ("recording", "ladder", "load")
 class ArenaCell:
     """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`.
 
-    Attributes:
-        recording: by the arena's name of it.
-        ladder: of seconds, by name.
-        load: how requests come, by name.
-
-    Raises:
-        ArgumentError: a name that is none: small letters, digits, points and hyphens, a letter or digit first.
+    Raises ArgumentError for other names than small letters, digits, points and hyphens, a letter or digit first.
     """
 
-    recording: str
-    ladder: str
-    load: str
+    recording: str  # by the arena's name of it
+    ladder: str  # of seconds, by name
+    load: str  # how requests come, by name
 
     def __post_init__(self) -> None:
         for part in PARTS:
@@ -246,11 +203,7 @@ class ArenaCell:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a cell's text.
-
-        Raises:
-            ArgumentError: other than three names with slashes between.
-        """
+        """Read a cell's text; raises ArgumentError for other than three names with slashes between."""
         names = text.split("/")
         if len(names) != len(PARTS):
             raise ArgumentError(f"a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
@@ -276,12 +229,7 @@ class Side(StrEnum):
 
 
 class Split(Record):
-    """Recordings on two sides.
-
-    Attributes:
-        tune: by name, those that constants are settled on.
-        report: those that are reported and nothing is settled on, one at least.
-    """
+    """Recordings on two sides: `tune` for settling constants, and those that are reported, one at least."""
 
     tune: tuple[str, ...] = ()
     report: tuple[str, ...]
@@ -313,11 +261,7 @@ class Split(Record):
 
 
 def read_split(path: Path = SPLIT_FILE) -> Split:
-    """Read a split; the one that is committed unless another file is named.
-
-    Raises:
-        SplitFileError: no TOML, or one that is no split, as without a recording to report; one line.
-    """
+    """Read a split, by default the committed one; raises SplitFileError, one line, for what is none."""
     return checked_toml(path, read_toml(path, "the split", SplitFileError), Split, SplitFileError)
 
 
@@ -329,12 +273,7 @@ class CellsFileError(TomlFileError):
 
 
 class Block(Record):
-    """Every recording at every ladder under every load.
-
-    Attributes:
-        recordings: names, in which `*` stands for anything; those that the split has count.
-        ladders, loads: names likewise; each must name something.
-    """
+    """Every recording at every ladder under every load: names, in which `*` stands for anything."""
 
     recordings: tuple[str, ...]
     ladders: tuple[str, ...]
@@ -342,21 +281,13 @@ class Block(Record):
 
 
 class Blocks(Record):
-    """All of `cells.toml`.
-
-    Attributes:
-        blocks: a cell of several of them is one.
-    """
+    """All of `cells.toml`; a cell of several blocks is one."""
 
     blocks: tuple[Block, ...]
 
 
 def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
-    """Every cell, by recording in the order of the split, then as the blocks stand.
-
-    Raises:
-        CellsFileError: a file that breaks a rule, or a ladder or load that is none; one line.
-    """
+    """Every cell, by recording in the order of the split, then as the blocks stand; raises CellsFileError."""
     blocks = checked_toml(path, read_toml(path, "the cells", CellsFileError), Blocks, CellsFileError).blocks
     recordings = split.recordings(Side.all)
     found = dict.fromkeys(
@@ -371,12 +302,9 @@ def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
 
 
 def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCell, ...]:
-    """The cells of a side of the split that match a pattern, as `*/batch-1`.
+    """The cells of a side of the split that match a pattern, as `*/batch-1`, or the one that is named in full.
 
-    A cell that is named in full need not be among those of `cells.toml`.
-
-    Raises:
-        ArgumentError: no cell matches, or the side has no recording.
+    Raises ArgumentError where no cell matches, or the side has no recording.
     """
     if not split.recordings(side):
         raise ArgumentError(f"`split` must be a side with recordings, got {side}")

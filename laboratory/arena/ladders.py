@@ -2,9 +2,8 @@
 
 A ladder has a price for each of four roles. A member that is called `draft`, `mid`, `slim` or `target`, or by one of
 these and a hyphen (`draft-code`), has that role. The last member is the target. The others take, in level order, the
-roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. Where there are
-more members than roles, places are spread evenly over them. A member that copies text has no forwards: it costs a
-lookup, whatever the ladder.
+roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. More members than
+roles are spread evenly over them. A member that copies text has no forwards: it costs a lookup on any ladder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from ...base.errors import ArgumentError
-from ...base.files import shipped
-from ...sim.cost.base import LOOKUP_S, CostModel, DraftTerms
-from ...sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
-from ...sim.cost.what_if import Price, PricedAsCost
-from ...traces.contexts.store import read_trace
-from ...traces.recording import Recording
+from paceline.base.errors import ArgumentError
+from paceline.base.files import shipped
+from paceline.sim.cost.base import LOOKUP_S, CostModel, DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, Figures, FileCost
+from paceline.sim.cost.what_if import Price, PricedAsCost
+from paceline.traces.contexts.store import read_trace
+from paceline.traces.recording import Recording
+
 from ..replays import Family, families, submodel
 
 UNIT_S = 1e-3  # of a price in the ladders of ratios
@@ -44,15 +44,10 @@ BELOW = (PriceRole.draft, PriceRole.mid, PriceRole.slim)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """Prices by role.
-
-    Attributes:
-        what: it is, in words.
-        cost: of a recording's members.
-    """
+    """Prices by role."""
 
     what: str
-    cost: Callable[[Recording], CostModel]
+    cost: Callable[[Recording], CostModel]  # of a recording's members
 
 
 def ladders() -> Mapping[str, Ladder]:
@@ -82,11 +77,7 @@ def ladder(name: str) -> Ladder:
 
 
 def roles_of(members: Sequence[str]) -> dict[str, PriceRole]:
-    """What each member is priced as.
-
-    Args:
-        members: that have forwards, in level order, the target last.
-    """
+    """What each member that has forwards is priced as; `members` in level order, the target last."""
     roles = {members[-1]: PriceRole.target}
     called = {name: role for name in members[:-1] for role in BELOW if name == role or name.startswith(f"{role}-")}
     others = [name for name in members[:-1] if name not in called]

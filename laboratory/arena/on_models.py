@@ -7,23 +7,24 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from ...base.errors import ArgumentError, check_least
-from ...base.terminal import Progress, quiet
-from ...policies.chains import ChainSpec
-from ...policies.spec import PolicySpec
-from ...reports.grid import Grid, Printed, table
-from ...reports.seconds import total_s
-from ...reports.summary import summarise_run
-from ...runs.log import RunLog
-from ...runtime.prompts import PROMPTS_FILE
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel
-from ...sim.simulate import Scenario, simulate
-from ...studies.setting import NamedPolicy, named_policies
-from ...studies.validate import MeasuredRuns, checked_cost, measured_runs
-from ...traces.contexts.recording import TrieRecording
+from paceline.base.errors import ArgumentError, check_least
+from paceline.base.terminal import Progress, quiet
+from paceline.policies.chains import ChainSpec
+from paceline.policies.spec import PolicySpec
+from paceline.reports.grid import Grid, Printed, table
+from paceline.reports.seconds import total_s
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import RunLog
+from paceline.runtime.prompts import PROMPTS_FILE
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel
+from paceline.sim.simulate import Scenario, simulate
+from paceline.studies.setting import NamedPolicy, named_policies
+from paceline.studies.validate import MeasuredRuns, checked_cost, measured_runs
+from paceline.traces.contexts.recording import TrieRecording
+
 from .recordings import RecordingShelf, TrainedSource
-from .statics import Family, sampled, seek
+from .statics import ChainFamily, sampled, seek
 from .store import BEST_STATIC
 
 POLICIES = ("specrouter", "two-level", "plain")
@@ -31,23 +32,14 @@ POLICIES = ("specrouter", "two-level", "plain")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One policy at one batch in both worlds.
+    """One policy at one batch in both worlds."""
 
-    Attributes:
-        batch: requests at a time.
-        policy: by name.
-        chain: what it plays, of the best static one.
-        tokens: of output, the same in both worlds.
-        simulated_s: from the first admission to the last token.
-        runs_s: the same on the models, each measured run, > 0.
-    """
-
-    batch: int
+    batch: int  # requests at a time
     policy: str
-    chain: str | None
-    tokens: int
-    simulated_s: float
-    runs_s: tuple[float, ...]
+    chain: str | None  # what it plays, of the best static one
+    tokens: int  # of output, the same in both worlds
+    simulated_s: float  # from the first admission to the last token
+    runs_s: tuple[float, ...]  # the same on the models, each measured run, > 0
 
     @property
     def measured_s(self) -> float:
@@ -61,21 +53,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """Two policies that the models put in another order than the simulator.
+    """Two policies that the models put in another order than the simulator."""
 
-    Attributes:
-        batch: requests at a time.
-        simulated: the one that is faster in the simulator.
-        measured: the one that is faster on the models.
-        apart: whether all measured runs say so.
-        lead: of `measured` on the models, as a share of the other's seconds, > 0.
-    """
-
-    batch: int
-    simulated: str
-    measured: str
-    apart: bool
-    lead: float
+    batch: int  # requests at a time
+    simulated: str  # the one that is faster in the simulator
+    measured: str  # the one that is faster on the models
+    apart: bool  # whether all measured runs say so
+    lead: float  # of `measured` on the models, as a share of the other's seconds, > 0
 
     @property
     def line(self) -> str:
@@ -89,21 +73,13 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OrderOnModels(Printed):
-    """The standings of all batches.
-
-    Attributes:
-        recording: by name.
-        cost: that was simulated with.
-        requests: that were run.
-        standings: by batch, the fastest on the models first.
-        remarks: on the cost, a line each.
-    """
+    """The standings of all batches."""
 
     recording: str
-    cost: str
-    requests: int
-    standings: tuple[Standing, ...]
-    remarks: tuple[str, ...]
+    cost: str  # that was simulated with
+    requests: int  # that were run
+    standings: tuple[Standing, ...]  # by batch, the fastest on the models first
+    remarks: tuple[str, ...]  # on the cost, a line each
 
     def turned(self) -> tuple[Turned, ...]:
         """Every pair that is turned over."""
@@ -199,8 +175,6 @@ def order_on_models(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A policy at a batch, simulated."""
-
     batch: int
     policy: NamedPolicy
     chain: str | None
@@ -221,7 +195,9 @@ def _jobs(part: TrieRecording, cost: CostModel, batch: int) -> list[_Job]:
 def best_static(scenario: Scenario) -> ChainSpec:
     """The fastest static chain of a scenario in hindsight, by search."""
     some = replace(scenario, tables=sampled(scenario.tables))
-    return seek(Family(scenario.tables.pool), sample=partial(_seconds, some), whole=partial(_seconds, scenario)).best
+    return seek(
+        ChainFamily(scenario.tables.pool), sample=partial(_seconds, some), whole=partial(_seconds, scenario)
+    ).best
 
 
 def _seconds(scenario: Scenario, chain: ChainSpec) -> float:

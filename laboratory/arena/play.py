@@ -1,50 +1,43 @@
-"""A policy in the serving engine: every request of a recording comes once, to one replica.
+"""Play one policy in one cell at one seed: in batches, or in the serving engine, to which every request comes once.
 
-Other orders of a recording's requests.
-
-A recording as one process of the arena keeps it: tables and costs are made once, for all that is played on it.
-
-How long a policy thinks, on this host, while it is played.
-
-One policy in one cell at one seed.
+A process of the arena keeps a recording: its tables and costs are made once, for all that is played on it.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from statistics import median
-from time import perf_counter_ns
 
 import numpy as np
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.pool import Pool
+from paceline.policies.about import About, about_of, decides_by_pending, runs_target_alone
+from paceline.policies.fixed import Plain
+from paceline.policies.spec import PolicySpec
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import UNKNOWN_COUNT, RunLog
+from paceline.runs.recorder import ServingRecorder
+from paceline.runs.serving import ServingAbout, ServingLog
+from paceline.sim.context_tables import RequestTables
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel, CostRangeError
+from paceline.sim.replay_tables import ReplayTables, check_observed, tables_of
+from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.replica import ReplicaSpec
+from paceline.sim.serving.requests import DrawnRequests
+from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
+from paceline.sim.serving.running import ServedReplica
+from paceline.sim.serving.serve import serve
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.forms import by_form
+from paceline.traces.recording import Recording
+from paceline.traces.rounds.rounds import TARGET_ALONE
+from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 
-from ...decoding.legal_steps import Policy
-from ...decoding.pool import Pool
-from ...decoding.seen import Observation
-from ...decoding.steps import Outcome, Step
-from ...policies.about import About, about_of, decides_by_pending, runs_target_alone
-from ...policies.fixed import Plain
-from ...policies.spec import PolicySpec
-from ...reports.summary import summarise_run
-from ...runs.log import UNKNOWN_COUNT, RunLog
-from ...runs.recorder import ServingRecorder
-from ...runs.serving import ServingAbout, ServingLog
-from ...sim.context_tables import RequestTables
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel, CostRangeError
-from ...sim.replay_tables import ReplayTables, check_observed, tables_of
-from ...sim.serving.limits import EngineLimits, KvLimits
-from ...sim.serving.replica import ReplicaSpec
-from ...sim.serving.requests import DrawnRequests
-from ...sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
-from ...sim.serving.running import ServedReplica
-from ...sim.serving.serve import serve
-from ...sim.simulate import Scenario, simulate
-from ...traces.contexts.recording import TrieRecording
-from ...traces.forms import by_form
-from ...traces.recording import Recording
-from ...traces.rounds.rounds import TARGET_ALONE
-from ...traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
-from .cells import MOST_RUNNING, ArenaCell, Load, load
+from ..replays import TimedSteps
+from .cells import MOST_RUNNING, ArenaCell, load
 from .ladders import ladder
 from .store import MARKS, Played
 
@@ -52,13 +45,9 @@ PARTS = 4
 
 
 def reordered(recording: Recording, seed: int) -> Recording:
-    """The same requests in another order; at seed 0 in the recorded one.
+    """The same requests in another order; at seed 0 the recorded one.
 
     Requests change places within a quarter of the recording: what changes in mid-run still does.
-
-    Args:
-        recording: of either form.
-        seed: >= 0.
     """
     if seed == 0:
         return recording
@@ -76,14 +65,7 @@ PLAIN = "plain"
 
 
 class RecordingStage:
-    """Everything that runs on a recording share. Final.
-
-    Args:
-        recording: as it was read.
-
-    Attributes:
-        recording: in its recorded order.
-    """
+    """A recording, and everything that runs on it share."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -134,18 +116,10 @@ BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
 
 
 class PoissonArrivals:
-    """The requests of a recording, in their order, at times that are drawn.
+    """The requests of a recording, in their order, at times that are drawn: a workload.
 
-    The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
-    it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
-
-    Args:
-        recording: whose requests they are.
-        tokens_per_s: of output that are asked for, in the mean.
-        seed: of the times, and of the engine.
-
-    Attributes:
-        about: see `Workload`.
+    The engine draws by its name which recorded request stands for one that comes. So each has a name by which it
+    stands for itself: else a third of them would repeat earlier answers, and longer ones would start anew.
     """
 
     def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
@@ -169,7 +143,6 @@ class PoissonArrivals:
         )
 
     def __iter__(self) -> Iterator[Arrival]:
-        """From the first to the last."""
         for (request_id, tag, prompt, tokens), at_ps in zip(self._lengths, self._arrives_ps, strict=True):
             yield Arrival(self._name(request_id, tag), at_ps, prompt, tokens, tag)
 
@@ -180,31 +153,17 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFigures:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        tokens: of output.
-        busy_s: seconds in which the device ran a member.
-        mean_e2e_s: from a request's arrival to its last token, in the mean.
-    """
-
-    tokens: int
-    busy_s: float
-    mean_e2e_s: float
+    tokens: int  # of output
+    busy_s: float  # seconds in which the device ran a member
+    mean_e2e_s: float  # from a request's arrival to its last token, in the mean
 
 
 def served(
     tables: ReplayTables, cost: CostModel, policy: Policy, name: str, *, tokens_per_s: float, seed: int
 ) -> ServedFigures:
-    """Serve all requests of a recording to the end.
-
-    Args:
-        tables: the recording.
-        cost: seconds.
-        policy: built for its pool, and new.
-        name: of the policy, for errors.
-        tokens_per_s: of output that arrivals ask for.
-        seed: of arrivals, and of what is modelled.
+    """Serve all requests of a recording to the end, `tokens_per_s` of output being asked for in the mean.
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -242,118 +201,52 @@ def _dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
     return Dispatcher(RoundRobin(RouterSetting(num_replicas=1, seed=0)), "round-robin", replicas, 0)
 
 
-class ThinkingTimed:
-    """Passes on to a policy and keeps how long it takes for each step, `decide` and `learn` together.
-
-    Args:
-        policy: any.
-
-    Attributes:
-        about: what the policy says of itself.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self.about: About | None = about_of(policy)
-        self._policy = policy
-        self._decided_ns: dict[str, int] = {}
-        self._steps_ns: list[int] = []
-
-    def decide(self, seen: Observation) -> Step:
-        """What the policy says."""
-        start_ns = perf_counter_ns()
-        step = self._policy.decide(seen)
-        self._decided_ns[seen.request_id] = perf_counter_ns() - start_ns
-        return step
-
-    def learn(self, outcome: Outcome) -> None:
-        """Tell the policy."""
-        start_ns = perf_counter_ns()
-        self._policy.learn(outcome)
-        taken_ns = perf_counter_ns() - start_ns
-        self._steps_ns.append(taken_ns + self._decided_ns.pop(outcome.request_id, 0))
-
-    @property
-    def think_us(self) -> float | None:
-        """Microseconds of a step in the median; None before the first."""
-        return median(self._steps_ns) / 1e3 if self._steps_ns else None
-
-
 WALKED, STEPPED, SERVED = "walked", "stepped", "served"
 
 
 def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) -> Played:
-    """Play a policy.
-
-    Args:
-        stage: the cell's recording.
-        cell: where.
-        policy: built anew.
-        seed: 0 for the recorded order of requests, each other number for another order; of what has to be modelled,
-            and of arrivals.
+    """Play a policy, built anew, in a cell; `seed` sets the order of requests, arrivals and what has to be modelled.
 
     Raises:
         PolicyError: the policy broke the contract.
         ValueError: it cannot be built for the recording's pool, needs what the recording does not hold, or asks what
             the cost does not know; names the policy.
     """
-    at, tables = load(cell.load), stage.tables(seed)
+    at, tables, cost, name = load(cell.load), stage.tables(seed), stage.cost(cell.ladder), policy.label
     built = policy.build(tables.pool)
-    check_observed(built, policy.label, tables)
-    run = _Run(stage, cell, policy.label, seed)
-    return run.arriving(built, at.share) if at.share is not None else run.in_batches(built, at)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    stage: RecordingStage
-    cell: ArenaCell
-    name: str
-    seed: int
-
-    def in_batches(self, policy: Policy, at: Load) -> Played:
-        assert at.batch is not None
-        tables, cost = self.stage.tables(self.seed), self.stage.cost(self.cell.ladder)
-        scenario = Scenario(tables=tables, cost=cost, batch=at.batch, seed=self.seed)
-        about, asked = about_of(policy), _timed(policy)
-        log = simulate(scenario, asked or policy, self.name)
-        summary = summarise_run(log)
-        same_share, divergences = _quality(log)
-        lossy = _is_lossy(about) or (about is None and divergences > 0)
-        return Played(
-            cell=self.cell,
-            policy=self.name,
-            seed=self.seed,
-            tokens=summary.output_tokens,
-            seconds=summary.duration_s,
-            seconds_at=seconds_at(log),
-            mean_e2e_s=summary.e2e_s.mean,
-            exact_share=summary.exact_share,
-            path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
-            lossy=lossy,
-            same_share=same_share if lossy else None,
-            divergences=divergences if lossy else None,
-            think_us=asked.think_us if asked else None,
-        )
-
-    def arriving(self, policy: Policy, share: float) -> Played:
-        cost, asked = self.stage.cost(self.cell.ladder), _timed(policy)
-        tokens_per_s = share * self.stage.capacity_per_s(self.cell.ladder)
-        found = served(
-            self.stage.tables(self.seed), cost, asked or policy, self.name, tokens_per_s=tokens_per_s, seed=self.seed
-        )
-        return Played(
-            cell=self.cell,
-            policy=self.name,
-            seed=self.seed,
+    check_observed(built, name, tables)
+    about, asked = about_of(built), _timed(built)
+    played = partial(Played, cell=cell, policy=name, seed=seed)
+    if at.share is not None:
+        tokens_per_s = at.share * stage.capacity_per_s(cell.ladder)
+        found = served(tables, cost, asked or built, name, tokens_per_s=tokens_per_s, seed=seed)
+        return played(
             tokens=found.tokens,
             seconds=found.busy_s,
             seconds_at=(None,) * len(MARKS),
             mean_e2e_s=found.mean_e2e_s,
             exact_share=None,
             path=SERVED,
-            lossy=_is_lossy(about_of(policy)),
-            think_us=asked.think_us if asked else None,
+            lossy=_is_lossy(about),
+            think_us=_think_us(asked),
         )
+    assert at.batch is not None
+    log = simulate(Scenario(tables=tables, cost=cost, batch=at.batch, seed=seed), asked or built, name)
+    summary = summarise_run(log)
+    same_share, divergences = _quality(log)
+    lossy = _is_lossy(about) or (about is None and divergences > 0)
+    return played(
+        tokens=summary.output_tokens,
+        seconds=summary.duration_s,
+        seconds_at=seconds_at(log),
+        mean_e2e_s=summary.e2e_s.mean,
+        exact_share=summary.exact_share,
+        path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
+        lossy=lossy,
+        same_share=same_share if lossy else None,
+        divergences=divergences if lossy else None,
+        think_us=_think_us(asked),
+    )
 
 
 def seconds_at(log: RunLog) -> tuple[float | None, ...]:
@@ -365,12 +258,17 @@ def seconds_at(log: RunLog) -> tuple[float | None, ...]:
     return tuple(float(ends_s[place]) if place < len(out) else None for place in places)
 
 
-def _timed(policy: Policy) -> ThinkingTimed | None:
+def _timed(policy: Policy) -> TimedSteps | None:
     """With a clock; None for an oracle, and for a policy that need not be asked step by step."""
     about = about_of(policy)
     if decides_by_pending(policy) or runs_target_alone(policy) or (about is not None and about.oracle):
         return None
-    return ThinkingTimed(policy)
+    return TimedSteps(policy, about)
+
+
+def _think_us(asked: TimedSteps | None) -> float | None:
+    """Of this host for a step, in the median; None where nobody asked."""
+    return 1e6 * median(asked.steps_s) if asked and asked.steps_s else None
 
 
 def _is_lossy(about: About | None) -> bool:

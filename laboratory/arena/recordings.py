@@ -1,28 +1,9 @@
-"""Recordings in which something changes in mid-run: a drafter goes stale, or the mix of tags turns over.
+"""Every recording of the arena by its name: what it is, how it is made, and the folder that it is kept in.
 
-Requests of several recordings of the same members as one recording.
-
-Folders that are made once: each appears whole, and is used again while what it is made of stays the same.
-
-Two processes that want one folder do not both make it: the second waits for the first. Who makes it holds a lock of the
-system on a file beside it, which ends with the process, however that ends. So the file stays, and says nothing.
-
-What makes a recording of the arena: the protocol of every kind of source.
-
-Recordings that others published, where they lie on this machine; nothing of them is shipped.
-
-Each request is taken whole from a recording in which nothing changes, so what it holds stays exact. Changes come after
-half of the requests.
-
-Recordings that come with the package.
-
-Synthetic recordings of the arena: what their agreement depends on is stated, tag by tag.
-
-Recordings of pools that are trained for the arena.
-
-Every recording of the arena by its name: what it is, and how it is made.
-
-The folder of finished recordings: each is made once, appears whole, and is used again while its recipe stays.
+Shipped ones are copied, published ones imported where they lie on this machine, others drawn, or recorded of pools that
+are trained for the arena. In some a drafter goes stale in mid-run, or the mix of tags turns over: each request is taken
+whole from a recording in which nothing changes, so what it holds stays exact, and changes come after half of them.
+A recording is made once, appears whole, and is used again while its recipe stays.
 """
 
 import fcntl
@@ -30,26 +11,27 @@ import hashlib
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar
 
-from ...base.errors import ArgumentError, needs_torch
-from ...base.files import shipped, whole_folder, write_whole
-from ...base.terminal import tell
-from ...traces.contexts.meta import TrieMeta
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace, write_trace
-from ...traces.contexts.trie import TrieRequest
-from ...traces.folder import META, hash_file
-from ...traces.importers import ImportOptions, import_recording
-from ...traces.rounds.rounds import RoundsRequest
-from ...traces.synthetic import SyntheticSpec, make_trace
+from paceline.base.errors import ArgumentError, needs_torch
+from paceline.base.files import shipped, whole_folder, write_whole
+from paceline.base.terminal import tell
+from paceline.traces.contexts.meta import TrieMeta
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace, write_trace
+from paceline.traces.contexts.trie import TrieRequest
+from paceline.traces.folder import META, hash_file
+from paceline.traces.importers import ImportOptions, import_recording
+from paceline.traces.rounds.rounds import RoundsRequest
+from paceline.traces.synthetic import SyntheticSpec, make_trace
+
 from .recipe import PoolRecipe, pool_recipe
 from .versions import code_version
 
@@ -68,14 +50,7 @@ def as_one(
 ) -> TrieRecording:
     """Requests of these recordings as one; near ties are those of all of them, and the rest is that of the first.
 
-    Args:
-        recordings: at least one.
-        requests: of them, in the order of the new one.
-        name: of the new one.
-        origin: how it was made, in words.
-
-    Raises:
-        ArgumentError: the recordings differ in members, tokens, sampling or closure, or are none.
+    Raises ArgumentError where the recordings differ in members, tokens, sampling or closure, or are none.
     """
     if not recordings:
         raise ArgumentError(f"recording {name}: must be of at least one recording, got none")
@@ -88,26 +63,21 @@ def as_one(
 
 
 def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
-    for field in _SHARED:
-        if getattr(first, field) != getattr(other, field):
+    for key in _SHARED:
+        if getattr(first, key) != getattr(other, key):
             raise ArgumentError(
-                f"recording {name}: {first.name} and {other.name} must have the same {field}, got "
-                f"{getattr(first, field)!r} and {getattr(other, field)!r}"
+                f"recording {name}: {first.name} and {other.name} must have the same {key}, got "
+                f"{getattr(first, key)!r} and {getattr(other, key)!r}"
             )
 
 
 def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path:
-    """The folder `out`, made unless it is there and was made with this fingerprint.
+    """The folder `out`, made unless it is there and was made with this fingerprint of all that decides what is in it.
 
     A fingerprint stands beside what it is of: `NAME.made.json` of a finished folder, `NAME.making.json` of one that was
-    cut short, so that what is left of that is gone on from only where it is of the same recipe. While another process
-    makes it, this one waits.
-
-    Args:
-        out: the folder.
-        fingerprint: of all that decides what is in it.
-        make: writes a folder that is not there, `NAME.making` with the suffix of `out`; what it keeps to go on from
-            after it was cut short stands beside, under names that begin with that one.
+    cut short, so that what is left of that is gone on from only where it is of the same recipe. `make` writes the
+    folder `NAME.making`, and keeps what it could go on from beside it, under names that begin with that one. While
+    another process makes it, this one waits: who makes it holds a lock of the system, which ends with the process.
     """
     if is_made(out, fingerprint):
         return out
@@ -158,7 +128,6 @@ def _made(out: Path) -> Path:
 
 
 def _remove_all(part: Path) -> None:
-    """A folder and what was kept beside it."""
     for path in part.parent.glob(f"{part.name}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -171,7 +140,6 @@ def _write(path: Path, fingerprint: str) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """The fingerprint that was kept, None without a sound one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -183,96 +151,52 @@ class RecordingUnavailableError(ValueError):
     """A recording that cannot be had on this machine, such as one of absent logs; the arena leaves it out by name."""
 
 
-class Shelf(Protocol):
-    """Where finished recordings stand; sources that are made of others ask it for them."""
-
-    @property
-    def work(self) -> Path:
-        """The folder below which everything is kept."""
-
-    def recording(self, name: str) -> Path:
-        """The finished .trace folder of a recording of the catalogue, made if need be."""
-
-
-class Source(Protocol):
+class Source(ABC):
     """One way to make a recording; a frozen dataclass of settings."""
 
-    @property
-    def slow(self) -> bool:
-        """Whether making it takes minutes, so that it is made only where somebody asks for that."""
+    slow: ClassVar[bool] = False  # whether it takes minutes, so that it is made only where somebody asks for that
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Recordings of the catalogue that it is made of."""
+        return ()
 
+    @abstractmethod
     def recipe(self) -> object:
         """All that decides what comes out, save the recordings it needs: something that JSON can hold.
 
         The code that makes it is part of it where that takes seconds; what is trained is not trained anew for a change
-        of code that may be none to it. A finished recording is used again only where this is the same.
-
-        Raises:
-            RecordingUnavailableError: it cannot be had on this machine.
+        of code that may be none to it. Raises RecordingUnavailableError where it cannot be had on this machine.
         """
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Write the recording.
+    @abstractmethod
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
+        """Write the recording to `out`, which is not there yet; what to go on from later may be kept beside it.
 
-        Args:
-            out: the .trace folder to write; not there yet. What a later call could go on from may be kept beside it.
-            name: what the recording is called in its meta.
-            shelf: has the recordings that it needs.
-
-        Raises:
-            RecordingUnavailableError: it cannot be had on this machine.
+        The shelf has what it needs. Raises RecordingUnavailableError where it cannot be had on this machine.
         """
-
-
-class QuickSource:
-    """A source that is made in seconds and of no other recording."""
-
-    @property
-    def slow(self) -> bool:
-        """No."""
-        return False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
-BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"  # the checkout; it need not be there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedSource(QuickSource):
-    """Logs of a benchmark, through the importer of their format.
+class ImportedSource(Source):
+    """Logs of a benchmark, through the importer of their format."""
 
-    Attributes:
-        folder: of the logs, below the folder of published logs.
-        pattern: which of its files.
-        format_name: of the importer.
-        every: of the logged requests the first of so many is taken, >= 1, so that all tasks stay.
-    """
-
-    folder: str
-    pattern: str
-    format_name: str
-    every: int
+    folder: str  # of the logs, below the folder of published logs
+    pattern: str  # which of its files
+    format_name: str  # of the importer
+    every: int  # of the logged requests the first of so many is taken, >= 1, so that all tasks stay
 
     def recipe(self) -> object:
-        """Hashes of the files, what is done with them, and the code that does it.
-
-        Raises:
-            RecordingUnavailableError: the files are not there.
-        """
+        """Hashes of the files, what is done with them, and the code that does it."""
         files = {path.name: hash_file(path) for path in self._files()}
         code = code_version([import_recording.__module__])
         return {"files": files, "format": self.format_name, "every": self.every, "code": code}
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Import them; raises RecordingUnavailableError where they are not there."""
         del shelf
         import_recording(self.format_name, self._files(), out, ImportOptions(name=name), watch=self._taken)
@@ -281,7 +205,7 @@ class ImportedSource(QuickSource):
         return islice(requests, 0, None, self.every)
 
     def _files(self) -> list[Path]:
-        folder = published_logs() / self.folder
+        folder = Path(os.environ.get(DATA) or BESIDE) / self.folder
         files = sorted(folder.glob(self.pattern))
         if not files:
             rule = f"published logs {self.pattern} must lie there, or below the folder that {DATA} names"
@@ -299,27 +223,13 @@ def hsd() -> ImportedSource:
     return ImportedSource(folder="hsd_eagle3_h100", pattern="h100_*.jsonl.gz", format_name="eagle-timed", every=2)
 
 
-def published_logs() -> Path:
-    """The folder that PACELINE_DATA names, else `shared/data` beside the checkout; it need not be there."""
-    return Path(os.environ.get(DATA) or BESIDE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaleSource:
-    """A drafter goes stale: the first half of the requests is from one recording, the rest from another.
+class StaleSource(Source):
+    """A drafter goes stale: the first half of the requests is from one recording, the rest from another."""
 
-    Attributes:
-        fresh: recording of the catalogue.
-        stale: makes one of the same prompts, by a pool that differs in what a drafter has learned.
-    """
-
-    fresh: str
-    stale: Source
-
-    @property
-    def slow(self) -> bool:
-        """Yes: so are the recordings that it needs."""
-        return True
+    slow: ClassVar[bool] = True
+    fresh: str  # recording of the catalogue
+    stale: Source  # makes one of the same prompts, by a pool that differs in what a drafter has learned
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -330,12 +240,8 @@ class StaleSource:
         """That of the stale one; raises as it does."""
         return {"stale": self.stale.recipe()}
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Record the stale one beside `out`, and put both together.
-
-        Raises:
-            ArgumentError: the recordings differ in more than views.
-        """
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
+        """Record the stale one beside `out`, and put both together."""
         beside = out.with_name(f"{out.name}.stale")
         shutil.rmtree(beside, ignore_errors=True)
         self.stale.make(beside, name=f"{name}.stale", shelf=shelf)
@@ -344,21 +250,12 @@ class StaleSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnoverSource:
-    """The mix of tags turns over: requests of some tags come first, those of the others after them.
+class TurnoverSource(Source):
+    """The mix of tags turns over: requests of some tags come first, those of the others after them."""
 
-    Attributes:
-        recording: of the catalogue.
-        phases: the tags of each phase; each tag of the recording in one of them.
-    """
-
-    recording: str
-    phases: tuple[tuple[str, ...], ...]
-
-    @property
-    def slow(self) -> bool:
-        """Yes: so are the recordings that it needs."""
-        return True
+    slow: ClassVar[bool] = True
+    recording: str  # of the catalogue
+    phases: tuple[tuple[str, ...], ...]  # the tags of each phase; each tag of the recording in one of them
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -369,7 +266,7 @@ class TurnoverSource:
         """The tags."""
         return {"phases": [list(tags) for tags in self.phases]}
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Put the requests in order; raises ArgumentError where tags are not those of the recording."""
         write_trace(turned_over(read_trace(shelf.recording(self.recording)), self.phases, name=name), out)
 
@@ -377,8 +274,7 @@ class TurnoverSource:
 def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> TrieRecording:
     """The first half of the requests as the fresh recording has them, the rest as the stale one; tags take turns.
 
-    Raises:
-        ArgumentError: another target, other requests in one than in the other, or recordings that cannot be one.
+    Raises ArgumentError for another target or other requests, and as `as_one`.
     """
     if _texts(fresh) != _texts(stale):
         raise ArgumentError(
@@ -392,7 +288,6 @@ def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> Trie
 
 
 def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[int]]]:
-    """Prompt and trunk of each request by its id."""
     tries = ((request, request.trie) for request in recording.requests)
     return {one.request_id: (one.prompt, trie.token[trie.trunk[1:]].tolist()) for one, trie in tries}
 
@@ -400,8 +295,7 @@ def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[in
 def turned_over(recording: TrieRecording, phases: Sequence[Sequence[str]], *, name: str) -> TrieRecording:
     """The requests of each phase's tags after those of the phase before; within a phase tags take turns.
 
-    Raises:
-        ArgumentError: the phases do not name each tag of the recording once.
+    Raises ArgumentError where the phases do not name each tag of the recording once.
     """
     tags = sorted({request.tag for request in recording.requests})
     if sorted(tag for phase in phases for tag in phase) != tags:
@@ -421,12 +315,8 @@ def tags_in_turn(requests: Sequence[TrieRequest]) -> tuple[TrieRequest, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedSource(QuickSource):
-    """A recording of the package.
-
-    Attributes:
-        title: of the recording, such as `pico`.
-    """
+class ShippedSource(Source):
+    """A recording of the package."""
 
     title: str
 
@@ -434,7 +324,7 @@ class ShippedSource(QuickSource):
         """Its meta, which holds the hashes of all else."""
         return {"shipped": (self._folder() / META).read_text(encoding="utf-8")}
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Copy it; it keeps the name it has."""
         del name, shelf
         with whole_folder(out) as folder:
@@ -445,15 +335,11 @@ class ShippedSource(QuickSource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticSource(QuickSource):
-    """A recording of several tags, a request of each in turn.
+class SyntheticSource(Source):
+    """A recording of several tags, a request of each in turn."""
 
-    Attributes:
-        spec: of every tag but for its acceptance: `requests` and `tokens` are those of one tag.
-        acceptance: by tag, S rates of equal next tokens with the target on the trunk (S members below the target).
-    """
-
-    spec: SyntheticSpec
+    spec: SyntheticSpec  # of every tag but for its acceptance: `requests` and `tokens` are those of one tag
+    # by tag, S rates of equal next tokens with the target on the trunk (S members below the target)
     acceptance: Mapping[str, tuple[float, ...]]
 
     def recipe(self) -> object:
@@ -461,7 +347,7 @@ class SyntheticSource(QuickSource):
         rates = [list(each) for each in self.acceptance.items()]
         return {"spec": asdict(self.spec), "acceptance": rates, "code": code_version([make_trace.__module__])}
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Write it; every tag has a seed of its own."""
         del shelf
         recordings = [make_trace(spec) for spec in self.specs(name)]
@@ -480,95 +366,67 @@ class SyntheticSource(QuickSource):
 def flat() -> SyntheticSource:
     """Members agree independently of all that was before, on and off the trunk."""
     rates = {"easy": (0.85, 0.93), "usual": (0.65, 0.82), "hard": (0.4, 0.62)}
-    return SyntheticSource(spec=_spec(requests=28, seed=100, depth_decay=0.0, reach=32), acceptance=rates)
+    return _drawn(rates, requests=28, seed=100, depth_decay=0.0, reach=32)
 
 
 def deep() -> SyntheticSource:
     """The longer a run of agreement, and the further off the trunk, the more often the next token is another."""
     rates = {"easy": (0.7, 0.78), "usual": (0.55, 0.7), "hard": (0.35, 0.5)}
-    return SyntheticSource(spec=_spec(requests=16, seed=200, depth_decay=0.1, run_decay=0.08), acceptance=rates)
+    return _drawn(rates, requests=16, seed=200, depth_decay=0.1, run_decay=0.08)
 
 
 def bursty() -> SyntheticSource:
     """Easy and hard stretches: agreement at neighbouring tokens has correlation 0.6."""
     rates = {"easy": (0.8, 0.9), "usual": (0.6, 0.75), "hard": (0.35, 0.55)}
-    return SyntheticSource(spec=_spec(requests=28, seed=300, autocorrelation=0.6, reach=24), acceptance=rates)
+    return _drawn(rates, requests=28, seed=300, autocorrelation=0.6, reach=24)
 
 
 def ladder() -> SyntheticSource:
     """Four models that agree from little to much, with the memory that real texts have."""
     rates = {"easy": (0.55, 0.75, 0.92), "usual": (0.4, 0.6, 0.85), "hard": (0.25, 0.5, 0.75)}
-    spec = _spec(requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
-    return SyntheticSource(spec=spec, acceptance=rates)
+    return _drawn(rates, requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
 
 
-def _spec(
+def _drawn(
+    acceptance: Mapping[str, tuple[float, ...]],
     *,
-    requests: int,
-    seed: int,
     models: tuple[str, ...] = ("draft", "mid", "target"),
     depth_decay: float = 0.05,
-    run_decay: float = 0.0,
-    autocorrelation: float = 0.0,
     reach: int = 16,
-) -> SyntheticSpec:
-    """Of one tag; its acceptance is set by tag. A probability tells of it about as much as in `pico`.
+    **options: Any,  # noqa: ANN401 - of a SyntheticSpec
+) -> SyntheticSource:
+    """A probability tells of acceptance about as much as in `pico`.
 
     With the reach of the shipped recordings, a router that drafts far on easy text at steep prices leaves the record of
     the flat one in 8% of its decisions; so the longer a recording's runs of agreement, the further it reaches.
     """
-    return SyntheticSpec(
-        requests=requests,
-        tokens=128,
-        models=models,
-        acceptance=(0.5,) * (len(models) - 1),
-        depth_decay=depth_decay,
-        run_decay=run_decay,
-        autocorrelation=autocorrelation,
-        reach=reach,
-        run=reach // 2,
-        seed=seed,
-    )
+    shape: dict[str, Any] = {"tokens": 128, "models": models, "reach": reach, "run": reach // 2}
+    rates = (0.5,) * (len(models) - 1)  # in place of those by tag
+    spec = SyntheticSpec(acceptance=rates, depth_decay=depth_decay, **shape, **options)
+    return SyntheticSource(spec=spec, acceptance=acceptance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedSource:
-    """A pool of the recipes, trained, and what it says of its held-out prompts.
+class TrainedSource(Source):
+    """A pool of the recipes, trained, and what it says of its held-out prompts."""
 
-    Attributes:
-        pool: name of the recipe.
-        file: of recipes; ours if None.
-        goals: agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`.
-    """
-
-    pool: str
-    file: Path | None = None
-    goals: Mapping[str, float] = dataclass_field(default_factory=dict)
-
-    @property
-    def slow(self) -> bool:
-        """Yes: a pool is trained."""
-        return True
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    slow: ClassVar[bool] = True
+    pool: str  # name of the recipe
+    file: Path | None = None  # of recipes; ours if None
+    # agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`
+    goals: Mapping[str, float] = field(default_factory=dict)
 
     def recipe(self) -> object:
         """That of the pool and of its recording; raises PoolRecipeError for one that is not sound."""
         return self._recipe().deciding(recorded=True)
 
-    def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
-        """Train the pool, if it is not there, and record it.
-
-        Raises:
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
+        """Train the pool, if it is not there, and record it."""
         recipe = self._recipe()
         pool = self.trained(shelf.work)
         with needs_torch(f"recording {name}"):
-            from ...studies.record import record
+            from paceline.studies.record import record
+
             from .pools import write_recorded_prompts
         prompts = out.with_name(f"{out.name}.prompts.jsonl")
         write_recorded_prompts(recipe, pool, prompts)
@@ -585,11 +443,7 @@ class TrainedSource:
         prompts.unlink()
 
     def trained(self, work: Path) -> Path:
-        """The folder of the pool, `pools/NAME` below `work`; trained if need be, and continued where it was cut short.
-
-        Raises:
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+        """The folder of the pool, `pools/NAME` below `work`; trained, or continued, if need be."""
         recipe = self._recipe()
         deciding = json.dumps(recipe.deciding(recorded=False), sort_keys=True)
         fingerprint = hashlib.sha256(deciding.encode()).hexdigest()
@@ -606,28 +460,15 @@ class TrainedSource:
         return recipe.stale(self.goals) if self.goals else recipe
 
 
-TRAINED = (
-    "llama-plain",
-    "neox-near",
-    "gpt2-middle",
-    "gpt2-weak",
-    "qwen3-strong",
-    "gemma-specialists",
-    "mixed",
-)
+TRAINED = ("llama-plain", "neox-near", "gpt2-middle", "gpt2-weak", "qwen3-strong", "gemma-specialists", "mixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One recording.
+    """One recording."""
 
-    Attributes:
-        what: one line that says what is special about it.
-        source: makes it.
-    """
-
-    what: str
-    source: Source
+    what: str  # one line that says what is special about it
+    source: Source  # makes it
 
 
 def catalogue() -> Mapping[str, Entry]:
@@ -659,15 +500,10 @@ def catalogue() -> Mapping[str, Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingShelf:
-    """Recordings below one folder.
+    """Recordings below one folder."""
 
-    Attributes:
-        work: the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint.
-        entries: what can be asked for.
-    """
-
-    work: Path
-    entries: Mapping[str, Entry] = dataclass_field(default_factory=catalogue)
+    work: Path  # the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint
+    entries: Mapping[str, Entry] = field(default_factory=catalogue)  # what can be asked for
 
     def recording(self, name: str) -> Path:
         """The finished .trace folder, made if it is not there or its recipe is another now.
@@ -697,8 +533,3 @@ class RecordingShelf:
         if name not in self.entries:
             raise ArgumentError(f"a recording must be one of {', '.join(self.entries)}, got {name!r}")
         return self.entries[name]
-
-
-def recording(name: str, work: Path) -> Path:
-    """The finished .trace folder of a recording of the catalogue below `work` (see `RecordingShelf.recording`)."""
-    return RecordingShelf(work=work).recording(name)

@@ -1,6 +1,6 @@
 """How much of a recording's answers stood somewhere before, word for word: what copies can live on.
 
-    python -m paceline.laboratory.arena.repeats WORK/recordings/mixed.trace ...
+    python -m paceline_laboratory.arena.repeats WORK/recordings/mixed.trace ...
 
 A **piece** is eight tokens of an answer in a row. Recordings of models that write few different things repeat most of
 them from one answer to the next, so that what a policy gains by copies there says little of other texts.
@@ -12,29 +12,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...reports.grid import console_of_output, print_tables
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace
+from paceline.reports.grid import console_of_output, print_tables
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
+
 from ..findings import Cell, Rows, table, table_cell
 
 PIECE = 8  # tokens: longer than chance and fixed phrases bring about
 
-Pieces = list[tuple[int, ...]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """What stood before, of all answers of a recording.
+    """What stood before, of all answers of a recording."""
 
-    Attributes:
-        pieces: of answers, >= 0.
-        own: that stood before in the same request, its prompt included.
-        earlier: that stood in the answer of a request before it, in the recorded order.
-    """
-
-    pieces: int
-    own: int
-    earlier: int
+    pieces: int  # of answers, >= 0
+    own: int  # that stood before in the same request, its prompt included
+    earlier: int  # that stood in the answer of a request before it, in the recorded order
 
 
 def repeats(recording: TrieRecording) -> Repeats:
@@ -56,7 +49,7 @@ def repeats(recording: TrieRecording) -> Repeats:
     return Repeats(pieces=pieces, own=own, earlier=earlier)
 
 
-def pieces_of(tokens: Sequence[int]) -> Pieces:
+def pieces_of(tokens: Sequence[int]) -> list[tuple[int, ...]]:
     """Every `PIECE` tokens in a row."""
     return [tuple(tokens[start : start + PIECE]) for start in range(len(tokens) - PIECE + 1)]
 

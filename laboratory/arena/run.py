@@ -1,72 +1,41 @@
-"""A run of the arena: what was played before is taken from the store, the rest is played and kept there.
+"""A run of the arena: what was played before is taken from the store, the rest is played, here or in processes."""
 
-Plays what an arena asks for, run by run, and tells what lacks something from what fails.
-
-Processes that play: runs go there, and what came of them comes back, as lines of JSON.
-"""
-
-import json
-import subprocess
-import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby
-from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from ...base.errors import ArgumentError, check_least, check_within
-from ...base.terminal import Interrupts, Progress, held_interrupts, tell
-from ...decoding.steps import UnavailableStepError
-from ...policies.spec import PolicySpec
-from ...traces.errors import TraceFormatError
-from ...traces.forms import open_recording
+from paceline.base.errors import ArgumentError, check_least, check_within
+from paceline.base.terminal import Interrupts, Progress, held_interrupts, tell
+from paceline.decoding.steps import UnavailableStepError
+from paceline.policies.spec import PolicySpec
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.forms import open_recording
+
+from ..processes import executors
+from . import versions
 from .board import TARGET_ALONE, oracle_cells, oracles
 from .cells import ArenaCell, check_buildable, given_to, needs_head, with_heads
 from .play import RecordingStage, play
 from .recordings import RecordingShelf, RecordingUnavailableError
 from .statics import CellStatics
-from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played, anew, outcome_from_json, outcome_to_json
-from .versions import Versions, ladder_version, made_of, recording_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOf:
-    """A run to be played.
-
-    Attributes:
-        trace: folder of the recording.
-        cell, policy, seed: as of `Played`.
-        given: options of the policy besides those that its name says, by name.
-    """
-
-    trace: Path
-    cell: ArenaCell
-    policy: str
-    seed: int
-    given: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def spec(self) -> PolicySpec:
-        """The policy with all its options; raises PolicySpecError for a name that is none."""
-        named = PolicySpec.parse(self.policy)
-        return replace(named, options={**named.options, **dict(self.given)})
+from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A run that ended in an error which is nobody's input.
+    """A run that ended in an error which is nobody's input."""
 
-    Attributes:
-        cell, policy, seed: as of `Played`.
-        error: in one line.
-    """
-
+    # as of `Played`
     cell: ArenaCell
     policy: str
     seed: int
-    error: str
+    error: str  # in one line
 
     def __str__(self) -> str:
         return f"failed: {self.policy} in {self.cell}, seed {self.seed}: {self.error}"
@@ -82,7 +51,7 @@ class Player:
         self._trace: Path | None = None
         self._kept: tuple[RecordingStage, CellStatics] | None = None
 
-    def outcome(self, run: RunOf) -> Came:
+    def outcome(self, run: AskedRun) -> Came:
         """What came of a run; nothing is raised, so that one run does not lose the others."""
         try:
             return self._play(run)
@@ -97,7 +66,7 @@ class Player:
             said = f"{type(error).__name__}: {_line(error)}"
         return Failed(cell=run.cell, policy=run.policy, seed=run.seed, error=said)
 
-    def _play(self, run: RunOf) -> Played:
+    def _play(self, run: AskedRun) -> Played:
         stage, statics = self._on(run.trace)
         if run.policy == BEST_STATIC:
             return statics.best(run.cell, run.seed)
@@ -116,15 +85,13 @@ def _line(error: BaseException | str) -> str:
 
 
 LOOK_S = 0.2  # between two looks for an interrupt
-WORKER = f"{__package__}.worker"
-AHEAD = 2  # runs that a process has before it is done with one: it never waits, and a pipe is never full
 
 
 class LostWorkerError(RuntimeError):
     """A process ended by itself in the midst of its runs, as one that was killed for memory does."""
 
 
-def played_here(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts) -> Iterator[tuple[RunOf, Came]]:
+def played_here(groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts) -> Iterator[tuple[AskedRun, Came]]:
     """Play groups of runs one after another in this process, up to an interrupt."""
     player = Player()
     for group in groups:
@@ -134,139 +101,64 @@ def played_here(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts) -> It
             yield run, player.outcome(run)
 
 
-def played_by(groups: Iterable[Sequence[RunOf]], interrupts: Interrupts, *, jobs: int) -> Iterator[tuple[RunOf, Came]]:
-    """Play groups of runs in processes, up to an interrupt: runs in the midst are then lost.
+def played_by(
+    groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts, *, jobs: int
+) -> Iterator[tuple[AskedRun, Came]]:
+    """Play groups of runs, each in one of the processes, up to an interrupt: runs in the midst are then lost.
 
-    Args:
-        groups: of runs that one process is to play, as of one recording, those that take long first.
-        interrupts: end it.
-        jobs: processes, >= 1.
-
-    Raises:
-        LostWorkerError: a process ended by itself.
-        TraceFormatError: a recording breaks its format.
+    Groups that take long come first. Raises LostWorkerError where a process ended by itself.
     """
     waiting = deque(groups)
-    workers = [_Worker() for _ in range(min(jobs, len(waiting)))]
-    try:
-        for worker in workers:
-            worker.give(waiting.popleft())
-        while any(worker.left for worker in workers) and not interrupts.heard():
-            busy = {worker.line: worker for worker in workers if worker.left}
-            for line in wait(list(busy), LOOK_S):
-                worker = next(one for one in workers if one.line is line)
-                yield worker.taken()
-                if not worker.left and waiting:
-                    worker.give(waiting.popleft())
-    finally:
-        for worker in workers:
-            worker.end()
+    coming: dict[
+        Future[Came], tuple[AskedRun, ProcessPoolExecutor]
+    ] = {}  # in the order in which each process plays them
+    with executors(min(jobs, len(waiting))) as made:
+        idle = list(made)
+        while True:
+            while idle and waiting:
+                executor = idle.pop(0)
+                coming |= {executor.submit(_outcome, run): (run, executor) for run in waiting.popleft()}
+            if not coming or interrupts.heard():
+                return
+            done, _ = wait(coming, LOOK_S, FIRST_COMPLETED)
+            for future in [future for future in coming if future in done]:
+                run, executor = coming.pop(future)
+                try:
+                    yield run, future.result()
+                except BrokenProcessPool:
+                    raise LostWorkerError(
+                        f"the process that played {run.policy} in {run.cell} ended by itself"
+                    ) from None
+                if all(other is not executor for _, other in coming.values()):
+                    idle.append(executor)
 
 
-class _Worker:
-    """One process and what it was given to play. Final."""
-
-    def __init__(self) -> None:
-        self._group: deque[RunOf] = deque()
-        self._sent: deque[RunOf] = deque()
-        self.line, theirs = Pipe()
-        fd = theirs.fileno()
-        # In a session of its own: Ctrl-C is for whoever asked, who ends it.
-        command = [sys.executable, "-P", "-m", WORKER, str(fd)]
-        self._process = subprocess.Popen(command, pass_fds=[fd], start_new_session=True)
-        theirs.close()
-
-    @property
-    def left(self) -> bool:
-        """Whether anything is still to come."""
-        return bool(self._sent)
-
-    def give(self, group: Sequence[RunOf]) -> None:
-        """Have a group played."""
-        self._group.extend(group)
-        for _ in range(AHEAD):
-            self._send()
-
-    def taken(self) -> tuple[RunOf, Came]:
-        """What came of its next run; waits for it."""
-        run = self._sent[0]
-        try:
-            content = json.loads(self.line.recv_bytes())
-        except (EOFError, OSError):
-            self._process.wait()
-            code = self._process.returncode
-            raise LostWorkerError(
-                f"the process that played {run.policy} in {run.cell} ended with code {code}"
-            ) from None
-        self._sent.popleft()
-        self._send()
-        return run, came_from_json(content)
-
-    def _send(self) -> None:
-        if self._group:
-            run = self._group.popleft()
-            self._sent.append(run)
-            self.line.send_bytes(json.dumps(run_to_json(run)).encode())
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self.line.close()
+@cache
+def _player() -> Player:
+    return Player()
 
 
-def run_to_json(run: RunOf) -> dict[str, Any]:
-    """Plain values for `json.dumps`."""
-    return asdict(run) | {"trace": str(run.trace), "cell": str(run.cell)}
+def _outcome(run: AskedRun) -> Came:
+    return _player().outcome(run)
 
 
-def run_from_json(content: Mapping[str, Any]) -> RunOf:
-    """What `run_to_json` made values of."""
-    given = tuple((name, value) for name, value in content["given"])
-    cell, trace = ArenaCell.parse(content["cell"]), Path(content["trace"])
-    return RunOf(**dict(content) | {"trace": trace, "cell": cell, "given": given})
-
-
-def came_to_json(came: Came) -> dict[str, Any]:
-    """Plain values for `json.dumps`."""
-    return asdict(came) | {"cell": str(came.cell)} if isinstance(came, Failed) else outcome_to_json(came)
-
-
-def came_from_json(content: Mapping[str, Any]) -> Came:
-    """What `came_to_json` made values of."""
-    if "error" in content:
-        return Failed(**dict(content) | {"cell": ArenaCell.parse(content["cell"])})
-    return outcome_from_json(content)
-
-
-STATICS = "paceline.laboratory.arena.statics"
+STATICS = "paceline_laboratory.arena.statics"
 MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaAsked:
-    """What is to be played.
+    """What is to be played; raises ArgumentError for a number out of range."""
 
-    Attributes:
-        cells: at least one.
-        policies: built anew for every run; the target alone and the best static chain of each cell are played besides.
-        seeds: of each cell, 1 to `MOST_SEEDS`; 0 is the recorded order of requests.
-        jobs: processes, >= 1.
-        work: folder of recordings and results.
-        make: whether recordings that take minutes are made where they lack.
-        oracles: whether oracles are played as well, in the cells that `regret` says.
-        tuning: recordings that policies may be fitted to beforehand, by name, those that cannot be had left out.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
-
-    cells: Sequence[ArenaCell]
+    cells: Sequence[ArenaCell]  # at least one
+    # built anew for every run; the target alone and the best static chain of each cell are played besides
     policies: Sequence[PolicySpec]
-    seeds: int
-    jobs: int
-    work: Path
-    make: bool = False
-    oracles: bool = False
+    seeds: int  # of each cell, 1 to `MOST_SEEDS`; 0 is the recorded order of requests
+    jobs: int  # processes, >= 1
+    work: Path  # folder of recordings and results
+    make: bool = False  # whether recordings that take minutes are made where they lack
+    oracles: bool = False  # whether oracles are played as well, in the cells that `regret` says
+    # recordings that policies may be fitted to beforehand, by name, those that cannot be had left out
     tuning: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -286,16 +178,7 @@ class ArenaAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaResults:
-    """What came of all runs.
-
-    Attributes:
-        played: by cell, then policy, then seed.
-        left_out: runs of policies that need what a recording or a cost lacks.
-        failed: runs that ended in an error.
-        missing: why each recording that cannot be had is left out, by name.
-        num_kept: runs that were played before.
-        is_whole: whether nothing was cut short by an interrupt.
-    """
+    """All runs played, by cell, policy and seed; policies that need what a recording or a cost lacks are left out."""
 
     played: tuple[Played, ...]
     left_out: tuple[LeftOut, ...]
@@ -315,8 +198,7 @@ class ArenaResults:
 def run_arena(asked: ArenaAsked) -> ArenaResults:
     """Play whatever is not in the store, and return all that was asked for.
 
-    An interrupt ends it; what was played before stays in the store, and is not played again. A second one raises
-    KeyboardInterrupt.
+    An interrupt ends it; what was played before stays in the store. A second one raises KeyboardInterrupt.
 
     Raises:
         ArgumentError: no recording of the cells can be had.
@@ -334,8 +216,8 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         runs = list(_asked_runs(asked, traces))
         store = ArenaStore(asked.work)
         rest = [run for run in runs if store.found(run) is None]
-        _tell(runs, rest, anew(store, rest), missing)
-        failed = _played(asked, traces, store, rest, interrupts)
+        _tell(runs, rest, Counter(part for run in rest for part in store.changed(run)), missing)
+        failed = _played(asked, store, rest, interrupts)
     outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
     looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
     return ArenaResults(
@@ -349,7 +231,6 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
 
 
 def _fitted(asked: ArenaAsked, interrupts: Interrupts) -> ArenaAsked:
-    """The same, with what policies must be fitted to beforehand."""
     if not any(map(needs_head, asked.policies)):
         return asked
     tuning, _ = _recordings(asked, asked.tuning, interrupts)
@@ -378,45 +259,32 @@ def _recordings(
 
 
 def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
-    """All runs of recordings that are there, by recording, cell, policy and seed."""
-    versions = Versions()
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
-    code = {spec.label: versions.policy(spec) for spec in specs}
-    code[BEST_STATIC] = versions.module(STATICS)
+    code = {spec.label: versions.policy_version(spec) for spec in specs}
+    code[BEST_STATIC] = versions.code_version([STATICS], without=versions.NO_SIMULATOR)
+    given = {spec.label: given_to(spec) for spec in asked.policies}
+    simulator = versions.simulator_version()
     for name, cells in groupby(asked.cells, key=lambda cell: cell.recording):
         if name not in traces:
             continue
-        recording, of_recording = open_recording(traces[name]), recording_version(traces[name])
-        ladders: dict[str, str] = {}
+        recording, of_recording = open_recording(traces[name]), versions.recording_version(traces[name])
+        version_of = cache(partial(versions.ladder_version, recording=recording))
         for cell in cells:
-            if cell.ladder not in ladders:
-                ladders[cell.ladder] = ladder_version(cell.ladder, recording)
+            made_of = {"recording": of_recording, "ladder": version_of(cell.ladder), "simulator": simulator}
             for label, seed in asked.entrants(cell):
-                parts = made_of(
-                    recording=of_recording,
-                    ladder=ladders[cell.ladder],
-                    simulator=versions.simulator,
-                    policy=code[label],
+                yield AskedRun(
+                    trace=traces[name],
+                    cell=cell,
+                    policy=label,
+                    seed=seed,
+                    made_of=made_of | {"policy": code[label]},
+                    given=given.get(label, ()),
                 )
-                yield AskedRun(cell=cell, policy=label, seed=seed, made_of=parts)
 
 
-def _played(
-    asked: ArenaAsked, traces: Mapping[str, Path], store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts
-) -> list[Failed]:
+def _played(asked: ArenaAsked, store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts) -> list[Failed]:
     """Play the runs and keep what comes of them; returns those that failed."""
-    given = {spec.label: given_to(spec) for spec in asked.policies}
-    by_run = {
-        RunOf(
-            trace=traces[run.cell.recording],
-            cell=run.cell,
-            policy=run.policy,
-            seed=run.seed,
-            given=given.get(run.policy, ()),
-        ): run
-        for run in rest
-    }
-    groups = _groups(list(by_run), asked.jobs)
+    groups = _groups(rest, asked.jobs)
     come = played_here(groups, interrupts) if asked.jobs == 1 else played_by(groups, interrupts, jobs=asked.jobs)
     failed = []
     with Progress("arena", len(rest), unit="runs") as progress:
@@ -424,13 +292,13 @@ def _played(
             if isinstance(came, Failed):
                 failed.append(came)
             else:
-                store.add(by_run[run], came)
+                store.add(run, came)
             progress.advance()
             progress.note(str(run.cell))
     return failed
 
 
-def _groups(runs: Sequence[RunOf], jobs: int) -> list[list[RunOf]]:
+def _groups(runs: Sequence[AskedRun], jobs: int) -> list[list[AskedRun]]:
     """Runs of one recording for one process, the largest group first; of cells where recordings are few."""
     by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell.recording)]
     if len(by_recording) < jobs:

@@ -1,20 +1,10 @@
-"""Runs with one request at a time as counts of forwards, so that a run that was played once has seconds at any cost.
+"""The best static chain of a cell in hindsight, by search, and what it did there.
 
-The static chains that a cell's best is sought among, and which are next to each other.
-
-The family: the target alone; every other member at windows 1 to 16 below the target, prompt lookup too; and every chain
-of more levels whose upper members can judge, at windows 1 to 16 each.
-
-Which rounds a fixed chain plays does not depend on seconds: a ladder changes what the forwards of its run cost, and not
-which there are. Letters: O operations of a run, K kinds of forwards.
-
-The fastest chain among many: the best of those given, then the best next to it until there is none better.
-
-Local ascent finds the best of what is near a start, so it is begun at the fastest chains of several sets of members.
-
-Static chains with one request at a time: each is played once for a recording, and priced for every ladder.
-
-The best static chain of a cell in hindsight, and what it did there.
+The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
+every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best near a
+start, so it begins at the fastest chains of several sets of members. The rounds of a fixed chain do not depend on
+seconds, so a run with one request at a time is kept as counts of its forwards, which have seconds at any cost. Letters:
+O operations of a run, K kinds of forwards, L members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,18 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.decoding.pool import Pool
+from paceline.decoding.results import DRAFT
+from paceline.policies.chains import ChainSpec
+from paceline.policies.fixed import Chain
+from paceline.policies.spec import PolicySpec
+from paceline.runs.log import RunLog
+from paceline.sim.context_tables import RequestTables
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel, DraftTerms
+from paceline.sim.replay_tables import ReplayTables
+from paceline.sim.simulate import Scenario, simulate
 
-from ...decoding.pool import Pool
-from ...decoding.results import DRAFT
-from ...policies.chains import ChainSpec
-from ...policies.fixed import Chain
-from ...policies.spec import PolicySpec
-from ...runs.log import RunLog
-from ...sim.context_tables import RequestTables
-from ...sim.contexts import TrieTables
-from ...sim.cost.base import CostModel, DraftTerms, OperationCost, RoundCost
-from ...sim.replay_tables import ReplayTables
-from ...sim.simulate import Scenario, simulate
 from .cells import ArenaCell, load
 from .play import RecordingStage, play
 from .store import BEST_STATIC, Played
@@ -50,12 +40,8 @@ ENTRY = (2, 6)  # windows that a member gets where it comes in
 STEPS = (-2, -1, 1, 2)  # of a window
 
 
-class Family:
-    """All static chains of a pool.
-
-    Args:
-        pool: the members.
-    """
+class ChainFamily:
+    """All static chains of a pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -139,7 +125,7 @@ _BITS = 24  # of a number of tokens: more than a context holds
 _MASK = (1 << _BITS) - 1
 
 
-class UnitCost:
+class UnitCost(CostModel):
     """Each forward and each lookup takes a second: for runs of which only the forwards are of interest."""
 
     name = "forwards"
@@ -148,14 +134,6 @@ class UnitCost:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """One second; see `CostModel`."""
         return 1.0
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """None: drafts are forwards."""
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        """There is nothing to say."""
-        return ()
 
 
 class _Kind(NamedTuple):
@@ -169,29 +147,17 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunForwards:
-    """What a run asked of its models.
+    """What a run asked of its models."""
 
-    Attributes:
-        tokens: of output, >= 1.
-        kinds: `[K]` by index in the `ForwardKinds` that counted them.
-        repeats: `[K]` forwards of the kind, >= 1.
-        drafts: `[L]` drafts by each level; those of model-free members are lookups.
-        drafted: `[L]` tokens in them.
-    """
-
-    tokens: int
-    kinds: Counts
-    repeats: Counts
-    drafts: Counts
-    drafted: Counts
+    tokens: int  # of output, >= 1
+    kinds: Counts  # `[K]` by index in the `ForwardKinds` that counted them
+    repeats: Counts  # `[K]` forwards of the kind, >= 1
+    drafts: Counts  # `[L]` drafts by each level; those of model-free members are lookups
+    drafted: Counts  # `[L]` tokens in them
 
 
 class ForwardKinds:
-    """Kinds of forwards of runs of one pool, each priced once for all runs that have it.
-
-    Args:
-        pool: its members.
-    """
+    """Kinds of forwards of runs of one pool, each priced once for all runs that have it."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -200,11 +166,7 @@ class ForwardKinds:
         self._prices: dict[CostModel, NDArray[np.float64]] = {}
 
     def count(self, log: RunLog) -> RunForwards:
-        """The forwards of a run with one request at a time.
-
-        Raises:
-            ValueError: several requests in an operation.
-        """
+        """The forwards of a run; raises ValueError where several requests run at a time."""
         ops, steps = log.ops, log.steps
         if (ops["num_rows"] != 1).any():
             raise ValueError("a run whose forwards are counted must have one request at a time")
@@ -242,7 +204,7 @@ class ForwardKinds:
             ValueError: a cost that knows more of operations than their forwards.
             CostRangeError: a forward that the cost does not know.
         """
-        if isinstance(cost, OperationCost | RoundCost):
+        if cost.knows_operations or cost.knows_rounds:
             raise ValueError(f"cost {cost.name} knows more of operations than their forwards")
         names, free = self._pool.names, self._num_free
         seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())
@@ -308,15 +270,10 @@ Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What a search tried.
+    """What a search tried."""
 
-    Attributes:
-        chains: fastest first; of equally fast ones in the order in which they were tried.
-        seconds: for each token of output, > 0.
-    """
-
-    chains: tuple[ChainSpec, ...]
-    seconds: tuple[float, ...]
+    chains: tuple[ChainSpec, ...]  # fastest first; of equally fast ones in the order in which they were tried
+    seconds: tuple[float, ...]  # for each token of output, > 0
 
     @property
     def best(self) -> ChainSpec:
@@ -339,11 +296,7 @@ class Ranked:
 
 
 class Search:
-    """Remembers what was tried.
-
-    Args:
-        seconds: of a chain, for each token of output; asked once for each.
-    """
+    """Asks once for the seconds, for each token of output, of each chain."""
 
     def __init__(self, seconds: Seconds) -> None:
         self._seconds = seconds
@@ -385,12 +338,7 @@ FINALISTS = 10  # unlike chains of the sample that are played over all requests
 
 
 class PlayedChains:
-    """Runs of static chains over a recording, one request at a time.
-
-    Args:
-        tables: the recording.
-        seed: of what has to be modelled.
-    """
+    """Runs of static chains over a recording, one request at a time."""
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
         self._scenario = Scenario(tables=tables, cost=UnitCost(), seed=seed)
@@ -402,7 +350,6 @@ class PlayedChains:
             self._held = [tables.of(request.request_id) for request in tables.trace.requests]
 
     def __len__(self) -> int:
-        """Chains that were played."""
         return len(self._runs)
 
     def seconds(self, cost: CostModel, chain: ChainSpec) -> float:
@@ -418,18 +365,11 @@ class PlayedChains:
 class ChainSearch:
     """Seeks the best static chains of a recording at one cost after another.
 
-    Args:
-        tables: the recording.
-        seed: of what has to be modelled.
-
-    Attributes:
-        family: of the recording's pool.
-        whole: runs over all requests.
-        sample: runs over a part of the requests of each tag, the same as `whole` where there are few.
+    `whole` are runs over all requests; `sample` over a part of each tag's, or the same where there are few.
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
-        self.family = Family(tables.pool)
+        self.family = ChainFamily(tables.pool)
         self.whole = PlayedChains(tables, seed=seed)
         some = sampled(tables)
         self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
@@ -439,13 +379,10 @@ class ChainSearch:
         return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
 
 
-def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
+def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Ranked:
     """The fastest chain of a family, and whatever else was tried over all requests to find it.
 
-    Args:
-        family: of chains.
-        sample: seconds over a sample of the requests, by which a few are chosen.
-        whole: over all of them.
+    A few are chosen by `sample`, their seconds over some of the requests.
     """
     rough = Search(sample)
     rough.fastest(family.coarse())
@@ -485,9 +422,6 @@ class CellStatics:
     another load its `CANDIDATES` best, the target alone and two levels with `NARROW` windows are played there, and from
     the fastest of them windows are changed by one while that pays. Another order of the requests takes the fastest of
     the `REPLAYED` best.
-
-    Args:
-        stage: the recording.
     """
 
     def __init__(self, stage: RecordingStage) -> None:
@@ -500,11 +434,7 @@ class CellStatics:
         return ChainSearch(self._stage.tables(0))
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
-        """What the best chain did at a seed, as the policy `best-static`.
-
-        Raises:
-            ValueError: as `play`.
-        """
+        """What the best chain did at a seed, as the policy `best-static`; raises as `play`."""
         runs = _Runs(self._stage, cell, seed)
         chains = self._of(cell).chains[: REPLAYED if seed else 1]
         return runs.best_static(Search(runs.seconds).fastest(chains))
@@ -533,19 +463,15 @@ class CellStatics:
 
 
 class _Runs:
-    """What chains did in a cell at a seed."""
-
     def __init__(self, stage: RecordingStage, cell: ArenaCell, seed: int) -> None:
         self._stage, self._cell, self._seed = stage, cell, seed
         self._runs: dict[ChainSpec, Played] = {}
 
     def seconds(self, chain: ChainSpec) -> float:
-        """For each token of output."""
         played = self._of(chain)
         return played.seconds / played.tokens
 
     def best_static(self, chain: ChainSpec) -> Played:
-        """The run of a chain under the name of the best."""
         return replace(self._of(chain), policy=BEST_STATIC, chain=str(chain))
 
     def _of(self, chain: ChainSpec) -> Played:

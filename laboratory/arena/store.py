@@ -1,21 +1,20 @@
-"""Finished runs, kept in lines of JSON: a run of the arena that is cut short goes on from them.
+"""Finished runs of the arena, kept in lines of JSON so that a run that is cut short goes on from them.
 
-What a policy did in a cell, or why it did nothing there; also as values that JSON can hold.
-
-One file for each recording, which is only ever added to. A line says what its run was made of (the recording, the
-ladder's seconds, the code of the policy and of the simulator, as hashes): a result is that of a run which is asked for
-only where all of these are the same.
+A run is what a policy did in a cell, or why it did nothing. Each recording has a file, which is only ever added to. A
+line says what its run was made of (the recording, the ladder's seconds, the code of the policy and of the simulator, as
+hashes): a result is that of a run which is asked for only where all of these are the same.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...base.errors import ArgumentError, check_least, check_within
-from ...base.terminal import tell
+from paceline.base.errors import ArgumentError, check_least, check_within
+from paceline.base.terminal import tell
+from paceline.policies.spec import PolicySpec
+
 from .cells import ArenaCell
 
 # Output tokens after which seconds are read for learning curves.
@@ -26,48 +25,37 @@ BEST_STATIC = "best-static"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A finished run of one policy in one cell.
+    """A finished run of one policy in one cell; raises ArgumentError for a number out of range.
 
     All but `think_us`, a measurement, is the same whenever and wherever the run is repeated, and counts for equality.
-
-    Attributes:
-        cell: where.
-        policy: as it was named, options with it; `best-static` is the best static chain in hindsight.
-        seed: 0 is the recorded order of requests, each other another order; >= 0.
-        tokens: of output, >= 1.
-        seconds: simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy.
-        seconds_at: of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter, and under
-            arrivals, where they say little.
-        mean_e2e_s: simulated, from a request's arrival to its last token, in the mean, > 0.
-        exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals.
-        chain: of `best-static`, the chain; "" of others.
-        lossy: whether the policy may write other text than the target's; one that says nothing of itself may not, as
-            long as no token differs.
-        path: how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine.
-        same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of
-            others, where the recording does not know the text, and under arrivals.
-        divergences: of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None
-            of others, and under arrivals.
-        think_us: microseconds of this host that the policy thought for a step, in the median; None where nobody asked
-            it step by step.
-
-    Raises:
-        ArgumentError: a number out of range.
     """
 
     cell: ArenaCell
-    policy: str
-    seed: int
-    tokens: int
+    policy: str  # as it was named, options with it; `best-static` is the best static chain in hindsight
+    seed: int  # 0 is the recorded order of requests, each other another order; >= 0
+    tokens: int  # of output, >= 1
+    # simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy
     seconds: float
+    # of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter, and under arrivals, where
+    # they say little
     seconds_at: tuple[float | None, ...]
-    mean_e2e_s: float
+    mean_e2e_s: float  # simulated, from a request's arrival to its last token, in the mean, > 0
+    # of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals
     exact_share: float | None
+    # how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine
     path: str
-    chain: str = ""
+    chain: str = ""  # of `best-static`, the chain; "" of others
+    # whether the policy may write other text than the target's; one that says nothing of itself may not, as long as no
+    # token differs
     lossy: bool = False
+    # of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of others, where
+    # the recording does not know the text, and under arrivals
     same_share: float | None = None
+    # of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None of others, and
+    # under arrivals
     divergences: int | None = None
+    # microseconds of this host that the policy thought for a step, in the median; None where nobody asked it step by
+    # step
     think_us: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,17 +76,13 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A policy that a cell has no run of.
+    """A policy that a cell has no run of."""
 
-    Attributes:
-        cell, policy, seed: as of `Played`.
-        why: what it lacks, or that it is not applicable and why, in one line.
-    """
-
+    # as of `Played`
     cell: ArenaCell
     policy: str
     seed: int
-    why: str
+    why: str  # what it lacks, or that it is not applicable and why, in one line
 
 
 Outcome: TypeAlias = Played | LeftOut
@@ -110,11 +94,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_json(content: Mapping[str, Any]) -> Outcome:
-    """What `outcome_to_json` made values of.
-
-    Raises:
-        KeyError, TypeError, ValueError: other values.
-    """
+    """What `outcome_to_json` made values of; raises KeyError, TypeError or ValueError for others."""
     values = dict(content) | {"cell": ArenaCell.parse(content["cell"])}
     if "why" in values:
         return LeftOut(**values)
@@ -127,17 +107,20 @@ PARTS = ("recording", "ladder", "simulator", "policy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
-    """A run that is asked for.
+    """A run that is asked for."""
 
-    Attributes:
-        cell, policy, seed: as of `Played`.
-        made_of: a hash of each of `PARTS`.
-    """
-
+    trace: Path  # folder of the recording
     cell: ArenaCell
     policy: str
     seed: int
-    made_of: Mapping[str, str]
+    made_of: Mapping[str, str]  # a hash of each of `PARTS`
+    given: tuple[tuple[str, str], ...] = ()  # options of the policy besides those that its name says, by name
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy with all its options; raises PolicySpecError for a name that is none."""
+        named = PolicySpec.parse(self.policy)
+        return replace(named, options={**named.options, **dict(self.given)})
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -146,11 +129,7 @@ class AskedRun:
 
 
 class ArenaStore:
-    """The results below a folder. Final.
-
-    Args:
-        work: the folder; results stand in `results/RECORDING.jsonl`.
-    """
+    """The results below a folder, in `results/RECORDING.jsonl`."""
 
     def __init__(self, work: Path) -> None:
         self._folder = work / RESULTS
@@ -188,13 +167,7 @@ class ArenaStore:
         return self._folder / f"{recording}.jsonl"
 
 
-def anew(store: ArenaStore, runs: Iterable[AskedRun]) -> dict[str, int]:
-    """How many of the runs are to be played again since a part of them changed, by part."""
-    return dict(Counter(part for run in runs for part in store.changed(run)))
-
-
 def _read(path: Path) -> dict[tuple[str, str, int], dict[str, Outcome]]:
-    """The results of a file by place and by what they are made of, the latest last."""
     found: dict[tuple[str, str, int], dict[str, Outcome]] = {}
     lost = 0
     for line in path.read_bytes().splitlines() if path.exists() else ():

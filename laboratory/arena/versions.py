@@ -1,53 +1,53 @@
-"""What a run is made of, as hashes: what changes one of them makes a result that is kept one of another run.
+"""Hashes of what a run is made of: where one of them changes, a kept result is one of another run.
 
-What code a result depends on, as a hash of it: comments and docstrings count for nothing.
-
-A module depends on what it imports, and so on, as far as that is in this package.
+A module depends on what it imports, and so on, within paceline and its laboratory; comments and docstrings do not
+count.
 """
 
 import ast
 import inspect
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...policies.fixed import Chain
-from ...policies.spec import PolicySpec
-from ...sim.cost.base import CostModel
-from ...traces.recording import Recording
+from paceline.policies.fixed import Chain
+from paceline.policies.spec import PolicySpec
+from paceline.sim.cost.base import CostModel
+from paceline.traces.recording import Recording
+
 from .ladders import ladder
 
-PACKAGE = __name__.partition(".")[0]
+PACKAGES = ("paceline", "paceline_laboratory")
 DIGITS = 12
+SIMULATOR = "paceline_laboratory.arena.play"
+# How a text becomes a policy has no part in what it does, and would bring in all of them.
+NO_SIMULATOR = ("paceline.policies.spec", "paceline.policies.registry")
+# Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
+SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
 
 
 def code_version(roots: Collection[str], *, without: Collection[str] = ()) -> str:
-    """Hash of modules and of all they depend on.
-
-    Args:
-        roots: by full name.
-        without: modules, and packages, that are left out with what only they depend on.
-    """
+    """Hash of modules, by full name, and of all they depend on, but for what only those of `without` depend on."""
     pending, seen = list(roots), set(roots)
     while pending:
         for name in _source(pending.pop())[1]:
             if name not in seen and not any(name == one or name.startswith(f"{one}.") for one in without):
                 seen.add(name)
                 pending.append(name)
-    return _digest([f"{name} {_source(name)[0]}" for name in sorted(seen)])
+    return _digest(f"{name} {_source(name)[0]}".encode() for name in sorted(seen))
 
 
 def file_version(path: Path) -> str:
-    """Hash of a file of Python outside the package, and of what it imports of the package."""
+    """Hash of a file of Python outside our packages, and of what it imports of them."""
     text = path.read_bytes()
-    return _digest([text.decode(errors="replace"), code_version(dict.fromkeys(_imported(ast.parse(text), "")))])
+    return _digest([text, code_version(dict.fromkeys(_imported(ast.parse(text), ""))).encode()])
 
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]]:
-    """A hash of a module's code, and the modules of the package that it imports."""
+    """A hash of a module's code, and the modules of our packages that it imports."""
     spec = find_spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return "", ()
@@ -55,19 +55,23 @@ def _source(name: str) -> tuple[str, tuple[str, ...]]:
     package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
     imported = tuple(dict.fromkeys(_imported(tree, package)))
     _drop_docstrings(tree)
-    return _digest([ast.dump(tree)]), imported
+    return _digest([ast.dump(tree).encode()]), imported
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if one.name.startswith(f"{PACKAGE}."))
+            yield from (one.name for one in node.names if _is_ours(one.name))
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            if base.startswith(PACKAGE):
+            if _is_ours(base):
                 yield base
                 yield from (name for one in node.names if _is_module(name := f"{base}.{one.name}"))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in PACKAGES
 
 
 @cache
@@ -86,59 +90,28 @@ def _drop_docstrings(tree: ast.Module) -> None:
                     node.body = node.body[1:]
 
 
-def _digest(texts: list[str]) -> str:
-    found = blake2b(digest_size=DIGITS // 2)
-    for text in texts:
-        found.update(text.encode())
-        found.update(b"\0")
-    return found.hexdigest()
+def simulator_version() -> str:
+    """Of the code that plays a policy, but for policies."""
+    return code_version([SIMULATOR], without=NO_SIMULATOR)
 
 
-SIMULATOR = f"{PACKAGE}.laboratory.arena.play"
-# How a text becomes a policy has no part in what it does, and would bring in all of them.
-NO_SIMULATOR = (f"{PACKAGE}.policies.spec", f"{PACKAGE}.policies.registry")
-# Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
-SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
+def policy_version(spec: PolicySpec) -> str:
+    """Of a policy's code, and of files that its options name.
 
-
-class Versions:
-    """Hashes of what runs are made of, each made once. Final."""
-
-    def __init__(self) -> None:
-        self._policies: dict[str, str] = {}
-
-    @cached_property
-    def simulator(self) -> str:
-        """Of the code that plays a policy, but for policies."""
-        return code_version([SIMULATOR], without=NO_SIMULATOR)
-
-    def module(self, name: str) -> str:
-        """Of a module of this package and all it imports, what is the simulator's left out."""
-        return code_version([name], without=NO_SIMULATOR)
-
-    def policy(self, spec: PolicySpec) -> str:
-        """Of a policy's code, and of files that its options name.
-
-        Of a class of another package, or in a file, the file that it stands in counts and what that imports of this
-        package, and nothing else that it imports.
-        """
-        if spec.label not in self._policies:
-            self._policies[spec.label] = _digest_of_bytes(_of_policy(spec))
-        return self._policies[spec.label]
+    Of a class of another package, or in a file, the file that it stands in counts and what that imports of ours, and
+    nothing else that it imports.
+    """
+    return _digest(_of_policy(spec))
 
 
 def recording_version(path: Path) -> str:
-    """Of a recording: its `meta.json` holds hashes of all else.
-
-    Args:
-        path: the .trace folder.
-    """
-    return _digest_of_bytes([(path / "meta.json").read_bytes()])
+    """Of a .trace folder: its `meta.json` holds hashes of all else."""
+    return _digest([(path / "meta.json").read_bytes()])
 
 
 def ladder_version(name: str, recording: Recording) -> str:
     """Of the seconds that a ladder gives a recording's members, at shapes of every size."""
-    return _digest_of_bytes([f"{seconds!r}".encode() for seconds in _seconds(ladder(name).cost(recording), recording)])
+    return _digest([f"{seconds!r}".encode() for seconds in _seconds(ladder(name).cost(recording), recording)])
 
 
 def _seconds(cost: CostModel, recording: Recording) -> Iterator[object]:
@@ -155,7 +128,7 @@ def _seconds(cost: CostModel, recording: Recording) -> Iterator[object]:
 def _of_policy(spec: PolicySpec) -> Iterator[bytes]:
     kind = spec.policy_class or Chain
     module = kind.__module__
-    if module == PACKAGE or module.startswith(f"{PACKAGE}."):
+    if _is_ours(module):
         yield code_version([module]).encode()
     else:
         yield file_version(Path(inspect.getfile(kind))).encode()
@@ -167,14 +140,9 @@ def _of_policy(spec: PolicySpec) -> Iterator[bytes]:
             yield Path(value).read_bytes()
 
 
-def _digest_of_bytes(texts: Iterator[bytes] | list[bytes]) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     found = blake2b(digest_size=DIGITS // 2)
-    for text in texts:
-        found.update(text)
+    for part in parts:
+        found.update(part)
         found.update(b"\0")
     return found.hexdigest()
-
-
-def made_of(*, recording: str, ladder: str, simulator: str, policy: str) -> Mapping[str, str]:
-    """The hashes of a run by part, as the store keeps them."""
-    return {"recording": recording, "ladder": ladder, "simulator": simulator, "policy": policy}

@@ -12,14 +12,16 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.decoding.results import VERIFY
+from paceline.reports.panels import Panel, by_category
+from paceline.runs.log import RunLog
+from paceline.sim.simulate import Scenario
 
-from ...decoding.results import VERIFY
-from ...runs.log import RunLog
-from ...sim.simulate import Scenario
-from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
+    calls_per_token,
     chain,
     drafters_of,
     recording_of,
@@ -36,15 +38,10 @@ WINDOWS = {2: (3, 6), 3: (3, 5, 8)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCounts:
-    """What one level of a chain did with the tokens it looked at.
+    """What one level of a chain did with the tokens it looked at."""
 
-    Attributes:
-        judged: tokens it looked at.
-        accepted: of those, how many stayed.
-    """
-
-    judged: int
-    accepted: int
+    judged: int  # tokens it looked at
+    accepted: int  # of those, how many stayed
 
     @property
     def dropped(self) -> int:
@@ -59,19 +56,12 @@ class LevelCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One chain, run over the recording.
+    """One chain, run over the recording."""
 
-    Attributes:
-        members: of the chain, smallest first.
-        name: in the notation of chains.
-        log: of the run.
-        speed_up: over the target alone.
-    """
-
-    members: tuple[str, ...]
-    name: str
-    log: RunLog
-    speed_up: float
+    members: tuple[str, ...]  # of the chain, smallest first
+    name: str  # in the notation of chains
+    log: RunLog  # of the run
+    speed_up: float  # over the target alone
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -92,9 +82,7 @@ class Ran:
 
     def calls_per_token(self, tag: str = ALL) -> float:
         """Forwards of the target per token committed."""
-        chosen = steps_of(self.log, tag)
-        calls = int((self._verifies(self.members[-1]) & chosen).sum())
-        return calls / int(self.log.steps["emitted"][chosen].sum())
+        return calls_per_token(self.log, tag)
 
     def _verifies(self, member: str) -> NDArray[np.bool_]:
         level = self.log.meta["members"].index(member)

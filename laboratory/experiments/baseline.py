@@ -6,12 +6,14 @@ every longer chain and every policy has to beat.
 
 from collections.abc import Mapping, Sequence
 
-from ...base.errors import counted
-from ...runs.log import RunLog
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...traces.contexts.recording import TrieRecording
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, by_category, series_of
+from paceline.runs.log import RunLog
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.traces.contexts.recording import TrieRecording
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
@@ -35,11 +37,7 @@ SpeedUps = Mapping[tuple[str, int, str], float]  # by drafter, window and tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay every drafter at every window, then run each drafter's best on the models.
-
-    Raises:
-        TraceFormatError: the recording is not one of this pool and its prompts.
-    """
+    """Replay every drafter at every window, then run each drafter's best on the models."""
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)
@@ -85,7 +83,6 @@ def _best_window(speed_ups: SpeedUps, drafter: str, tag: str) -> int:
 
 
 def _best(speed_ups: SpeedUps, drafters: Sequence[str], tag: str) -> tuple[str, int]:
-    """Drafter and window that are fastest on a tag."""
     return max(((d, w) for d in drafters for w in WINDOWS), key=lambda key: speed_ups[*key, tag])
 
 

@@ -1,7 +1,4 @@
-"""Every experiment by its name, and the one door to their modules: one is imported when it runs.
-
-Together they import most of the simulator, which every command would wait for.
-"""
+"""Every experiment by its name. A module is imported when it runs: together they import most of the simulator."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -9,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...base.errors import needs_torch
+from paceline.base.errors import needs_torch
+
 from ..findings import ExperimentSetting, Finding
 
 Use = Literal["pool", "trace", "seed", "threads"]
@@ -19,17 +17,11 @@ REPLAY: frozenset[Use] = frozenset(("trace", "seed"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One entry of the catalogue.
+    """One entry of the catalogue."""
 
-    Attributes:
-        summary: one line, the first of its module.
-        run: does it.
-        uses: what it reads of its setting, beside the limit; an option it does not use is refused.
-    """
-
-    summary: str
-    run: Callable[[ExperimentSetting], Finding]
-    uses: frozenset[Use]
+    summary: str  # one line, the first of its module
+    run: Callable[[ExperimentSetting], Finding]  # does it
+    uses: frozenset[Use]  # what it reads of its setting, beside the limit; an option it does not use is refused
 
 
 _KNOWN: Mapping[str, frozenset[Use]] = {
@@ -58,14 +50,11 @@ def _module(name: str) -> str:
 
 
 def _summary(name: str) -> str:
-    """The first line of its module, which is not imported for it."""
     with Path(__file__).with_name(f"{_module(name)}.py").open(encoding="utf-8") as source:
         return source.readline().strip().removeprefix('"""')
 
 
 def _run_of(name: str) -> Callable[[ExperimentSetting], Finding]:
-    """What runs an experiment."""
-
     def run(setting: ExperimentSetting) -> Finding:
         with needs_torch():
             module = importlib.import_module(f".{_module(name)}", __package__)

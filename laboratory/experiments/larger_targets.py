@@ -7,16 +7,18 @@ says how far off), so read ratios between chains, not seconds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...reports.summary import summarise_run
-from ...runs.log import RunLog
-from ...sim.cost.base import CostModel
-from ...sim.cost.files import CostLine, FileCost
-from ...sim.cost.what_if import PricedAsCost
-from ...sim.simulate import Scenario
-from ...traces.contexts.meta import TrieMeta
-from ...traces.contexts.recording import TrieRecording
-from ...traces.meta import ModelInfo
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, by_category, table, table_cell
+from paceline.reports.panels import Panel, by_category
+from paceline.reports.summary import summarise_run
+from paceline.runs.log import RunLog
+from paceline.sim.cost.base import CostModel
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.what_if import PricedAsCost
+from paceline.sim.simulate import Scenario
+from paceline.traces.contexts.meta import TrieMeta
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.meta import ModelInfo
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
@@ -43,47 +45,29 @@ ADAPTIVE = "specrouter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
-    """One pricing of the recording's members.
-
-    Attributes:
-        name: shown.
-        devices: shown.
-        cost: seconds.
-    """
+    """One pricing of the recording's members."""
 
     name: str
     devices: str
-    cost: CostModel
+    cost: CostModel  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """What is fastest in one world.
+    """What is fastest in one world."""
 
-    Attributes:
-        world: the pricing.
-        token_s: seconds of a forward of one token, by role (drafter, middle level, target).
-        two, three: the fastest chain of two and of three levels over all text, and its speed-up.
-        adaptive: speed-up of SpecRouter.
-        exact_share: least share of token decisions that were replayed, not modelled, in these three runs; 0 to 1.
-        gains: by tag, speed of the best three levels over that of the best two on this tag.
-    """
-
-    world: Pricing
-    token_s: tuple[float, ...]
+    world: Pricing  # the pricing
+    token_s: tuple[float, ...]  # seconds of a forward of one token, by role (drafter, middle level, target)
+    # the fastest chain of two and of three levels over all text, and its speed-up
     two: tuple[str, float]
     three: tuple[str, float]
-    adaptive: float
-    exact_share: float
-    gains: Mapping[str, float]
+    adaptive: float  # speed-up of SpecRouter
+    exact_share: float  # least share of token decisions that were replayed, not modelled, in these three runs; 0 to 1
+    gains: Mapping[str, float]  # by tag, speed of the best three levels over that of the best two on this tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay two- and three-level chains and SpecRouter in every world.
-
-    Raises:
-        ValueError: a recording without exactly a drafter, a middle model and a target beside submodels of it.
-    """
+    """Replay two- and three-level chains and SpecRouter in every world."""
     trace = recording_of(setting)
     roles = _roles(trace.meta)
     recorded = scenario_of(setting, trace)
@@ -102,7 +86,6 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _roles(meta: TrieMeta) -> tuple[str, str, str]:
-    """Drafter, middle level and target."""
     own = [model.name for model in meta.models if model.submodel_of is None]
     if len(own) != 3:
         raise ValueError(f"recording {meta.name}: models that are no submodels must be 3, got {', '.join(own)}")

@@ -2,8 +2,7 @@
 
 Short and long contexts, small and large batches; forwards as long as those of models of 1 and 8 billion parameters on
 an A100. What drafts and verifications come out as is what was recorded. Long contexts begin with one of a few texts
-that many requests share, as agents and questions about documents do: a prefix cache holds them, so that what costs is
-to hold a long context, not to read it.
+that many requests share, which a prefix cache holds: what costs is to hold a long context, not to read it.
 """
 
 import json
@@ -14,18 +13,14 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
+from paceline.reports.panels import Panel, series_of
+from paceline.studies.serving import simulate
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
 
-from ...studies.serving import simulate
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace
-from ..findings import Cell, ExperimentSetting, Finding, Panel, series_of, table, table_cell
-from ..replays import TARGET_ALONE
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
+from ..replays import TARGET_ALONE, a100_cost
 
-# Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s.
-COST = {
-    "draft": {"intercept_s": 0.00121, "per_new_token_s": 7.9e-6, "per_kv_token_s": 1.61e-8},
-    "target": {"intercept_s": 0.00788, "per_new_token_s": 5.15e-5, "per_kv_token_s": 6.43e-8},
-}
 CLUSTER = "[[replicas]]\ndevice = 'a100'\nmax_num_seqs = {max_num_seqs}\ntoken_budget = 8192\nkv_blocks = 100000\n"
 FIXED = (TARGET_ALONE, *(f"draft:{window}/target" for window in (1, 2, 3, 4)))
 REQUESTS, SEEDS = 1000, 2
@@ -36,21 +31,13 @@ WITHIN = 0.03  # of the best fixed choice: what is called following it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server and what its requests are like.
-
-    Attributes:
-        name: shown.
-        units: of `UNIT_TOKENS` that a prompt shares with others, before `PROMPT_TOKENS` of its own.
-        max_num_seqs: requests in a batch at most.
-        windows: for `off-under-load`, as somebody sets it who has measured fixed windows at this context.
-        rates: arrivals per second, rising.
-    """
+    """A server and what its requests are like."""
 
     name: str
-    units: int
-    max_num_seqs: int
-    windows: str
-    rates: tuple[float, ...]
+    units: int  # of `UNIT_TOKENS` that a prompt shares with others, before `PROMPT_TOKENS` of its own
+    max_num_seqs: int  # requests in a batch at most
+    windows: str  # for `off-under-load`, as somebody sets it who has measured fixed windows at this context
+    rates: tuple[float, ...]  # arrivals per second, rising
 
     @property
     def policies(self) -> Mapping[str, str]:
@@ -111,9 +98,11 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folder: Path) -> Iterator[AtRate]:
-    cost, cluster, workload = (folder / name for name in ("cost.json", "cluster.toml", "workload.jsonl"))
-    target = COST["target"]
-    cost.write_text(json.dumps({member.name: COST.get(member.name, target) for member in trace.meta.models}))
+    cost, cluster, workload = (
+        a100_cost(trace, folder, ("draft", "target")),
+        folder / "cluster.toml",
+        folder / "workload.jsonl",
+    )
     cluster.write_text(CLUSTER.format(max_num_seqs=server.max_num_seqs))
     for rate in server.rates:
         taken: dict[str, list[float]] = {}
@@ -121,7 +110,7 @@ def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folde
         for one in range(seed, seed + SEEDS):
             workload.write_text("\n".join(_lines(server.units, requests, rate, one)))
             for name, policy in {**{name: name for name in FIXED}, **server.policies}.items():
-                row = simulate(workload, policy, trace, cluster=cluster, cost=str(cost), seed=one).report.rows[0]
+                row = simulate(workload, policy, trace, cluster=cluster, cost=cost, seed=one).report.rows[0]
                 taken.setdefault(name, []).append(row.mean("in_system_s") or 0.0)
                 if name == TARGET_ALONE:
                     running.append(row.mean("running_mean") or 0.0)

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...base.errors import counted
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.threads import CacheKind
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, Series, by_category
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import CacheKind
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import chain
 from ..shared import Held, pool_of, prompts_of, watch_caches
 
@@ -24,23 +26,14 @@ POINTS = 40  # of the curve over time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One run: a chain, a kind of cache, and what was held after each of its operations.
+    """One run: a chain, a kind of cache, and what was held after each of its operations."""
 
-    Attributes:
-        chain: in the notation of chains.
-        depth: members of the chain.
-        cache: kind.
-        token_bytes: of one token in the caches of all members of the chain.
-        held: in order of time.
-        num_truncations: times live slots were moved together.
-    """
-
-    chain: str
-    depth: int
-    cache: str
-    token_bytes: int
-    held: tuple[Held, ...]
-    num_truncations: int
+    chain: str  # in the notation of chains
+    depth: int  # members of the chain
+    cache: str  # kind
+    token_bytes: int  # of one token in the caches of all members of the chain
+    held: tuple[Held, ...]  # in order of time
+    num_truncations: int  # times live slots were moved together
 
     @property
     def peak_bytes(self) -> int:

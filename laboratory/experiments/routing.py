@@ -8,18 +8,20 @@ figure of speed stands beside what it cost: divergences, and the target's own vi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...base.errors import counted
-from ...decoding.results import VERIFY
-from ...reports.summary import Quality, quality_of, rejection_rate
-from ...runs.log import RunLog, with_quality
-from ...runtime.decode import Alone, text_qualities
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...traces.contexts.recording import TrieRecording
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, Value, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, Series, by_category
+from paceline.reports.summary import Quality, quality_of, rejection_rate
+from paceline.runs.log import RunLog, with_quality
+from paceline.runtime.decode import Alone, text_qualities
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.traces.contexts.recording import TrieRecording
+
+from ..findings import Cell, ExperimentSetting, Finding, Value, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
+    calls_per_token,
     drafters_of,
     recording_of,
     replayed,
@@ -38,19 +40,12 @@ SPECULATION, VIA_SD = "speculation", "via-sd"
 
 
 class PolicyFigures(NamedTuple):
-    """What one policy did with the requests of one tag.
+    """What one policy did with the requests of one tag."""
 
-    Attributes:
-        rejection_rate: see `reports.summary`.
-        calls_per_token: target calls per committed token.
-        speed_up: over the target alone.
-        quality: of the texts; None where nothing is known.
-    """
-
-    rejection_rate: float
-    calls_per_token: float
-    speed_up: float
-    quality: Quality | None
+    rejection_rate: float  # see `reports.summary`
+    calls_per_token: float  # target calls per committed token
+    speed_up: float  # over the target alone
+    quality: Quality | None  # of the texts; None where nothing is known
 
     @property
     def rejected(self) -> float:
@@ -68,12 +63,7 @@ ByPolicy = Mapping[tuple[str, str], PolicyFigures]  # by policy and tag
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Replay all policies by tag, then run them on the models.
-
-    Raises:
-        ValueError: a pool without a drafter and a verifier between it and the target.
-        TraceFormatError: the recording is not one of this pool and its prompts.
-    """
+    """Replay all policies by tag, then run them on the models."""
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)
@@ -99,7 +89,6 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _policies(drafter: str, target: str) -> dict[str, str]:
-    """By the name that tables show."""
     shape = f"draft={drafter},tokens={BLOCK}"
     return {
         SPECULATION: f"{drafter}:{BLOCK}/{target}",
@@ -110,12 +99,9 @@ def _policies(drafter: str, target: str) -> dict[str, str]:
 
 
 def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> PolicyFigures:
-    steps = log.steps
-    here = steps_of(log, tag)
-    calls = here & (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
     return PolicyFigures(
-        rejection_rate=rejection_rate(steps, here),
-        calls_per_token=int(calls.sum()) / int(steps["emitted"][here].sum()),
+        rejection_rate=rejection_rate(log.steps, steps_of(log, tag)),
+        calls_per_token=calls_per_token(log, tag),
         speed_up=speed_up_of(log, plain, tag=tag),
         quality=quality_of(log, tag=None if tag == ALL else tag),
     )
@@ -124,7 +110,6 @@ def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> PolicyFigures:
 def _measured(
     pool: ModelPool, prompts: Sequence[Prompt], policies: Mapping[str, str], *, max_new_tokens: int
 ) -> ByPolicy:
-    """The same policies on the models: their quickest run, and the quality of its texts."""
     chains = {TARGET_ALONE: TARGET_ALONE, **policies}
     turns = ran_in_turns(pool, list(chains.values()), prompts, runs=RUNS, max_new_tokens=max_new_tokens)
     quickest = {name: max(turns[policy], key=lambda turn: speed_of(turn[1])) for name, policy in chains.items()}
@@ -138,8 +123,6 @@ def _measured(
 
 
 def _overall(name: str, one: PolicyFigures) -> list[Cell]:
-    """A policy over all tags."""
-
     def known(read: Callable[[Quality], Value]) -> Value:
         return None if one.quality is None else read(one.quality)
 
@@ -166,7 +149,6 @@ def _answers(quality: Quality) -> str | None:
 
 
 def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Cell]]:
-    """Every figure of a policy, a column for each tag."""
     figures: dict[str, Callable[[PolicyFigures], float]] = {
         "rejection rate, %": lambda one: one.rejected,
         "target calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
@@ -218,7 +200,6 @@ def _answer(simulated: ByPolicy, measured: ByPolicy, trace: TrieRecording) -> st
 
 
 def _against(found: ByPolicy, where: str) -> str:
-    """VIA-SD beside plain speculation, in a sentence."""
     via, two = found[VIA_SD, ALL], found[SPECULATION, ALL]
     change = ""
     if two.rejection_rate:

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...base.errors import counted
-from ...decoding.legal_steps import Policy
-from ...policies.spec import make_policy
-from ...policies.specrouter.policy import SpecRouter
-from ...reports.summary import summarise_run
-from ...sim.cost.make import default_cost, make_cost
-from ...sim.simulate import Scenario, simulate
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.decoding.legal_steps import Policy
+from paceline.policies.spec import make_policy
+from paceline.policies.specrouter.policy import SpecRouter
+from paceline.reports.panels import Panel, series_of
+from paceline.reports.summary import summarise_run
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.simulate import Scenario, simulate
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of, three_levels, two_levels
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -26,30 +28,19 @@ CHOSEN, PER_TAG, SHARED = "specrouter", "specrouter,select=request", "specrouter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One batch size. Speeds are output tokens per second.
+    """One batch size. Speeds are output tokens per second."""
 
-    Attributes:
-        batch: requests at a time.
-        plain: of the target alone.
-        static: the fastest fixed chain, and its speed.
-        alone: the chain that is fastest at batch 1, and its speed here.
-        routed: of SpecRouter by its defaults.
-        per_tag, shared: of SpecRouter with a chain per tag, and with one for all, in step.
-        own_chain: members of the chain that most tags ended with by the defaults; None where they had none.
-        shared_chain: members of the chain of all by the defaults; None where there was none.
-        switches: times the members of a chain were changed.
-    """
-
-    batch: int
-    plain: float
-    static: tuple[str, float]
-    alone: tuple[str, float]
-    routed: float
+    batch: int  # requests at a time
+    plain: float  # of the target alone
+    static: tuple[str, float]  # the fastest fixed chain, and its speed
+    alone: tuple[str, float]  # the chain that is fastest at batch 1, and its speed here
+    routed: float  # of SpecRouter by its defaults
+    # of SpecRouter with a chain per tag, and with one for all, in step
     per_tag: float
     shared: float
-    own_chain: str | None
-    shared_chain: str | None
-    switches: int
+    own_chain: str | None  # members of the chain that most tags ended with by the defaults; None where they had none
+    shared_chain: str | None  # members of the chain of all by the defaults; None where there was none
+    switches: int  # times the members of a chain were changed
 
     @property
     def chosen(self) -> str:

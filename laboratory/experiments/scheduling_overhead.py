@@ -12,13 +12,14 @@ from math import nan
 from time import thread_time
 
 import numpy as np
+from paceline.base.errors import counted
+from paceline.decoding.pool import Member, Pool
+from paceline.policies.specrouter.policy import SpecRouter
+from paceline.policies.specrouter.search import Figures, best_chain
+from paceline.reports.panels import Panel, series_of
+from paceline.sim.simulate import simulate
 
-from ...base.errors import counted
-from ...decoding.pool import Member, Pool
-from ...policies.specrouter.policy import SpecRouter
-from ...policies.specrouter.search import Figures, best_chain
-from ...sim.simulate import simulate
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Rows, series_of, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
 from ..replays import TARGET_ALONE, TimedSteps, recording_of, replayed, scenario_of
 
 SIZES = (2, 4, 8, 16, 32, 64)
@@ -32,21 +33,13 @@ KEY = "made up"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Seconds of one selection over a pool.
-
-    Attributes:
-        members: of the pool.
-        profiling_s: reading seconds and agreement.
-        search_s: over chains and windows.
-        planning_s: all of a selection beyond these two: comparing with the present chain, windows' rules, steps.
-        saved_s: predicted, of one round.
-    """
+    """Seconds of one selection over a pool."""
 
     members: int
-    profiling_s: float
-    search_s: float
-    planning_s: float
-    saved_s: float
+    profiling_s: float  # reading seconds and agreement
+    search_s: float  # over chains and windows
+    planning_s: float  # all of a selection beyond these two: comparing with the present chain, windows' rules, steps
+    saved_s: float  # predicted, of one round
 
     @property
     def round_s(self) -> float:

@@ -1,33 +1,18 @@
 """Sharing of prefixes meets speculation: what each makes the other worth, by workload, chain and kind of sharing.
 
-What sharing and speculation make each other worth: the interaction term, with an interval over seeds.
-
-The workloads of the experiment: generators' texts, at sizes that a replica serves in some minutes.
-
-One cell: a workload served under a chain, with what its requests have in common shared or not.
-
-Prompts are *read* and answers *written*, often in the same forward: a step of the target takes chunks of prompts beside
-the rows that decode. The split of seconds is therefore by the terms of the cost, which is linear: **reading** is
-what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's prefix cache did not hold;
-**writing** is all else that forwards take, attention to what caches hold included. Letter: L members.
-
-The same on models: prompts that share text, run and simulated side by side, with and without prefix caches.
-
-The crowd at other batches and in less memory: where sharing changes how many requests run side by side.
-
-Every load under every chain and kind of sharing, at several seeds, and the tables of it.
-
-A fault of real engines: members below the target that keep no prefix cache, and read every prompt anew.
-
-The experiment's panels, and its answer in sentences.
-
 Rollouts that branch, agents that send a growing context, workers on one context, and tool calls with and without the
 model between them; forwards as long as those of models of 1, 3 and 8 billion parameters on an A100. What drafts and
-verifications come out as is what was recorded. At one seed every chain and every kind of sharing meets the same
-requests and the same recorded answers, so their ratios are free of what chance does to all of them.
+verifications come out as is what was recorded. At one seed every chain and kind of sharing meets the same requests and
+recorded answers, so their ratios are free of what chance does to all of them.
+
+Prompts are *read* and answers *written*, often in the same forward. So the terms of the cost, which is linear, split
+seconds: **reading** is what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's
+prefix cache did not hold; **writing** is all else that forwards take, attention to what caches hold included.
+
+Besides: other batches and less memory, where sharing changes how many requests run side by side; members below the
+target that keep no prefix cache, a fault of real engines; and the same on models.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,31 +20,31 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from ...base.terminal import Progress
-from ...decoding.prefixes import PrefixCacheSize
-from ...decoding.seen import Start
-from ...policies.spec import make_policy
-from ...reports.serving import ServingMetrics
-from ...reports.summary import Interval, mean_interval
-from ...runs.log import RunLog
-from ...runs.same_steps import Agreement
-from ...runs.serving import ServingLog
-from ...runtime.pools.members import loaded_pool
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.threads import Memory
-from ...sim.contexts import TrieTables
-from ...sim.cost.make import default_cost, make_cost
-from ...sim.simulate import Scenario
-from ...sim.simulate import simulate as simulate_policy
-from ...studies.agree import BothWorlds, closure_for, recording_made_now
-from ...studies.serving import simulate
-from ...studies.setting import named_policy
-from ...traces.contexts.recording import TrieRecording
-from ...traces.contexts.store import read_trace
-from ..findings import Cell as TableCell
-from ..findings import ExperimentSetting, Finding, Panel, Rows, Series, table, table_cell
-from ..replays import in_turns
+import paceline
+from paceline.base.terminal import Progress
+from paceline.decoding.prefixes import PrefixCacheSize
+from paceline.decoding.seen import Start
+from paceline.policies.spec import make_policy
+from paceline.reports.panels import Panel, Series
+from paceline.reports.serving import ServingMetrics
+from paceline.reports.summary import Interval, mean_interval
+from paceline.runs.log import RunLog
+from paceline.runs.same_steps import Agreement
+from paceline.runs.serving import ServingLog
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.threads import Memory
+from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.simulate import Scenario, simulate
+from paceline.studies.agree import BothWorlds, closure_for, recording_made_now
+from paceline.studies.setting import named_policy
+from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.store import read_trace
+
+from ..findings import Cell, ExperimentSetting, Finding, Rows, table, table_cell
+from ..replays import A100_COST, a100_cost, in_turns
 from ..shared import GREEDY, models_of, prompts_of, ran
 
 MORE, LESS, OPEN = "more", "less", "as much, or chance hides it"
@@ -67,19 +52,13 @@ MORE, LESS, OPEN = "more", "less", "as much, or chance hides it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """Two changes, alone and together, of the same requests.
+    """Two changes, alone and together, of the same requests."""
 
-    Attributes:
-        without: speed-up by speculation without sharing.
-        together: the same with it.
-        gain: by sharing, without speculation.
-        term: `together / without`, which equals what sharing gains with speculation over what it gains without. Above
-            1 each makes the other worth more.
-    """
-
-    without: Interval
-    together: Interval
-    gain: Interval
+    without: Interval  # speed-up by speculation without sharing
+    together: Interval  # the same with it
+    gain: Interval  # by sharing, without speculation
+    # `together / without`, which equals what sharing gains with speculation over what it gains without. Above 1 each
+    # makes the other worth more
     term: Interval
 
     @property
@@ -94,16 +73,8 @@ def interaction(
 ) -> Interaction:
     """The term of durations, each by seed in the same order, of runs that met the same requests.
 
-    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them.
-
-    Args:
-        neither: seconds without speculation and sharing.
-        speculation: with speculation alone.
-        sharing: with sharing alone.
-        both: with both.
-
-    Raises:
-        ValueError: fewer than two seeds.
+    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them. Raises ValueError for
+    fewer than two seeds.
     """
     without = [a / b for a, b in zip(neither, speculation, strict=True)]
     together = [a / b for a, b in zip(sharing, both, strict=True)]
@@ -114,18 +85,12 @@ def interaction(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A workload.
+class SessionLoad:
+    """A workload."""
 
-    Attributes:
-        name: of its generator.
-        text: as `open_workload` takes it, `{sessions}` in place of their number.
-        sessions: of a run.
-    """
-
-    name: str
-    text: str
-    sessions: int
+    name: str  # of its generator
+    text: str  # as `open_workload` takes it, `{sessions}` in place of their number
+    sessions: int  # of a run
 
     def workload(self, limit: int | None) -> str:
         """The generator's text, of so many sessions at most."""
@@ -134,12 +99,12 @@ class Load:
 
 _TOOLS = "steps=6,system=1024,prompt=200,output=geometric:60,observation=lognormal:250:0.5,wait=exponential:0.5"
 LOADS = (
-    Load(
+    SessionLoad(
         name="tree-rollouts",
         text="tree-rollouts:branch=4@0/2@32/2@64,prompt=lognormal:1000:0.5,output=128,sessions={sessions}",
         sessions=8,
     ),
-    Load(
+    SessionLoad(
         name="persistent-agent",
         text=(
             "persistent-agent:turns=10,system=1024,prompt=lognormal:250:0.5,output=geometric:60,wait=exponential:0.5,"
@@ -147,29 +112,22 @@ LOADS = (
         ),
         sessions=16,
     ),
-    Load(
+    SessionLoad(
         name="shared-workers",
         text="shared-workers:workers=4,rounds=6,prompt=lognormal:1000:0.5,output=64,sessions={sessions}",
         sessions=6,
     ),
-    Load(name="react", text=f"react:{_TOOLS},sessions={{sessions}}", sessions=20),
-    Load(name="rewoo", text=f"rewoo:{_TOOLS},sessions={{sessions}}", sessions=20),
+    SessionLoad(name="react", text=f"react:{_TOOLS},sessions={{sessions}}", sessions=20),
+    SessionLoad(name="rewoo", text=f"rewoo:{_TOOLS},sessions={{sessions}}", sessions=20),
 )
 # Groups of answers to long prompts, as many at a time as memory lets in.
-CROWD = Load(
+CROWD = SessionLoad(
     name="groups of 16 rollouts",
     text="tree-rollouts:branch=16@0,prompt=lognormal:4000:0.2,output=96,sessions={sessions}",
     sessions=6,
 )
 
 
-# Weights over 2.04e12 bytes/s, two operations a parameter over 3.12e14/s, keys and values over 2.04e12 bytes/s: models
-# of 1, 3 and 8 billion parameters (Llama 3) on an A100.
-COST = {
-    "draft": {"intercept_s": 0.00121, "per_new_token_s": 7.9e-6, "per_kv_token_s": 1.61e-8},
-    "mid": {"intercept_s": 0.00315, "per_new_token_s": 2.06e-5, "per_kv_token_s": 5.62e-8},
-    "target": {"intercept_s": 0.00788, "per_new_token_s": 5.15e-5, "per_kv_token_s": 6.43e-8},
-}
 KV_BYTES = {"draft": 32_768, "mid": 114_688, "target": 131_072}  # of a token: 16, 28 and 32 layers
 BLOCK_TOKENS = 16
 AMPLE_BLOCKS = 100_000
@@ -187,20 +145,13 @@ SHARINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """What serves a workload.
+class SharingServer:
+    """What serves a workload."""
 
-    Attributes:
-        sharing: a key of `SHARINGS`.
-        max_num_seqs: requests in a batch at most.
-        blocks: of each member, >= 1.
-        uncached: members that keep no prefix cache of their own, whatever `sharing` says.
-    """
-
-    sharing: str = CACHE
-    max_num_seqs: int = 16
-    blocks: int = AMPLE_BLOCKS
-    uncached: tuple[str, ...] = ()
+    sharing: str = CACHE  # a key of `SHARINGS`
+    max_num_seqs: int = 16  # requests in a batch at most
+    blocks: int = AMPLE_BLOCKS  # of each member, >= 1
+    uncached: tuple[str, ...] = ()  # members that keep no prefix cache of their own, whatever `sharing` says
 
     def toml(self) -> str:
         """The cluster file."""
@@ -218,59 +169,41 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What one run came to.
+class ServedCell:
+    """What one run came to."""
 
-    Attributes:
-        duration_s: until the last request ended.
-        tokens_per_s: output tokens over that.
-        ttft_s, tpot_s: means over requests.
-        reading_s, writing_s: by member that ran; see the module.
-        hit_shares: by member that ran, of the tokens of prompts.
-        acceptance_length: tokens that a verification by the target leaves, its own among them.
-        running: requests in the batch, over time.
-        preemptions: of all requests.
-    """
-
-    duration_s: float
-    tokens_per_s: float
+    duration_s: float  # until the last request ended
+    tokens_per_s: float  # output tokens over that
+    # means over requests
     ttft_s: float
     tpot_s: float
+    # by member that ran; see the module
     reading_s: Mapping[str, float]
     writing_s: Mapping[str, float]
-    hit_shares: Mapping[str, float]
-    acceptance_length: float
-    running: float
-    preemptions: int
+    hit_shares: Mapping[str, float]  # by member that ran, of the tokens of prompts
+    acceptance_length: float  # tokens that a verification by the target leaves, its own among them
+    running: float  # requests in the batch, over time
+    preemptions: int  # of all requests
 
 
-def served(workload: str | Path, chain: str, server: Server, *, trace: TrieRecording, seed: int, folder: Path) -> Cell:
-    """Serve a workload once, in a folder for its files.
-
-    Args:
-        workload: a generator's text, or a file.
-        chain: of the replica.
-        server: see above.
-        trace: that acceptance is drawn from.
-        seed: of all that is drawn: with one seed, all chains and servers meet the same requests.
-        folder: for cost and cluster.
-    """
-    cost, cluster = folder / "cost.json", folder / "cluster.toml"
-    cost.write_text(json.dumps({member.name: COST.get(member.name, COST["target"]) for member in trace.meta.models}))
+def served(
+    workload: str | Path, chain: str, server: SharingServer, *, trace: TrieRecording, seed: int, folder: Path
+) -> ServedCell:
+    """Serve a workload once, its files in `folder`; at one seed all chains and servers meet the same requests."""
+    cost, cluster = a100_cost(trace, folder), folder / "cluster.toml"
     cluster.write_text(server.toml())
-    run = simulate(workload, chain, trace, cluster=cluster, cost=str(cost), seed=seed)
+    run = paceline.simulate(workload, chain, trace, cluster=cluster, cost=cost, seed=seed)
     return _cell(run.report.rows[0].runs[0].metrics, run.log)
 
 
-def _cell(metrics: ServingMetrics, log: ServingLog) -> Cell:
-    """Figures of a run in which every request finished."""
+def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:
     assert metrics.finished == metrics.requests, "a request of an experiment that was not served"
     assert metrics.ttft_s is not None
     assert metrics.tpot_s is not None
     ran = [(level, one) for level, one in enumerate(metrics.members) if one.forwards]
     prompts, cached = log.requests["prompt_tokens"], log.requests["cached_tokens"]
     reading = {one.name: _reading_s(one.name, int((prompts - cached[:, level]).sum())) for level, one in ran}
-    return Cell(
+    return ServedCell(
         duration_s=metrics.duration_s,
         tokens_per_s=metrics.output_tokens / metrics.duration_s,
         ttft_s=metrics.ttft_s.mean,
@@ -285,7 +218,7 @@ def _cell(metrics: ServingMetrics, log: ServingLog) -> Cell:
 
 
 def _reading_s(member: str, tokens: int) -> float:
-    return COST[member]["per_new_token_s"] * tokens
+    return A100_COST[member]["per_new_token_s"] * tokens
 
 
 GROUPS, PROMPTS_OF_GROUP, TEXTS_OF_HEAD = 3, 4, 3
@@ -297,21 +230,16 @@ Key = tuple[str, str]  # chain and sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InBothWorlds:
-    """One chain with one kind of sharing.
+    """One chain with one kind of sharing."""
 
-    Attributes:
-        agreement: of its steps and hits in both worlds, at made-up seconds.
-        simulated_s, measured_s: until the last request ended; measured, of the quickest of interleaved runs.
-        simulated_hits, measured_hits: tokens that prefix caches held, all members together, in the timed runs.
-        tokens: of all answers.
-    """
-
-    agreement: Agreement
+    agreement: Agreement  # of its steps and hits in both worlds, at made-up seconds
+    # until the last request ended; measured, of the quickest of interleaved runs
     simulated_s: float
     measured_s: float
+    # tokens that prefix caches held, all members together, in the timed runs
     simulated_hits: int
     measured_hits: int
-    tokens: int
+    tokens: int  # of all answers
 
 
 def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecording) -> dict[Key, InBothWorlds]:
@@ -333,7 +261,7 @@ def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecord
     for chain, sharing in keys:
         tables = TrieTables(recording)
         scenario = Scenario(tables=tables, cost=cost, batch=BATCH, prefixes=CACHES[sharing])
-        simulated = simulate_policy(scenario, make_policy(chain, tables.pool), chain)
+        simulated = simulate(scenario, make_policy(chain, tables.pool), chain)
         quickest = min(logs[chain, sharing], key=_seconds)
         found[chain, sharing] = InBothWorlds(
             agreement=agreements[chain, sharing],
@@ -347,11 +275,7 @@ def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecord
 
 
 def shared_prompts(setting: ExperimentSetting) -> tuple[Prompt, ...]:
-    """Groups of prompts that begin with the same texts, several of the pool's own one after another.
-
-    Raises:
-        ValueError: a pool with too few prompts.
-    """
+    """Groups of prompts that begin with the same texts, several of the pool's own one after another."""
     num_head, num_all = GROUPS * TEXTS_OF_HEAD, GROUPS * PROMPTS_OF_GROUP
     own = prompts_of(replace(setting, limit=None), num_head + num_all)
     if len(own) < num_head + num_all:
@@ -411,7 +335,7 @@ def models_table(found: Mapping[Key, InBothWorlds]) -> Rows:
     return table(title, [_row_of_both_worlds(found, *key) for key in found])
 
 
-def _row_of_both_worlds(found: Mapping[Key, InBothWorlds], chain: str, sharing: str) -> list[TableCell]:
+def _row_of_both_worlds(found: Mapping[Key, InBothWorlds], chain: str, sharing: str) -> list[Cell]:
     one = found[chain, sharing]
     worlds, has_term = ("simulated", "measured"), sharing == CACHE and chain != PLAIN
     return [
@@ -430,94 +354,115 @@ def _row_of_both_worlds(found: Mapping[Key, InBothWorlds], chain: str, sharing: 
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One load in some cells."""
+
+    load: SessionLoad
+    cells: Mapping[Key, Sequence[ServedCell]]  # one for each seed, in the same order
+    # requests in a batch at most, or gigabytes for keys and values of all members of a chain, where that is varied
+    size: int = 0
+
+    def durations(self, chain: str, sharing: str) -> list[float]:
+        """Seconds until the last request ended, by seed."""
+        return [one.duration_s for one in self.cells[chain, sharing]]
+
+    def interaction(self, chain: str, sharing: str, over: str) -> Interaction:
+        """Of a chain over the target alone, and of a kind of sharing over another."""
+        keys = ((PLAIN, over), (chain, over), (PLAIN, sharing), (chain, sharing))
+        return interaction(*(self.durations(*key) for key in keys))
+
+    def mean(self, chain: str, sharing: str, figure: str) -> float:
+        """Over seeds, of a number of `ServedCell`."""
+        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
+
+    def seconds(self, chain: str, sharing: str, what: str) -> float:
+        """Reading or writing, of all members together, mean over seeds."""
+        return fmean(sum(getattr(one, f"{what}_s").values()) for one in self.cells[chain, sharing])
+
+
+def served_load(
+    load: SessionLoad, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
+) -> Served:
+    """Serve a load in every cell; at one seed all meet the same requests, and the same recorded answers."""
+    servers = {(chain, sharing): SharingServer(sharing=sharing) for sharing in SHARINGS for chain in CHAINS}
+    return _in_cells(load, servers, trace, seeds, limit, folder)
+
+
+def _in_cells(
+    load: SessionLoad,
+    servers: Mapping[Key, SharingServer],
+    trace: TrieRecording,
+    seeds: Sequence[int],
+    limit: int | None,
+    folder: Path,
+) -> Served:
+    workload = load.workload(limit)
+    cells = {
+        key: [served(workload, key[0], server, trace=trace, seed=seed, folder=folder) for seed in seeds]
+        for key, server in servers.items()
+    }
+    return Served(load=load, cells=cells)
+
+
 BATCHES = (1, 4, 16, 64)
 MEMORIES_GB = (2, 4, 8, 16)
 CROWDED = 64  # requests in a batch at most, where it is memory that bounds it
 MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtSize:
-    """The crowd on a server of one size.
-
-    Attributes:
-        size: requests in a batch at most, or gigabytes for keys and values of all members of a chain.
-        cells: by chain and sharing, one run for each seed.
-    """
-
-    size: int
-    cells: Mapping[tuple[str, str], Sequence[Cell]]
-
-    @property
-    def interaction(self) -> Interaction:
-        """Of `TWO` and the prefix cache."""
-        keys = ((PLAIN, OFF), (TWO, OFF), (PLAIN, CACHE), (TWO, CACHE))
-        return interaction(*([one.duration_s for one in self.cells[key]] for key in keys))
-
-    def mean(self, chain: str, sharing: str, figure: str) -> float:
-        """Over seeds, of a number of `Cell`."""
-        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
-
-
-def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
+def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
     """Serve the crowd in larger and larger batches, memory ample."""
 
-    def server(chain: str, sharing: str, size: int) -> Server:
-        return Server(sharing=sharing, max_num_seqs=size)
+    def server(chain: str, sharing: str, size: int) -> SharingServer:
+        return SharingServer(sharing=sharing, max_num_seqs=size)
 
-    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in BATCHES]
+    return [_at_size(size, server, trace, seeds, limit, folder) for size in BATCHES]
 
 
-def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[AtSize]:
+def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
     """Serve it with more and more memory; blocks are shared out so that each member of a chain holds as many."""
 
-    def server(chain: str, sharing: str, size: int) -> Server:
+    def server(chain: str, sharing: str, size: int) -> SharingServer:
         token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
-        return Server(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
+        return SharingServer(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
 
-    return [_at_size(size, server, CROWD.workload(limit), trace, seeds, folder) for size in MEMORIES_GB]
+    return [_at_size(size, server, trace, seeds, limit, folder) for size in MEMORIES_GB]
 
 
 def _at_size(
     size: int,
-    server: Callable[[str, str, int], Server],
-    workload: str,
+    server: Callable[[str, str, int], SharingServer],
     trace: TrieRecording,
     seeds: Sequence[int],
+    limit: int | None,
     folder: Path,
-) -> AtSize:
-    cells = {
-        (chain, sharing): [
-            served(workload, chain, server(chain, sharing, size), trace=trace, seed=seed, folder=folder)
-            for seed in seeds
-        ]
-        for sharing in (OFF, CACHE)
-        for chain in MEMBERS
-    }
-    return AtSize(size=size, cells=cells)
+) -> Served:
+    servers = {(chain, sharing): server(chain, sharing, size) for sharing in (OFF, CACHE) for chain in MEMBERS}
+    return replace(_in_cells(CROWD, servers, trace, seeds, limit, folder), size=size)
 
 
-def batch_table(found: Sequence[AtSize]) -> Rows:
+def batch_table(found: Sequence[Served]) -> Rows:
     """A row for each batch."""
     title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
     return table(title, [[table_cell("batch", one.size), *_common(one)] for one in found])
 
 
-def memory_table(found: Sequence[AtSize]) -> Rows:
+def memory_table(found: Sequence[Served]) -> Rows:
     """A row for each memory."""
     title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
     return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
 
 
-def _put_back(one: AtSize) -> list[TableCell]:
+def _put_back(one: Served) -> list[Cell]:
     return [
         table_cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
         table_cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
     ]
 
 
-def _common(one: AtSize) -> list[TableCell]:
-    term = one.interaction
+def _common(one: Served) -> list[Cell]:
+    term = one.interaction(TWO, CACHE, OFF)
     return [
         table_cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
         table_cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
@@ -534,55 +479,12 @@ SPECULATING = tuple(chain for chain in CHAINS if chain != PLAIN)
 STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """One load.
-
-    Attributes:
-        load: which.
-        cells: by chain and sharing, one for each seed, in the same order.
-    """
-
-    load: Load
-    cells: Mapping[Key, Sequence[Cell]]
-
-    def durations(self, chain: str, sharing: str) -> list[float]:
-        """Seconds until the last request ended, by seed."""
-        return [one.duration_s for one in self.cells[chain, sharing]]
-
-    def interaction(self, chain: str, sharing: str, over: str) -> Interaction:
-        """Of a chain over the target alone, and of a kind of sharing over another."""
-        keys = ((PLAIN, over), (chain, over), (PLAIN, sharing), (chain, sharing))
-        return interaction(*(self.durations(*key) for key in keys))
-
-    def mean(self, chain: str, sharing: str, figure: str) -> float:
-        """Over seeds, of a number of `Cell`."""
-        return fmean(getattr(one, figure) for one in self.cells[chain, sharing])
-
-    def seconds(self, chain: str, sharing: str, what: str) -> float:
-        """Reading or writing, of all members together, mean over seeds."""
-        return fmean(sum(getattr(one, f"{what}_s").values()) for one in self.cells[chain, sharing])
-
-
-def served_load(load: Load, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> Served:
-    """Serve a load in every cell; at one seed all meet the same requests, and the same recorded answers."""
-    workload = load.workload(limit)
-    cells = {
-        (chain, sharing): [
-            served(workload, chain, Server(sharing=sharing), trace=trace, seed=seed, folder=folder) for seed in seeds
-        ]
-        for sharing in SHARINGS
-        for chain in CHAINS
-    }
-    return Served(load=load, cells=cells)
-
-
 def cells_table(found: Served) -> Rows:
     """One load: a row for each chain and kind of sharing."""
     return table(found.load.name, [_row_of_served(found, *key) for key in found.cells])
 
 
-def _row_of_served(found: Served, chain: str, sharing: str) -> list[TableCell]:
+def _row_of_served(found: Served, chain: str, sharing: str) -> list[Cell]:
     def mean(figure: str) -> float:
         return found.mean(chain, sharing, figure)
 
@@ -607,7 +509,7 @@ def interaction_table(found: Sequence[Served]) -> Rows:
     return table("what sharing makes speculation worth", [_interaction(*key) for key in keys])
 
 
-def _interaction(found: Served, chain: str, sharing: str, over: str) -> list[TableCell]:
+def _interaction(found: Served, chain: str, sharing: str, over: str) -> list[Cell]:
     one = found.interaction(chain, sharing, over)
     return [
         table_cell("workload", found.load.name),
@@ -628,18 +530,13 @@ BELOW = {TWO: ("draft",), THREE: ("draft", "mid")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncached:
-    """A chain whose members below the target read every prompt anew.
-
-    Attributes:
-        load: by name.
-        chain: which.
-        cached, uncached: one run for each seed, with prefix caches in all members, and in the target alone.
-    """
+    """A chain whose members below the target read every prompt anew."""
 
     load: str
     chain: str
-    cached: Sequence[Cell]
-    uncached: Sequence[Cell]
+    # one run for each seed, with prefix caches in all members, and in the target alone
+    cached: Sequence[ServedCell]
+    uncached: Sequence[ServedCell]
 
     @property
     def slowdown(self) -> Interval:
@@ -654,7 +551,7 @@ def uncached(
     rows = []
     for one in found:
         for chain, below in BELOW.items():
-            server = Server(sharing=CACHE, uncached=below)
+            server = SharingServer(sharing=CACHE, uncached=below)
             work = one.load.workload(limit)
             cells = [served(work, chain, server, trace=trace, seed=seed, folder=folder) for seed in seeds]
             cached = one.cells[chain, CACHE]
@@ -667,11 +564,11 @@ def uncached_table(found: Sequence[Uncached]) -> Rows:
     return table("members below the target without a prefix cache of their own", map(_uncached, found))
 
 
-def _uncached(one: Uncached) -> list[TableCell]:
-    def below(cells: Sequence[Cell]) -> float:
+def _uncached(one: Uncached) -> list[Cell]:
+    def below(cells: Sequence[ServedCell]) -> float:
         return sum(cell.reading_s[name] for cell in cells for name in BELOW[one.chain]) / len(cells)
 
-    def tpot(cells: Sequence[Cell]) -> float:
+    def tpot(cells: Sequence[ServedCell]) -> float:
         return 1e3 * sum(cell.tpot_s for cell in cells) / len(cells)
 
     return [
@@ -686,7 +583,7 @@ def _uncached(one: Uncached) -> list[TableCell]:
     ]
 
 
-def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[AtSize]) -> tuple[Panel, ...]:
+def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[Served]) -> tuple[Panel, ...]:
     """Terms and speed-ups by workload, speed-ups by batch, and what drafts without prefix caches cost."""
     names = tuple(one.load.name for one in found)
     speed_ups = {
@@ -696,8 +593,8 @@ def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
     }
     sizes = tuple(map(str, (one.size for one in batches)))
     by_batch = {
-        "no sharing": [one.interaction.without for one in batches],
-        CACHE: [one.interaction.together for one in batches],
+        "no sharing": [one.interaction(TWO, CACHE, OFF).without for one in batches],
+        CACHE: [one.interaction(TWO, CACHE, OFF).together for one in batches],
     }
     terms = {chain: [one.interaction(chain, CACHE, OFF).term for one in found] for chain in SPECULATING}
     slower = {chain: [one.slowdown for one in without if one.chain == chain] for chain in SPECULATING}
@@ -712,7 +609,6 @@ def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
 def _panel(
     title: str, y_label: str, names: tuple[str, ...], lines: Mapping[str, Sequence[Interval]], *, x_label: str = ""
 ) -> Panel:
-    """Bars with intervals."""
     series = tuple(
         Series(
             name=name,
@@ -728,7 +624,7 @@ def _panel(
 def answer(
     found: Sequence[Served],
     without: Sequence[Uncached],
-    batches: Sequence[AtSize],
+    batches: Sequence[Served],
     models: Mapping[tuple[str, str], InBothWorlds],
 ) -> str:
     """What was found, in sentences."""
@@ -736,13 +632,13 @@ def answer(
     cache, attention = ([one.interaction(chain, *step) for one, chain in pairs] for step in STEPS)
     dear = max(without, key=lambda one: one.slowdown.mean)
     cost = f"{100 * (dear.slowdown.mean - 1):.0f}% ({dear.load}, {dear.chain})"
-    smallest, largest = batches[0], batches[-1]
+    smallest, largest = ((one.size, one.interaction(TWO, CACHE, OFF).term.mean) for one in (batches[0], batches[-1]))
     return (
         f"A prefix cache makes speculation worth {_counted(cache)}, of {len(pairs)} pairs of workload and chain; the "
         f"interaction term is {_range(cache)}. Attention that reads common texts once makes it worth "
         f"{_counted(attention)}, {_range(attention)} over the cache alone. Rollouts served at most "
-        f"{smallest.size} at a time have a term of {smallest.interaction.term.mean:.2f} under {TWO}, at most "
-        f"{largest.size} {largest.interaction.term.mean:.2f}. Members below the target that keep no prefix cache of "
+        f"{smallest[0]} at a time have a term of {smallest[1]:.2f} under {TWO}, at most "
+        f"{largest[0]} {largest[1]:.2f}. Members below the target that keep no prefix cache of "
         f"their own cost up to {cost}. {_on_models(models)}"
     )
 
@@ -774,12 +670,7 @@ SEEDS, FEW_SEEDS = 5, 2
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models.
-
-    Raises:
-        TraceFormatError: the recording is not one of this pool and its prompts.
-        ValueError: a pool with too few prompts.
-    """
+    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models."""
     trace = read_trace(setting.trace)
     pool, _ = models_of(setting, trace, 1)
     prompts = shared_prompts(setting)

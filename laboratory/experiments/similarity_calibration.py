@@ -14,16 +14,17 @@ from math import sqrt
 from statistics import fmean
 
 import numpy as np
+from paceline.decoding.results import VERIFY
+from paceline.reports.panels import Panel, Series, by_category, series_of
+from paceline.runtime.pools.members import describe_model
+from paceline.runtime.pools.parts import make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
+from paceline.traces.meta import Sampling
 from transformers import PreTrainedModel
 
-from ...decoding.results import VERIFY
-from ...runtime.pools.members import describe_model
-from ...runtime.pools.parts import make_submodel
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.slim import Calibration, calibrate, measure_distance, target_with_layers
-from ...traces.meta import Sampling
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, by_category, series_of, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import chain
 from ..shared import GREEDY, measure_agreement, perturbed, pool_of, prompts_of, ran
 
@@ -37,21 +38,13 @@ STATISTICS = (SIM_SCORE, EQUAL_ARGMAX, SHARED_NOISE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One drafter with the target, in one mode of sampling.
+    """One drafter with the target, in one mode of sampling."""
 
-    Attributes:
-        drafter: in words.
-        mode: of sampling.
-        predicted: by statistic, 0 to 1.
-        observed: share of the looked-at tokens that the target accepted, 0 to 1.
-        tokens: looked at: all up to the first refused one of each verification.
-    """
-
-    drafter: str
-    mode: str
-    predicted: Mapping[str, float]
-    observed: float
-    tokens: int
+    drafter: str  # in words
+    mode: str  # of sampling
+    predicted: Mapping[str, float]  # by statistic, 0 to 1
+    observed: float  # share of the looked-at tokens that the target accepted, 0 to 1
+    tokens: int  # looked at: all up to the first refused one of each verification
 
     def error(self, statistic: str) -> float:
         """Predicted less observed."""
@@ -59,11 +52,7 @@ class Pair:
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Measure every statistic and the acceptance of every drafter in every mode.
-
-    Raises:
-        ValueError: a target without layers to leave out.
-    """
+    """Measure every statistic and the acceptance of every drafter in every mode."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
     samplings = {mode: _sampling(mode, setting.seed) for mode in MODES}
@@ -142,7 +131,6 @@ def _calibration_error(pairs: Sequence[Pair], mode: str, statistic: str) -> floa
 
 
 def _bias(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
-    """Mean of predicted less observed, over drafters."""
     return fmean(pair.error(statistic) for pair in _of(pairs, mode))
 
 
@@ -207,7 +195,6 @@ def _answer(pairs: Sequence[Pair]) -> str:
 
 
 def _told(pairs: Sequence[Pair], mode: str) -> str:
-    """Statistics from the best to the worst."""
     errors = {statistic: _calibration_error(pairs, mode, statistic) * 100 for statistic in STATISTICS}
     return ", ".join(
         f"{statistic} {errors[statistic]:.1f}" for statistic in sorted(errors, key=lambda name: errors[name])

@@ -8,14 +8,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...base.errors import counted
-from ...runs.log import RunLog
-from ...runtime.pools.members import LoadedMember
-from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.pool_file import read_pool_file
-from ...runtime.prompts import Prompt
-from ...runtime.slim import Budget, Distance, Frontier, SlimFound, calibrate, find_slims, masks_of, measure_distance
-from ..findings import Cell, ExperimentSetting, Finding, Panel, Series, series_of, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, Series, series_of
+from paceline.runs.log import RunLog
+from paceline.runtime.pools.members import LoadedMember
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import read_pool_file
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.slim import (
+    Budget,
+    Distance,
+    Frontier,
+    SlimFound,
+    calibrate,
+    find_slims,
+    masks_of,
+    measure_distance,
+)
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, chain
 from ..shared import pool_of, prompts_of, ran_in_turns, with_slims
 
@@ -27,39 +38,25 @@ DRAFTED, KEPT = 4, 8  # windows: before the slim verifier, and before the target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """Tokens per second of a chain over those of the target alone.
+    """Tokens per second of a chain over those of the target alone."""
 
-    Attributes:
-        typical: the median of the runs, each against the target's run beside it.
-        low, high: their range.
-    """
-
-    typical: float
+    typical: float  # the median of the runs, each against the target's run beside it
+    # their range
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One slim verifier.
+    """One slim verifier."""
 
-    Attributes:
-        found: as searched, with distances on the prompts of the search.
-        distance: on other prompts.
-        speed_up: of the chain with it in the middle, over the target alone, on those other prompts.
-    """
-
-    found: SlimFound
-    distance: Distance
-    speed_up: SpeedUp
+    found: SlimFound  # as searched, with distances on the prompts of the search
+    distance: Distance  # on other prompts
+    speed_up: SpeedUp  # of the chain with it in the middle, over the target alone, on those other prompts
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on.
-
-    Raises:
-        ValueError: a pool without a model below the target, or a target without layers to leave out.
-    """
+    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on."""
     pool = pool_of(setting)
     drafter = _drafter(pool)
     prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)
@@ -110,7 +107,6 @@ def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
 
 
 def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, SpeedUp]:
-    """By chain, of interleaved runs."""
     turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
     runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
     alone = runs[TARGET_ALONE]
@@ -118,7 +114,6 @@ def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]
 
 
 def _request_s(log: RunLog) -> list[float]:
-    """Seconds of every request."""
     seconds: list[float] = (log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()
     return seconds
 
@@ -206,7 +201,6 @@ def _answer(points: Sequence[Point], without: str, two_levels: SpeedUp) -> str:
 
 
 def _verdict(best: SpeedUp, two_levels: SpeedUp) -> str:
-    """What the runs say, if they agree."""
     if best.low > two_levels.high:
         return "pays in every run"
     if best.high < two_levels.low:
@@ -216,7 +210,6 @@ def _verdict(best: SpeedUp, two_levels: SpeedUp) -> str:
 
 
 def _beside_the_pool(points: Sequence[Point]) -> str:
-    """What the pool's own submodels are worth among those found."""
     had = [point.found for point in points if point.found.how == "pool"]
     if not had:
         return "The pool had no submodel of the target to compare with."

@@ -7,12 +7,14 @@ that what differs is the vocabulary. All of them draft for the pool's target.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...base.errors import counted
-from ...reports.summary import Summary, summarise_run
-from ...runtime.decode import Output
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ..findings import Cell, ExperimentSetting, Finding, Panel, by_category, table, table_cell
+from paceline.base.errors import counted
+from paceline.reports.panels import Panel, by_category
+from paceline.reports.summary import Summary, summarise_run
+from paceline.runtime.decode import Output
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import TARGET_ALONE, chain
 from ..shared import DrafterTraining, Tally, add_drafts, pool_of, prompts_of, ran_in_turns
 
@@ -26,18 +28,13 @@ PERFECT_TOKENS = 6  # of the other vocabulary in a draft that writes the target'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSpeed:
-    """One drafter at one window.
+    """One drafter at one window."""
 
-    Attributes:
-        drafter, window: of the chain; window 0 is the target alone.
-        summary: of its last run; counts are the same in all.
-        token_s: seconds per output token in its quickest run.
-    """
-
+    # of the chain; window 0 is the target alone
     drafter: str
     window: int
-    summary: Summary
-    token_s: float
+    summary: Summary  # of its last run; counts are the same in all
+    token_s: float  # seconds per output token in its quickest run
 
     @property
     def acceptance(self) -> float:
@@ -102,11 +99,7 @@ def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output],
 
 
 def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Tally:
-    """Draft the target's own text in the other's tokens, from every place of every answer.
-
-    Raises:
-        ValueError: no answer is long enough for a draft.
-    """
+    """Draft the target's own text in the other's tokens, from every place of every answer."""
     tally = Tally()
     for prompt, output in zip(prompts, outputs, strict=True):
         start = pool.encode(prompt.text)
@@ -151,7 +144,6 @@ def _fastest(speeds: Sequence[DrafterSpeed], name: str) -> DrafterSpeed:
 
 
 def _fastest_round_s(speeds: Sequence[DrafterSpeed], name: str) -> float:
-    """Seconds of a round at the drafter's better window."""
     one = _fastest(speeds, name)
     return one.token_s * one.summary.output_tokens / _num_rounds(one.summary)
 

@@ -1,4 +1,1 @@
-"""Training of small pools of models from generated text and the standard library, on a CPU.
-
-May import torch, transformers and the pool; nothing outside this folder needs it.
-"""
+"""Training of small models from generated text, the standard library and a target's answers, on a CPU."""

@@ -1,66 +1,120 @@
-"""The card of a pool: what its members can do, measured after the training.
-
-The members of a pool, and what their training took, as a card shows them.
-
-The whole way from a recipe to a pool on disk, one stage after another.
-"""
+"""From a recipe to a pool of small models on disk, and its card: what the members can do, measured."""
 
 import copy
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from paceline.base.files import write_whole
+from paceline.base.terminal import tracked
+from paceline.reports import grid
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
+from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.runtime.rules import is_right
+from paceline.runtime.slim import Calibration, calibrate, measure_distance
+from paceline.runtime.timing import measure_costs
 from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from ...base.files import write_whole
-from ...base.terminal import tracked
-from ...reports import grid
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt, read_prompts
-from ...runtime.rules import is_right
-from ...runtime.slim import Calibration, calibrate, measure_distance
-from ...runtime.timing import measure_costs
 from ..findings import markdown_table
-from .recipe import TAGS, Recipe
+from .recipe import TAGS, TARGET, Recipe
 from .texts import END_TOKEN, Corpus, Item, build_corpus, held_out_items, pack_corpus, train_tokenizer, write_prompts
 from .training import TrainingRun, make_teacher, read_tensors, train_student, train_target, write_tensors
-
-TIMED_FORWARDS = 40
-
-
-def members_table(pool: ModelPool, runs: Mapping[str, TrainingRun], *, of_others: str) -> str:
-    """Parameters, seconds of a forward of one token, and training, as Markdown.
-
-    Args:
-        pool: whose members with a model are timed.
-        runs: what the training of each trained member took.
-        of_others: what stands in its place for the others.
-    """
-    rows = []
-    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
-        run = runs.get(name)
-        rows.append(
-            {
-                "member": name,
-                "parameters": f"{pool.member(name).num_parameters:,}",
-                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
-                "tokens seen": f"{run.num_tokens:,}" if run else of_others,
-                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
-            }
-        )
-    return markdown_table(grid.table(rows))
-
 
 SAMPLE_CHARACTERS = 240
 # Long enough for the whole answer of most prompts.
 AGREEMENT_TOKENS = 128
+TIMED_FORWARDS = 40
 
 Networks = Mapping[str, PreTrainedModel]  # by member; prompt lookup has none
+
+
+def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
+    """Train a pool and write it to `out_dir`, which is made where needed.
+
+    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result. The
+    folder may be removed at the end. `command` is how this was called, for the card.
+
+    Raises:
+        ValueError: if `work_dir` belongs to another recipe.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    _claim(work_dir, recipe)
+    corpus = build_corpus(recipe)
+    tokenizer = _prepare_texts(corpus, recipe, out_dir, work_dir)
+    held_out = held_out_items(corpus, tokenizer, recipe)
+    write_prompts(held_out, out_dir / "prompts.jsonl")
+    sequences = read_tensors(work_dir / "sequences.safetensors")["sequences"]
+    target, run = train_target(sequences, recipe, work_dir / "target.safetensors")
+    export_model(target, out_dir / TARGET)
+    runs = {TARGET: run}
+    teacher = make_teacher(target, corpus, sequences, tokenizer, recipe, work_dir)
+    for student in recipe.students:
+        model, runs[student.name] = train_student(student, teacher, recipe, work_dir / f"{student.name}.safetensors")
+        export_model(model, out_dir / student.name)
+    write_pool_file(recipe, out_dir / POOL_FILE_NAME)
+    pool = ModelPool.load(out_dir, threads=torch.get_num_threads())
+    prompts = read_prompts(out_dir / "prompts.jsonl")
+    write_whole(out_dir / "CARD.md", make_card(pool, prompts, held_out, runs, recipe=recipe, command=command))
+
+
+def _claim(work_dir: Path, recipe: Recipe) -> None:
+    """Checkpoints of another recipe must not leak into this pool."""
+    path = work_dir / "recipe.json"
+    fingerprint = json.dumps(recipe.to_json(), indent=1, sort_keys=True) + "\n"
+    if not path.exists():
+        write_whole(path, fingerprint)
+    if path.read_text(encoding="utf-8") != fingerprint:
+        raise ValueError(f"work_dir must belong to the same recipe, {work_dir} holds another one")
+
+
+def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:
+    """Tokenizer and packed sequences; the last file written says that both exist."""
+    packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
+    if not packed.exists():
+        tokenizer = train_tokenizer(corpus, recipe)
+        write_whole(learned, tokenizer.to_str(pretty=True))
+        write_tensors({"sequences": pack_corpus(corpus, tokenizer, recipe)}, packed)
+    tokenizer = Tokenizer.from_file(str(learned))
+    write_whole(out_dir / "tokenizer.json", tokenizer.to_str(pretty=True))
+    return tokenizer
+
+
+def export_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write `config.json` and the weights in bfloat16; the tied output matrix is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.dtype = "bfloat16"
+    write_whole(folder / "config.json", config.to_json_string())
+    tensors = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.named_parameters()}
+    write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_pool_file(recipe: Recipe, path: Path) -> None:
+    """Write the pool file of a recipe: lookup, students, `slim`, target."""
+    head = f'name = "{recipe.name}"\ntokenizer = "tokenizer.json"\ncontext_tokens = {recipe.context_tokens}\n'
+    write_whole(path, "\n".join([head, *map(_member, recipe.members)]))
+
+
+def _member(entry: MemberEntry) -> str:
+    lines = ["[[members]]", f'name = "{entry.name}"']
+    if entry.ngram is not None:
+        rule = ", ".join(
+            f"{key} = {json.dumps(value)}" for key, value in entry.ngram.model_dump(exclude_unset=True).items()
+        )
+        lines.append(f"ngram = {{ {rule} }}")
+    elif entry.submodel_of is not None:
+        lines += [f'submodel_of = "{entry.submodel_of}"', f"skip_layers = {list(entry.skip_layers)}"]
+    else:
+        lines += [f'path = "{entry.path}"', f'dtype = "{entry.dtype}"', f'device = "{entry.device}"']
+    return "\n".join(lines) + "\n"
 
 
 def make_card(
@@ -72,16 +126,7 @@ def make_card(
     recipe: Recipe,
     command: str,
 ) -> str:
-    """Measure the pool and write the card as Markdown.
-
-    Args:
-        pool: the trained pool.
-        prompts: held-out prompts.
-        held_out: held-out documents, by domain.
-        runs: what the training of each trained member took.
-        recipe: how it was trained.
-        command: the command that trained it.
-    """
+    """Measure the pool and write the card as Markdown; `command` is the one that trained it."""
     networks = {member.name: member.model for member in pool.members if member.model is not None}
     written = calibrate(pool, prompts, max_new_tokens=AGREEMENT_TOKENS)
     texts = [pool.decode(list(text.tokens)) for text in written.texts]
@@ -173,100 +218,18 @@ def _samples(prompts: Sequence[Prompt], texts: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
-    """Train a pool and write it to `out_dir`.
-
-    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result.
-
-    Args:
-        recipe: what to train.
-        out_dir: folder of the pool, made where needed.
-        work_dir: folder for checkpoints; may be removed at the end.
-        command: how this was called, for the card.
-
-    Raises:
-        ValueError: if `work_dir` belongs to another recipe.
-    """
-    work_dir.mkdir(parents=True, exist_ok=True)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    _claim(work_dir, recipe)
-    corpus = build_corpus(recipe)
-    tokenizer = _prepare_texts(corpus, recipe, out_dir, work_dir)
-    held_out = held_out_items(corpus, tokenizer, recipe)
-    write_prompts(held_out, out_dir / "prompts.jsonl")
-    runs = _train_members(corpus, tokenizer, recipe, out_dir, work_dir)
-    write_pool_file(recipe, out_dir / "pool.toml")
-    card = make_card(
-        ModelPool.load(out_dir, threads=torch.get_num_threads()),
-        read_prompts(out_dir / "prompts.jsonl"),
-        held_out,
-        runs,
-        recipe=recipe,
-        command=command,
-    )
-    write_whole(out_dir / "CARD.md", card)
-
-
-def _claim(work_dir: Path, recipe: Recipe) -> None:
-    """Checkpoints of another recipe must not leak into this pool; how often to write them may differ."""
-    path = work_dir / "recipe.json"
-    fingerprint = json.dumps(asdict(replace(recipe, checkpoint_every_s=0.0)), indent=1, sort_keys=True) + "\n"
-    if not path.exists():
-        write_whole(path, fingerprint)
-    if path.read_text(encoding="utf-8") != fingerprint:
-        raise ValueError(f"work_dir must belong to the same recipe, {work_dir} holds another one")
-
-
-def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:
-    """Tokenizer and packed sequences; the last file written says that both exist."""
-    packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
-    if not packed.exists():
-        tokenizer = train_tokenizer(corpus, recipe)
-        write_whole(learned, tokenizer.to_str(pretty=True))
-        write_tensors({"sequences": pack_corpus(corpus, tokenizer, recipe)}, packed)
-    tokenizer = Tokenizer.from_file(str(learned))
-    write_whole(out_dir / "tokenizer.json", tokenizer.to_str(pretty=True))
-    return tokenizer
-
-
-def _train_members(
-    corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, out_dir: Path, work_dir: Path
-) -> dict[str, TrainingRun]:
-    """Train and export target, mid and draft; returns what each took."""
-    sequences = read_tensors(work_dir / "sequences.safetensors")["sequences"]
-    target, run = train_target(sequences, recipe, work_dir / "target.safetensors")
-    export_model(target, out_dir / "target")
-    runs = {"target": run}
-    teacher = make_teacher(target, corpus, sequences, tokenizer, recipe, work_dir)
-    for name, shape, schedule in (
-        ("mid", recipe.mid, recipe.mid_schedule),
-        ("draft", recipe.draft, recipe.draft_schedule),
-    ):
-        checkpoint = work_dir / f"{name}.safetensors"
-        student, runs[name] = train_student(name, shape, schedule, teacher, recipe, checkpoint)
-        export_model(student, out_dir / name)
-    return runs
-
-
-def export_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write `config.json` and the weights in bfloat16; the tied output matrix is left out."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    config.dtype = "bfloat16"
-    write_whole(folder / "config.json", config.to_json_string())
-    tensors = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.named_parameters()}
-    write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def write_pool_file(recipe: Recipe, path: Path) -> None:
-    """Write `pool.toml`: lookup, draft, mid, slim, target."""
-    members = "".join(
-        f'\n[[members]]\nname = "{name}"\npath = "{name}"\ndtype = "float32"\ndevice = "cpu"\n'
-        if name != "slim"
-        else f'\n[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = {list(recipe.skip_layers)}\n'
-        for name in ("draft", "mid", "slim", "target")
-    )
-    head = f'name = "{recipe.name}"\ntokenizer = "tokenizer.json"\ncontext_tokens = {recipe.context_tokens}\n'
-    lookup = '\n[[members]]\nname = "ngram"\nngram = { max_match = 3 }\n'
-    write_whole(path, head + lookup + members)
+def members_table(pool: ModelPool, runs: Mapping[str, TrainingRun], *, of_others: str) -> str:
+    """Parameters, seconds of a forward of one token, and training or `of_others`, as Markdown."""
+    rows = []
+    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
+        run = runs.get(name)
+        rows.append(
+            {
+                "member": name,
+                "parameters": f"{pool.member(name).num_parameters:,}",
+                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
+                "tokens seen": f"{run.num_tokens:,}" if run else of_others,
+                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
+            }
+        )
+    return markdown_table(grid.table(rows))

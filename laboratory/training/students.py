@@ -1,59 +1,40 @@
-"""What learns from a target: small models, drafters from states at several depths, submodels that are restored.
+"""What learns from a target's own dialogues: small drafters, drafters from its states, submodels that are restored.
 
-Every number that decides how drafters are distilled; those of our own are in `recipe.toml`.
+The target asks itself: it is set at the user's place, goes on from first words, and answers, as Magpie's instructions
+were made (Xu et al. 2024, arXiv:2406.08464). Its answers are what a drafter has to foresee. Texts lie on disk in
+shards, each whole or not there.
 
-What a drafter that reads the target's last hidden states says at every depth, of all positions of a text at once.
-
-Beyond what the target has judged it reads its own states, so it has to learn from these, too, as in HASS (Zhang et al.
-2024, arXiv:2408.15766) and the training-time test of EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Pass d says of every
+Drafters begin as layers of their target and read and say tokens by its embeddings. One that reads the target's states
+reads its own beyond what the target has judged, so it learns from these, too, as in HASS (Zhang et al. 2024,
+arXiv:2408.15766) and the training-time test of EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Pass d says of every
 position what is said there at depth d + 1: it reads the state that pass d - 1 had one position before, and looks at
 keys and values as they are in decoding, those of pass 0 up to d positions before, then one of each later pass.
 
-Letters: B texts of a batch, T tokens of the longest one, W width of the target.
+Submodels learn to do without the layers that they leave out, by a product of small rank beside each weight, W + B A
+(LoRA, Hu et al. 2021, arXiv:2106.09685). B is 0 at first, so that a submodel begins as what it was. The norms in its
+layers are learned, too; the target's weights and the final norm stay.
 
-How drafters begin: as layers of their target, without embeddings, which are the target's.
-
-Dialogues in which the target asks itself: it is set at the user's place, goes on from first words, and answers.
-
-So were Magpie's instructions made (Xu et al. 2024, arXiv:2406.08464). Nobody's questions are needed, and the answers
-are what a drafter has to foresee.
-
-The texts that drafters learn from, in parts on disk that are each whole or not there.
-
-Letters: N dialogues of a shard, T tokens of all of them together, W width of the target.
-
-Drafters that read and say tokens by the target's embeddings, so that only their layers are learned.
-
-Letters: B texts of a batch, T tokens of the longest one, W width of the target, K tokens that a drafter can say, P
-positions of all texts of a batch.
-
-What a process of a distillation learned, as a file of the work folder; and the words that it was learned for.
-
-Letters: W width of the target, K tokens whose probabilities are learned.
-
-Submodels that learn to do without the layers that they leave out, by a product of small rank beside each weight.
-
-The target's weights stay as they are; W + B A is learned as LoRA does it (Hu et al. 2021, arXiv:2106.09685). B is 0
-at first, so that a submodel begins as what it was. The norms in its layers are learned, too; the final one
-stays.
-
-Letters: R rank, I and O inputs and outputs of a weight, B texts of a batch, T tokens, W width, K tokens of the head.
+Letters: B texts of a batch, T tokens of the longest one or of a text, W width of the target, K tokens that are said or
+learned, P positions of all texts of a batch; R rank, I and O inputs and outputs of a weight.
 """
 
 import copy
 import json
 import random
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
+from paceline.base.terminal import tracked
+from paceline.runtime.features import INPUT, give_input
+from paceline.runtime.forward import cache_argument
+from paceline.runtime.pools.parts import LAYERS_PREFIX, ChatTemplate, make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
@@ -61,132 +42,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ...base.terminal import tracked
-from ...runtime.features import INPUT, give_input
-from ...runtime.forward import cache_argument
-from ...runtime.pools.parts import LAYERS_PREFIX, ChatTemplate, make_submodel
-from ...runtime.pools.pool import ModelPool
-from ...runtime.pools.pool_file import PoolFileError
-from .recipe import Schedule
+from .recipe import Distillation, Drafter, Schedule
 from .training import TrainingRun, layers_of, run_training, write_tensors, write_texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Student:
-    """Size of a drafter and how it is trained.
-
-    Attributes:
-        num_layers: decoder layers, each of the target's shape.
-        head_tokens: tokens that it can say, the commonest ones of the target's answers.
-        num_depths: depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone.
-        schedule: steps, texts in a step and learning rates.
-    """
-
-    num_layers: int
-    head_tokens: int
-    schedule: Schedule
-    num_depths: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where numbers do not fit together."""
-        if self.num_depths < 0:
-            raise ValueError(f"num_depths must be >= 0, got {self.num_depths}")
-        if self.num_depths and self.num_layers != 1:
-            raise ValueError(f"num_layers must be 1 beside num_depths, got {self.num_layers}")
-
-    @property
-    def num_layer_rows(self) -> int:
-        """Texts of all steps times the layers that they go through."""
-        return self.schedule.num_steps * self.schedule.num_rows * self.num_layers * max(1, self.num_depths)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoring:
-    """How submodels of the target are trained.
-
-    Attributes:
-        rank: of what is added to each weight, >= 1.
-        head_tokens: tokens whose probabilities are learned, the commonest ones of the target's answers.
-        schedule: steps, texts in a step and learning rates.
-    """
-
-    rank: int
-    head_tokens: int
-    schedule: Schedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A kind of question.
-
-    Attributes:
-        share: of the questions, in (0, 1].
-        openings: first words of a question, which the target goes on to write.
-    """
-
-    share: float
-    openings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """The whole recipe; equal recipes give equal drafters on one machine.
-
-    Attributes:
-        name: of the recipe.
-        seed: of questions, answers and the order of texts.
-        num_shards: parts that the texts are written in, each whole or not at all.
-        shard_rows: dialogues begun in a part; those whose question does not end are dropped.
-        question_tokens: most tokens of a question.
-        answer_tokens: most tokens of an answer.
-        question_temperature: that questions are sampled at.
-        answer_temperature: that a share of the answers are sampled at.
-        sampled_share: of the answers, in [0, 1]; the others are greedy.
-        held_out_rows: dialogues that nothing is trained on: the last ones.
-        checkpoint_every_s: seconds between two checkpoints.
-        students: by member's name.
-        restored: how the submodels of the pool's target are trained.
-        tasks: by tag.
-    """
-
-    name: str
-    seed: int
-    num_shards: int
-    shard_rows: int
-    question_tokens: int
-    answer_tokens: int
-    question_temperature: float
-    answer_temperature: float
-    sampled_share: float
-    held_out_rows: int
-    checkpoint_every_s: float
-    students: Mapping[str, Student]
-    restored: Restoring
-    tasks: Mapping[str, Task]
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where numbers do not fit together."""
-        shares = sum(task.share for task in self.tasks.values())
-        if abs(shares - 1.0) > 1e-6:
-            raise ValueError(f"shares of tasks must add up to 1, got {shares}")
-
-
-def read_recipe(name: str) -> Recipe:
-    """That of this name in `recipe.toml`; what it does not say is as in `full`."""
-    known = tomllib.loads(files(__package__).joinpath("recipe.toml").read_text(encoding="utf-8"))
-    values = {**known["full"], **known[name], "tasks": known["tasks"], "name": name}
-    return TypeAdapter(Recipe).validate_python(values)
-
-
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:
-    """The student's states `[B, T, W]` at depths 1, 2, ... of every position.
-
-    Args:
-        student: with an input layer.
-        embedded: `[B, T, W]` of the tokens.
-        states: `[B, T, W]` the target's at the same tokens.
-        num_depths: how many, >= 1.
-    """
+    """A feature student's states `[B, T, W]` at depths 1, 2, ... of tokens and target's states `[B, T, W]`."""
     length = embedded.shape[1]
     cache: Any = DynamicCache()
     for depth in range(num_depths):
@@ -246,30 +107,20 @@ _MARK = "{question}"
 
 
 @dataclass(frozen=True, slots=True)
-class Dialogue:
-    """A question and its answer.
+class Text:
+    """A dialogue to learn from."""
 
-    Attributes:
-        tag: the kind of question.
-        question: its text.
-        tokens: of the whole dialogue, up to the answer's last one.
-        answer_at: place of the answer's first token.
-    """
-
-    tag: str
+    tag: str  # kind of question
     question: str
-    tokens: tuple[int, ...]
-    answer_at: int
+    tokens: Tensor  # int64 `[T]`
+    answer_at: int  # place of the answer's first token
+    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the last; the
+    # state at i gives the distribution of token i + 1
+    states: Tensor
 
 
-def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, shard: int) -> list[Dialogue]:
-    """The dialogues of a shard; questions that do not end in time, or are twice among them, are left out.
-
-    Args:
-        pool: loaded for a chat.
-        writer: its target, in the dtype that it writes in.
-        recipe: how many, how long, at what temperatures.
-        shard: number of the shard, which sets its seed.
+def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, shard: int) -> list[Text]:
+    """The dialogues of a shard, a number; questions that do not end in time, or come twice, are left out.
 
     Raises:
         PoolFileError: a chat template that does not hold a question as it is.
@@ -284,12 +135,12 @@ def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, sh
     return _answer(pool, writer, recipe, asked, temperatures, seed=rng.randrange(2**31))
 
 
-def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, rng: random.Random) -> list[tuple[str, str]]:
+def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, rng: random.Random) -> list[tuple[str, str]]:
     """Tag and text of different questions."""
     before = _before(pool.chat)
     tags = rng.choices(list(recipe.tasks), [task.share for task in recipe.tasks.values()], k=recipe.shard_rows)
     openings = [rng.choice(recipe.tasks[tag].openings) for tag in tags]
-    begun = [_ids(pool, before + opening) for opening in openings]
+    begun = [list(pool.tokenizer.encode(before + opening, add_special_tokens=False).ids) for opening in openings]
     written = write_texts(
         writer, begun, num_tokens=recipe.question_tokens, temperature=recipe.question_temperature,
         seed=rng.randrange(2**31), end_token_ids=pool.eos_token_ids,
@@ -318,70 +169,39 @@ def _before(chat: ChatTemplate | None) -> str:
 def _answer(
     pool: ModelPool,
     writer: PreTrainedModel,
-    recipe: Recipe,
+    recipe: Distillation,
     asked: list[tuple[str, str]],
     temperatures: list[float],
     seed: int,
-) -> list[Dialogue]:
+) -> list[Text]:
     prompts = [pool.encode(question) for _, question in asked]
     answers = write_texts(
         writer, prompts, num_tokens=recipe.answer_tokens, temperature=temperatures, seed=seed,
         end_token_ids=pool.eos_token_ids,
     )  # fmt: skip
+    tokens = [torch.tensor([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]
     return [
-        Dialogue(tag, question, (*prompt, *answer), len(prompt))
-        for (tag, question), prompt, answer in zip(asked, prompts, answers, strict=True)
+        Text(tag, question, its, len(prompt), states)
+        for (tag, question), prompt, its, states in zip(asked, prompts, tokens, _states(writer, tokens), strict=True)
     ]
-
-
-def _ids(pool: ModelPool, text: str) -> list[int]:
-    return list(pool.tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 SCORED_TOKENS = 4096  # padded tokens of a forward at most
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A dialogue to learn from.
-
-    Attributes:
-        tag: kind of question.
-        question: its text.
-        tokens: int64 `[T]`.
-        answer_at: place of the answer's first token.
-        states: float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the
-            last; the state at i gives the distribution of token i + 1.
-    """
-
-    tag: str
-    question: str
-    tokens: Tensor
-    answer_at: int
-    states: Tensor
-
-
-def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, folder: Path, numbers: range) -> None:
-    """Write what shards are missing.
-
-    Args:
-        pool: loaded for a chat.
-        writer: its target, in the dtype that it writes in.
-        recipe: how many and how.
-        folder: of the shards.
-        numbers: of those to write.
-    """
+def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, folder: Path, numbers: range) -> None:
+    """Write those of the shards that are missing; `writer` is the pool's target in the dtype that it writes in."""
     missing = [shard for shard in numbers if not _path(folder, shard).exists()]
     for shard in tracked(missing, "writing", total=len(missing), unit="shards"):
-        _write_shard(_path(folder, shard), writer, write_dialogues(pool, writer, recipe, shard))
+        _write_shard(_path(folder, shard), write_dialogues(pool, writer, recipe, shard))
 
 
-def read_shards(recipe: Recipe, folder: Path) -> list[Text]:
+def read_shards(recipe: Distillation, folder: Path) -> list[Text]:
     """All texts, in the order of the shards."""
     return [text for shard in range(recipe.num_shards) for text in _read_shard(_path(folder, shard))]
 
 
-def parted(texts: list[Text], recipe: Recipe) -> tuple[list[Text], list[Text]]:
+def parted(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
     """Texts to learn from, and the last ones, which are held out; raises ValueError where too few are left."""
     if len(texts) <= recipe.held_out_rows:
         raise ValueError(
@@ -394,16 +214,14 @@ def _path(folder: Path, shard: int) -> Path:
     return folder / f"shard{shard:03d}.safetensors"
 
 
-def _write_shard(path: Path, writer: PreTrainedModel, dialogues: list[Dialogue]) -> None:
+def _write_shard(path: Path, dialogues: list[Text]) -> None:
     told = [
         {"tag": each.tag, "question": each.question, "answer_at": each.answer_at, "num_tokens": len(each.tokens)}
         for each in dialogues
     ]
-    tensors = {
-        "tokens": torch.tensor([token for each in dialogues for token in each.tokens], dtype=torch.int32),
-        "states": torch.cat(_states(writer, [each.tokens for each in dialogues])),
-    }
-    write_tensors(tensors, path, metadata={"dialogues": json.dumps(told)})
+    tokens = torch.cat([each.tokens.int() for each in dialogues])
+    states = torch.cat([each.states for each in dialogues])
+    write_tensors({"tokens": tokens, "states": states}, path, metadata={"dialogues": json.dumps(told)})
 
 
 def _read_shard(path: Path) -> Iterator[Text]:
@@ -420,78 +238,80 @@ def _read_shard(path: Path) -> Iterator[Text]:
 
 
 @torch.no_grad()
-def _states(writer: PreTrainedModel, texts: list[tuple[int, ...]]) -> list[Tensor]:
+def _states(writer: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
     """The target's last hidden states, each `[T - 1, W]`, of texts of similar length together."""
     found: dict[int, Tensor] = {}
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     while order:
         longest = len(texts[order[-1]])
         rows, order = order[-max(1, SCORED_TOKENS // longest) :], order[: -max(1, SCORED_TOKENS // longest)]
-        # Padding stands behind a text, so that a causal model needs no mask.
-        tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(texts[row][:-1]) for row in rows], batch_first=True)
+        tokens = pad_sequence([texts[row][:-1] for row in rows], batch_first=True)
         states = writer.base_model(input_ids=tokens, use_cache=False).last_hidden_state.half()
         found |= {row: own[: len(texts[row]) - 1] for row, own in zip(rows, states, strict=True)}
     return [found[row] for row in range(len(texts))]
 
 
 def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -> list[int]:
-    """The tokens commonest in the answers, ascending; those that end a text are among them.
-
-    Args:
-        texts: to count in.
-        num_tokens: how many, fewer where answers hold fewer.
-        ends: tokens that end a text.
-    """
+    """The tokens commonest in the answers, so many at most, ascending; those that end a text are among them."""
     counts = Counter(token for text in texts for token in text.tokens[text.answer_at :].tolist())
     ranked = [*ends, *(token for token, _ in counts.most_common() if token not in ends)]
     return sorted(ranked[:num_tokens])
 
 
-def train_student(
-    name: str, student: Student, target: PreTrainedModel, texts: Sequence[Text], head: Tensor, recipe: Recipe,
+def train_drafter(
+    name: str, student: Drafter, target: PreTrainedModel, texts: Sequence[Text], head: Tensor, recipe: Distillation,
     checkpoint: Path, dtype: torch.dtype,
 ) -> tuple[PreTrainedModel, TrainingRun]:  # fmt: skip
     """Train a drafter to give the tokens that it can say the probabilities that the target gives them.
 
-    Args:
-        name: of the member, for the progress.
-        student: its size and schedule.
-        target: whose embeddings it uses; not changed.
-        texts: to learn from.
-        head: `[K, W]`, rows of the target's output head.
-        recipe: its seed, and how often the state is written.
-        checkpoint: file for the state.
-        dtype: that products are computed in; weights are float32.
+    The target is not changed. `head` `[K, W]` is those rows of its output head, `checkpoint` a file for the state;
+    products are computed in `dtype`, weights are float32.
     """
     model = begin_feature_student(target) if student.num_depths else begin_student(target, student.num_layers)
     table = target.get_input_embeddings().weight.detach()
 
+    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
+        return said_of(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
+
+    loss_at = _loss(said, texts, head, dtype)
+    return model, _run(model, loss_at, name, texts, student.schedule, recipe, checkpoint)
+
+
+def _loss(
+    said: Callable[[Sequence[Text]], Iterator[Tensor]], texts: Sequence[Text], head: Tensor, dtype: torch.dtype
+) -> Callable[[int, Tensor], Tensor]:
+    """That of a step, in the mean over what is said, at each of some depths, of the texts of a batch.
+
+    Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
+    """
+
     def loss_at(_: int, rows: Tensor) -> Tensor:
         picked = [texts[row] for row in rows.tolist()]
-        embedded = functional.embedding(pad_sequence([text.tokens[:-1] for text in picked], batch_first=True), table)
         states = torch.cat([text.states.float() for text in picked])
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            # Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
-            said = said_of(model, student.num_depths, embedded, picked)
-            return torch.stack([distance(joined(own, picked), states, head) for own in said]).mean()
+            return torch.stack([distance(joined(own, picked), states, head) for own in said(picked)]).mean()
 
-    run = run_training(
-        model, loss_at, num_sequences=len(texts), schedule=student.schedule, seed=recipe.seed,
+    return loss_at
+
+
+def _run(
+    model: PreTrainedModel | nn.ModuleList, loss_at: Callable[[int, Tensor], Tensor], name: str, texts: Sequence[Text],
+    schedule: Schedule, recipe: Distillation, checkpoint: Path, optimizers: list[torch.optim.Optimizer] | None = None,
+) -> TrainingRun:  # fmt: skip
+    return run_training(
+        model, loss_at, num_sequences=len(texts), schedule=schedule, seed=recipe.seed,
         sequence_tokens=round(sum(len(text.tokens) for text in texts) / len(texts)),
-        checkpoint_every_s=recipe.checkpoint_every_s, checkpoint=checkpoint, stage=name,
+        checkpoint_every_s=recipe.checkpoint_every_s, checkpoint=checkpoint, stage=name, optimizers=optimizers,
     )  # fmt: skip
-    return model, run
+
+
+def _padded(texts: Sequence[Text]) -> Tensor:
+    """`[B, T]`, all tokens but the last. Padding stands behind a text, so that a causal model needs no mask."""
+    return pad_sequence([text.tokens[:-1] for text in texts], batch_first=True)
 
 
 def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
-    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at.
-
-    Args:
-        model: the drafter.
-        num_depths: that it learns at; 0 if it reads tokens alone.
-        embedded: `[B, T, W]` of all tokens but the last.
-        texts: B of them.
-    """
+    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at."""
     if num_depths:
         states = pad_sequence([text.states.float() for text in texts], batch_first=True)
         yield from states_at_depths(model, embedded, states, num_depths)
@@ -505,13 +325,7 @@ def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
 
 
 def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
-    """Cross-entropy in nats to the target's distribution over the head's tokens, in the mean.
-
-    Args:
-        said: `[P, W]`, the drafter's states.
-        states: `[P, W]`, the target's.
-        head: `[K, W]`.
-    """
+    """Cross-entropy in nats of states `[P, W]` to the target's `[P, W]` over a head `[K, W]`, in the mean."""
     with torch.no_grad():
         probs = functional.linear(states, head).float().softmax(-1)
     return functional.cross_entropy(functional.linear(said, head).float(), probs)
@@ -531,9 +345,9 @@ def said_and_head(pool: ModelPool, texts: Sequence[Text], head_tokens: int) -> t
     return said, pool.target.model.get_output_embeddings().weight.detach()[said]
 
 
-def write_learned(path: Path, tensors: Mapping[str, Tensor], run: TrainingRun, dtype: str) -> None:
+def write_learned(path: Path, tensors: Mapping[str, Tensor], run: TrainingRun, dtype: torch.dtype) -> None:
     """Write tensors, what their training took, and the dtype of its products."""
-    told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": dtype}
+    told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": str(dtype).removeprefix("torch.")}
     write_tensors(dict(tensors), path, metadata=told)
 
 
@@ -549,12 +363,7 @@ BETAS = (0.9, 0.98)
 
 
 class Restored(nn.Module):
-    """A linear module whose weight stays, and what is learned beside it.
-
-    Attributes:
-        A: `[R, I]`, drawn.
-        B: `[O, R]`, zeros at first.
-    """
+    """A linear module whose weight stays, and, learned beside it, A `[R, I]`, drawn, and B `[O, R]`, zeros at first."""
 
     def __init__(self, linear: nn.Linear, rank: int, *, dtype: torch.dtype, rng: torch.Generator) -> None:
         """Stand for `linear`, whose weight is kept in `dtype`; `rng` draws A."""
@@ -572,15 +381,7 @@ class Restored(nn.Module):
 def begin_restored(
     target: PreTrainedModel, skip_layers: Sequence[int], rank: int, *, dtype: torch.dtype, seed: int
 ) -> PreTrainedModel:
-    """A submodel of the target whose layers can be trained; the target is not changed.
-
-    Args:
-        target: whose layers it has.
-        skip_layers: those that it leaves out.
-        rank: R.
-        dtype: of weights that stay.
-        seed: of what is drawn.
-    """
+    """A submodel of the target whose layers can be trained, fixed weights in `dtype`; the target is not changed."""
     model = make_submodel(target, tuple(skip_layers))
     rng = torch.Generator().manual_seed(seed)
     for module in list(layers_of(model).modules()):
@@ -594,45 +395,20 @@ def begin_restored(
 
 
 def train_restored(
-    name: str, skip_layers: Sequence[int], target: PreTrainedModel, texts: Sequence[Text], head: Tensor, recipe: Recipe,
-    checkpoint: Path, dtype: torch.dtype,
+    name: str, skip_layers: Sequence[int], target: PreTrainedModel, texts: Sequence[Text], head: Tensor,
+    recipe: Distillation, checkpoint: Path, dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], TrainingRun]:  # fmt: skip
-    """Train what a submodel has beside the target's weights; returns it in bfloat16, named as pools name it.
-
-    Args:
-        name: of the member, for the progress.
-        skip_layers: layers that it leaves out.
-        target: whose weights it has; not changed.
-        texts: to learn from.
-        head: `[K, W]`, rows of the target's output head.
-        recipe: rank and schedule of `restored`, its seed, and how often the state is written.
-        checkpoint: file for the state.
-        dtype: that products are computed in.
-    """
+    """Train, as `train_drafter`, what a submodel has beside the target's weights: in bfloat16, named as in pools."""
     model = begin_restored(target, skip_layers, recipe.restored.rank, dtype=dtype, seed=recipe.seed)
     layers = layers_of(model)
     optimizer = torch.optim.AdamW(layers.parameters(), betas=BETAS, weight_decay=0.0, fused=True)
-    run = run_training(
-        layers, _loss(model, texts, head, dtype), num_sequences=len(texts), schedule=recipe.restored.schedule,
-        seed=recipe.seed, sequence_tokens=round(sum(len(text.tokens) for text in texts) / len(texts)),
-        checkpoint_every_s=recipe.checkpoint_every_s, checkpoint=checkpoint, stage=name, optimizers=[optimizer],
-    )  # fmt: skip
+
+    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
+        yield model.base_model(input_ids=_padded(picked), use_cache=False).last_hidden_state
+
+    loss_at = _loss(said, texts, head, dtype)
+    run = _run(layers, loss_at, name, texts, recipe.restored.schedule, recipe, checkpoint, [optimizer])
     return learned_by(model, skip_layers), run
-
-
-def _loss(
-    model: PreTrainedModel, texts: Sequence[Text], head: Tensor, dtype: torch.dtype
-) -> Callable[[int, Tensor], Tensor]:
-    """That of a step: as a student's, of questions and answers."""
-
-    def loss_at(_: int, rows: Tensor) -> Tensor:
-        picked = [texts[row] for row in rows.tolist()]
-        tokens = nn.utils.rnn.pad_sequence([text.tokens[:-1] for text in picked], batch_first=True)
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-            return distance(joined(hidden, picked), torch.cat([text.states.float() for text in picked]), head)
-
-    return loss_at
 
 
 def learned_by(model: PreTrainedModel, skip_layers: Sequence[int]) -> dict[str, Tensor]:

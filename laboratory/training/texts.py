@@ -1,27 +1,15 @@
-"""Numbers, dates and short sentences between English, German and French; the domain `translation`.
+"""Training documents of all domains, each split where a held-out prompt would stop, and their tokenizer.
 
-Training texts, each split where a held-out prompt would stop.
-
-A byte-level BPE tokenizer that is trained on the corpus.
-
-Word lists and templates of the generated texts, in the TOML files of this folder.
-
-Service dialogues of several turns; the domain `dialogue`.
-
-Short paragraphs with an instruction whose result copies most of the input; the domain `edit`.
-
-Functions and docstrings of the running Python's standard library; the domains `code` and `prose`.
-
-Whole numbers from 0 to 9999 written out in English, German and French.
-
-Word problems with short worked answers; the domain `math`.
-
-Training documents of all domains, held-out prompts, and the packed token sequences.
+`code` and `prose` are functions and docstrings of the running Python's standard library. The others are drawn from the
+word lists and templates of this folder: word problems with short worked answers (`math`), numbers, dates and sentences
+between English, German and French (`translation`), service dialogues of several turns (`dialogue`), and paragraphs with
+an instruction whose result copies most of them (`edit`).
 """
 
 import ast
 import inspect
 import json
+import operator
 import random
 import sysconfig
 import tomllib
@@ -36,27 +24,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from paceline.base.files import write_whole
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ...base.files import write_whole
 from .recipe import TAGS, Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A prompt and the text that should follow it.
+    """A prompt and the text that should follow it."""
 
-    Attributes:
-        tag: domain of the text, such as `math`.
-        prompt: what a model is given.
-        completion: what a model should write; the end token comes after it.
-        answer: the part of the completion that can be scored, where one exists.
-    """
-
-    tag: str
-    prompt: str
-    completion: str
-    answer: str | None = None
+    tag: str  # domain of the text, such as `math`
+    prompt: str  # what a model is given
+    completion: str  # what a model should write; the end token comes after it
+    answer: str | None = None  # the part of the completion that can be scored, where one exists
 
     @property
     def text(self) -> str:
@@ -66,15 +47,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Documents by domain.
+    """Documents by domain."""
 
-    Attributes:
-        train: what models learn from.
-        held_out: what they never see, or whose prompts they never see.
-    """
-
-    train: dict[str, list[Item]]
-    held_out: dict[str, list[Item]]
+    train: dict[str, list[Item]]  # what models learn from
+    held_out: dict[str, list[Item]]  # what they never see, or whose prompts they never see
 
 
 END_TOKEN = "<|end|>"
@@ -133,7 +109,6 @@ def make_dialogue(rng: random.Random) -> Item:
 
 
 def _draw_slots(dialogues: Mapping[str, Any], rng: random.Random) -> dict[str, str]:
-    """What fills each slot of the turns."""
     words = {**text_data("words"), **dialogues}
     pairs = {}
     for slot, kind in dialogues["pairs"].items():
@@ -143,15 +118,10 @@ def _draw_slots(dialogues: Mapping[str, Any], rng: random.Random) -> dict[str, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
-    """Sentences about one person.
+    """Sentences about one person."""
 
-    Attributes:
-        slots: value of each slot of the templates.
-        sentences: the sentences in order; the first one gives name, city and job.
-    """
-
-    slots: dict[str, str]
-    sentences: tuple[str, ...]
+    slots: dict[str, str]  # value of each slot of the templates
+    sentences: tuple[str, ...]  # the sentences in order; the first one gives name, city and job
 
 
 def make_edit(rng: random.Random) -> Item:
@@ -218,7 +188,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_stdlib(seed: int) -> Corpus:
-    """Read every function and docstring of a fit length; the order is shuffled by `seed`.
+    """Read every function and docstring of a fit length, in an order that `seed` shuffles.
 
     Held-out ones come from modules that training never sees.
     """
@@ -289,12 +259,7 @@ def _prose_item(node: Definition | ast.ClassDef, name: str) -> Iterator[Item]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Words of a language.
-
-    Attributes:
-        small: of the numbers below 20.
-        tens: of 20, 30, ...
-    """
+    """Words of numbers: of those below 20, and of 20, 30, ..."""
 
     small: tuple[str, ...]
     tens: tuple[str, ...]
@@ -489,6 +454,7 @@ def _german_event(clause: str, date: str) -> str:
 
 
 MAX_TOTAL = 400
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 def make_word_problem(rng: random.Random) -> Item:
@@ -519,7 +485,7 @@ def _solve(operations: str, rng: random.Random) -> tuple[list[int], list[str], i
         operand = _draw_operand(operation, total, rng)
         if operand is None:
             return None
-        result = _apply(operation, total, operand)
+        result = _OPERATIONS[operation](total, operand)
         steps.append(f"{total} {operation} {operand} = {result}")
         operands.append(operand)
         total = result
@@ -535,14 +501,6 @@ def _draw_operand(operation: str, total: int, rng: random.Random) -> int | None:
         return rng.randint(1, total - 1) if total >= 3 else None
     divisors = [number for number in range(2, 10) if total % number == 0 and total > number]
     return rng.choice(divisors) if divisors else None
-
-
-def _apply(operation: str, left: int, right: int) -> int:
-    if operation == "+":
-        return left + right
-    if operation == "-":
-        return left - right
-    return left * right if operation == "*" else left // right
 
 
 GENERATORS: dict[str, Callable[[random.Random], Item]] = {
@@ -578,11 +536,9 @@ def build_corpus(recipe: Recipe) -> Corpus:
 
 
 def pack_corpus(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> torch.Tensor:
-    """Join the documents in random order, an end token after each, and cut them into sequences.
+    """Join the documents in random order, an end token after each, and cut them: int16 ids `[N, sequence_tokens + 1]`.
 
-    Returns:
-        Token ids, int16, `[N, sequence_tokens + 1]`; neighbours share one token, so that each token is
-        predicted once.
+    Neighbours share one token, so that each token is predicted once.
     """
     documents: list[np.ndarray] = []
     for tag, share in zip(TAGS, recipe.shares, strict=True):
@@ -620,7 +576,6 @@ def _row(item: Item, number: int) -> dict[str, str]:
 
 
 def _generated(tag: str, seed: str) -> Iterator[Item]:
-    """Endless."""
     rng = random.Random(seed)
     while True:
         yield GENERATORS[tag](rng)

@@ -1,24 +1,8 @@
-"""Training of the target so that it also works with layers left out, and of the small models on its distribution.
+"""Training of small models: the target, so that it also works with layers left out, and others on its distribution.
 
-Freshly initialised small networks of several architectures of transformers, from one kind of shape.
-
-State of a run on disk: safetensors, written so that a kill leaves the old state.
-
-A cache for writing long texts in wide batches: new tokens are written into room that is there already.
-
-transformers' own copies all keys and values at every token.
-
-Letters: B texts, H heads, T tokens held, R tokens that there is room for, D width of a head.
-
-The optimizer loop that all trained models share.
-
-Batched text generation with a KV cache, for distillation.
-
-Letters: B prompts of a batch, T tokens of the longest prompt.
-
-What the small models learn from: text by the target and the target's distribution at each position.
-
-Letters: N sequences, T = sequence_tokens, K = teacher_top.
+All share one loop, whose state is on disk and survives a kill. What the others learn from is text by the target,
+written in wide batches, and its distribution at each position. Letters: N sequences, B texts of a batch, T tokens of
+the longest one or of a sequence, K = teacher_top; in caches H heads, R tokens of room, D width of a head.
 """
 
 import copy
@@ -33,10 +17,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from paceline.base.files import write_whole
+from paceline.base.terminal import Progress
+from paceline.runtime.features import INPUT
+from paceline.runtime.forward import cache_argument
 from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -50,22 +39,12 @@ from transformers import (
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ...base.files import write_whole
-from ...base.terminal import Progress
-from ...runtime.features import INPUT
-from ...runtime.forward import cache_argument
-from .recipe import TAGS, Recipe, Schedule, Shape
+from .recipe import TAGS, Recipe, Schedule, Shape, Student
 from .texts import END_TOKEN_ID, Corpus
 
 
 def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> PreTrainedModel:
-    """A network with random weights and tied embeddings.
-
-    Args:
-        shape: its architecture and size.
-        recipe: its vocabulary and context.
-        seed: of the weights.
-    """
+    """A network with random weights, drawn by the seed, and tied embeddings."""
     torch.manual_seed(seed)
     network: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape, recipe))
     return network
@@ -126,24 +105,22 @@ def _gpt2(shape: Shape, recipe: Recipe, common: dict[str, Any]) -> GPT2Config:
 _ATTENTION: dict[str, Literal["eager"]] = {"gemma2": "eager"}
 
 
-def write_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Replace `path` in one step; the metadata lies in the same file, so that both always fit together."""
     # Not by its own `save_file`: of a full disk that raises no OSError, and only the owner may read what it writes.
     write_whole(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata))
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a file."""
-    tensors: dict[str, torch.Tensor] = load_file(path)
+    tensors: dict[str, Tensor] = load_file(path)
     return tensors
 
 
-def save_run(
-    path: Path, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], *, step: int, seconds: float
-) -> None:
+def save_run(path: Path, model: nn.Module, optimizers: list[Optimizer], *, step: int, seconds: float) -> None:
     """Write weights, optimizer states, the next step and the seconds spent so far."""
     tensors = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
-    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             tensors |= {f"optimizer.{names[parameter]}.{key}": value for key, value in state.items()}
@@ -151,7 +128,7 @@ def save_run(
     write_tensors({**tensors, "progress": progress}, path)
 
 
-def load_run(path: Path, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, float]:
+def load_run(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> tuple[int, float]:
     """Restore what `save_run` wrote; returns the next step and the seconds, (0, 0.0) without a file."""
     if not path.exists():
         return 0, 0.0
@@ -223,20 +200,15 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """What one training run took.
+    """What one training run took."""
 
-    Attributes:
-        num_tokens: tokens seen, repeated ones counted again.
-        seconds: wall time, interrupted parts included.
-    """
-
-    num_tokens: int
-    seconds: float
+    num_tokens: int  # tokens seen, repeated ones counted again
+    seconds: float  # wall time, interrupted parts included
 
 
 def run_training(
     model: PreTrainedModel | nn.ModuleList,
-    loss_at: Callable[[int, torch.Tensor], torch.Tensor],
+    loss_at: Callable[[int, Tensor], Tensor],
     *,
     num_sequences: int,
     schedule: Schedule,
@@ -246,7 +218,7 @@ def run_training(
     checkpoint: Path,
     stage: str,
     is_done: Callable[[int], bool] = lambda _: False,
-    optimizers: list[torch.optim.Optimizer] | None = None,
+    optimizers: list[Optimizer] | None = None,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
@@ -261,8 +233,7 @@ def run_training(
         checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
         stage: what is trained, for the progress.
-        is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
-            weights alone.
+        is_done: whether to stop before a step; it must depend on its number and the weights alone.
         optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None for those of a network
             that is trained whole.
     """
@@ -291,14 +262,14 @@ def run_training(
     return TrainingRun(num_tokens=num_tokens, seconds=seconds)
 
 
-def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
+def _make_optimizers(model: PreTrainedModel) -> list[Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms.
 
     In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7;
     on a CPU that pays for its extra time many times over.
     """
     # The input layer is one, of a drafter that reads hidden states.
-    inside = [layers_of(model), getattr(model, INPUT, torch.nn.Identity())]
+    inside = [layers_of(model), getattr(model, INPUT, nn.Identity())]
     matrices = [parameter for part in inside for parameter in part.parameters() if parameter.ndim == 2]
     inner = set(matrices)
     others = [parameter for parameter in model.parameters() if parameter not in inner]
@@ -312,8 +283,8 @@ def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
 
 def _take_step(
     model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
-    loss_of: Callable[[], torch.Tensor],
+    optimizers: list[Optimizer],
+    loss_of: Callable[[], Tensor],
     rate: float,
 ) -> float:
     for optimizer in optimizers:
@@ -322,13 +293,13 @@ def _take_step(
         optimizer.zero_grad(set_to_none=True)
     loss = loss_of()
     torch.autograd.backward(loss)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+    nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
     for optimizer in optimizers:
         optimizer.step()
     return float(loss.detach())
 
 
-def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> torch.Tensor:
+def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> Tensor:
     """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
     picked = []
     for position in range(step * num_rows, (step + 1) * num_rows):
@@ -337,7 +308,7 @@ def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> torch.T
     return torch.stack(picked)
 
 
-def _order(num_sequences: int, seed: int) -> torch.Tensor:
+def _order(num_sequences: int, seed: int) -> Tensor:
     return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed))
 
 
@@ -352,22 +323,12 @@ def layers_kept(model: PreTrainedModel, kept: tuple[int, ...]) -> Iterator[None]
         model.model.layers = every
 
 
-def slim_layers(recipe: Recipe) -> tuple[int, ...]:
-    """The layers that `slim` keeps."""
-    return tuple(layer for layer in range(recipe.target.num_layers) if layer not in recipe.skip_layers)
-
-
-def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[PreTrainedModel, TrainingRun]:
-    """Train the target on packed sequences.
+def train_target(sequences: Tensor, recipe: Recipe, checkpoint: Path) -> tuple[PreTrainedModel, TrainingRun]:
+    """Train the target on packed sequences `[N, sequence_tokens + 1]`; `checkpoint` is a file for the state.
 
     Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
     (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710, drops by depth; here every inner layer alike). Late slim
     steps learn from the full model's distribution instead of the text.
-
-    Args:
-        sequences: token ids, `[N, sequence_tokens + 1]`.
-        recipe: shapes, shares and schedule.
-        checkpoint: file for the state.
     """
     model = make_model(recipe.target, recipe, seed=recipe.seed)
     run = run_training(
@@ -384,29 +345,29 @@ def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> t
     return model, run
 
 
-def logits_of(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+def logits_of(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Next-token logits in float32 `[B, T, V]` of token ids `[B, T]`, computed in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+        logits: Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits.float()
 
 
-def _step_loss(model: PreTrainedModel, batch: torch.Tensor, step: int, recipe: Recipe) -> torch.Tensor:
+def _step_loss(model: PreTrainedModel, batch: Tensor, step: int, recipe: Recipe) -> Tensor:
     tokens, labels = batch[:, :-1], batch[:, 1:]
     rng = random.Random(f"{recipe.seed}/layers/{step}")
     kind = rng.random()
     is_slim = recipe.full_share <= kind < recipe.full_share + recipe.slim_share
     if is_slim and step >= recipe.slim_distil_from * recipe.target_schedule.num_steps:
-        return _slim_distil_loss(model, tokens, slim_layers(recipe))
+        return _slim_distil_loss(model, tokens, recipe.slim_layers)
     if kind < recipe.full_share:
         logits = logits_of(model, tokens)
     else:
-        with layers_kept(model, slim_layers(recipe) if is_slim else _random_layers(recipe, rng)):
+        with layers_kept(model, recipe.slim_layers if is_slim else _random_layers(recipe, rng)):
             logits = logits_of(model, tokens)
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def _slim_distil_loss(model: PreTrainedModel, tokens: torch.Tensor, kept: tuple[int, ...]) -> torch.Tensor:
+def _slim_distil_loss(model: PreTrainedModel, tokens: Tensor, kept: tuple[int, ...]) -> Tensor:
     """Cross-entropy of the slim model to the full model's distribution; no gradient through the latter."""
     with torch.no_grad():
         probs = logits_of(model, tokens).softmax(-1)
@@ -421,22 +382,20 @@ def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
 
 
 def train_student(
-    name: str,
-    shape: Shape,
-    schedule: Schedule,
-    teacher: dict[str, torch.Tensor],
+    student: Student,
+    teacher: dict[str, Tensor],
     recipe: Recipe,
     checkpoint: Path,
     is_done: Callable[[PreTrainedModel, int], bool] = lambda _model, _step: False,
 ) -> tuple[PreTrainedModel, TrainingRun]:
-    """Train a model of `shape` to give the likeliest tokens of the target the target's probabilities.
+    """Train a model to give the likeliest tokens of the target the target's probabilities.
 
     `is_done` is asked before each step, with the model and the step, whether that is enough.
     """
-    model = make_model(shape, recipe, seed=recipe.seed)
+    model = make_model(student.shape, recipe, seed=recipe.seed)
     tokens = teacher["tokens"]
 
-    def loss_at(_: int, rows: torch.Tensor) -> torch.Tensor:
+    def loss_at(_: int, rows: Tensor) -> Tensor:
         logits = logits_of(model, tokens[rows, :-1].long())
         return _top_cross_entropy(logits, teacher["ids"][rows].long(), teacher["log_probs"][rows].float())
 
@@ -444,27 +403,22 @@ def train_student(
         model,
         loss_at,
         num_sequences=len(tokens),
-        schedule=schedule,
+        schedule=student.schedule,
         seed=recipe.seed,
         sequence_tokens=recipe.sequence_tokens,
         checkpoint_every_s=recipe.checkpoint_every_s,
         checkpoint=checkpoint,
-        stage=name,
+        stage=student.name,
         is_done=lambda step: is_done(model, step),
     )
     return model, run
 
 
-def _top_cross_entropy(logits: torch.Tensor, ids: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy to the teacher's top tokens, scaled to add up to 1.
+def _top_cross_entropy(logits: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor:
+    """Cross-entropy of logits `[B, T, V]` to the teacher's top tokens `[B, T, K]`, scaled to add up to 1.
 
     It equals the KL divergence (Hinton et al. 2015, arXiv:1503.02531, at temperature 1) up to a constant and the
     probability outside the top.
-
-    Args:
-        logits: of the student, `[B, T, V]`.
-        ids: the teacher's likeliest tokens, `[B, T, K]`.
-        log_probs: their log-probabilities, `[B, T, K]`.
     """
     chosen = logits.log_softmax(-1).gather(-1, ids)
     return -(log_probs.softmax(-1) * chosen).sum(-1).mean()
@@ -484,21 +438,9 @@ def write_texts(
     seed: int,
     end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
 ) -> list[list[int]]:
-    """Continue every prompt until an end token or for `num_tokens` tokens.
+    """Continue every prompt until an end token, which is kept, or for `num_tokens` tokens; 0 as temperature is greedy.
 
-    Args:
-        model: in eval mode.
-        prompts: token ids, none empty.
-        num_tokens: most tokens to write.
-        temperature: of all prompts, or of each; 0 writes greedily.
-        seed: seed of the sampling.
-        end_token_ids: tokens that end a text; by default that of our own tokenizers.
-
-    Returns:
-        The new tokens of each prompt, the end token included where it was reached.
-
-    Raises:
-        ValueError: temperatures that are not as many as prompts.
+    Raises ValueError for temperatures that are not as many as prompts.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
@@ -533,8 +475,7 @@ def write_texts(
     return written
 
 
-def _of_each(temperature: float | Sequence[float], num_prompts: int) -> torch.Tensor:
-    """Temperatures `[B]`."""
+def _of_each(temperature: float | Sequence[float], num_prompts: int) -> Tensor:
     given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * num_prompts
     if len(given) != num_prompts:
         raise ValueError(f"temperature must be one for each of {num_prompts} prompts, got {len(given)}")
@@ -542,8 +483,8 @@ def _of_each(temperature: float | Sequence[float], num_prompts: int) -> torch.Te
 
 
 def _read(
-    model: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cached: dict[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: PreTrainedModel, tokens: Tensor, mask: Tensor, positions: Tensor, cached: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     """Put all tokens `[B, T]` but the last into the cache; returns the last ones and their positions, `[B, 1]`.
 
     Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such states
@@ -556,7 +497,7 @@ def _read(
     return tokens[:, -1:], positions[:, -1:]
 
 
-def _choose(logits: torch.Tensor, temperatures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _choose(logits: Tensor, temperatures: Tensor, generator: torch.Generator) -> Tensor:
     """Next token of each row `[B]` from logits `[B, V]` at temperatures `[B]`."""
     chosen, sampled = logits.argmax(-1), temperatures > 0
     if sampled.any():
@@ -565,7 +506,7 @@ def _choose(logits: torch.Tensor, temperatures: torch.Tensor, generator: torch.G
     return chosen
 
 
-def _left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def _left_padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Token ids and mask, both `[B, T]`, so that all prompts end in the same column."""
     longest = max(len(prompt) for prompt in prompts)
     tokens = [[END_TOKEN_ID] * (longest - len(prompt)) + prompt for prompt in prompts]
@@ -579,16 +520,15 @@ SCORED_ROWS = 32
 def make_teacher(
     target: PreTrainedModel,
     corpus: Corpus,
-    sequences: torch.Tensor,
+    sequences: Tensor,
     tokenizer: Tokenizer,
     recipe: Recipe,
     work_dir: Path,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """Write text with the target, add rows of the corpus and score all of it; read back where it exists.
 
-    Returns:
-        `tokens` int16 `[N, T + 1]`, `ids` int16 `[N, T, K]` and `log_probs` float16 `[N, T, K]` of the target's
-        K likeliest next tokens.
+    Returns `tokens` int16 `[N, T + 1]`, and of the target's K likeliest next tokens `ids` int16 `[N, T, K]` and
+    `log_probs` float16 `[N, T, K]`.
     """
     path = work_dir / "teacher.safetensors"
     if not path.exists():
@@ -601,8 +541,7 @@ def make_teacher(
 
 def _generate_rows(
     target: PreTrainedModel, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
-) -> torch.Tensor:
-    """The target's own documents, packed like the corpus."""
+) -> Tensor:
     writer = copy.deepcopy(target).to(torch.bfloat16).eval()
     batches = _prompt_batches(corpus, recipe)
     documents: list[np.ndarray] = []
@@ -649,7 +588,7 @@ def _write_batch(writer: PreTrainedModel, prompts: list[list[int]], number: int,
 
 
 @torch.no_grad()
-def _score(target: PreTrainedModel, tokens: torch.Tensor, recipe: Recipe) -> dict[str, torch.Tensor]:
+def _score(target: PreTrainedModel, tokens: Tensor, recipe: Recipe) -> dict[str, Tensor]:
     ids, log_probs = [], []
     with Progress("scoring", len(tokens), unit="sequences") as progress:
         for first in range(0, len(tokens), SCORED_ROWS):

@@ -1,16 +1,15 @@
 """What a request copies, of its own text or of earlier answers, who judges it, and whether that pays.
 
-The longest suffix of the text that stands elsewhere in it, and the longest that stands in earlier answers, are followed
-by what most often came next there (`suffix`, after SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975). That is known
-before anything is played: where nothing matches, no operation is spent on looking. S_k is the probability that the
-first k tokens of a candidate are right, a product of rates (`estimates.copied`). Wherever the lowest level of a chain
-would draft, n of them may be handed to level i at once in place of what the levels up to i would write. That saves
+The longest suffix of the text that stands elsewhere is followed by what most often came next there (`suffix`, after
+SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975): no operation is spent on looking. S_k is the probability that the
+first k tokens of a candidate are right (`estimates.CopiedTokens`). Handing n of them to level i, in place of what the
+levels up to i would write, saves
 
     tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c
 
-seconds, tau_i the seconds per token of the chain up to level i, v_i those of its forward and c those of a copy. The
-candidate, i and n that save most win; nothing is copied where none saves any. The target judges copies alone, so only
-at the beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
+seconds: tau_i the seconds per token of the chain up to level i, v_i those of its forward, c those of a copy. The
+candidate, i and n that save most win; nothing is copied where none saves any. The target judges copies alone, at the
+beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,10 +40,7 @@ class _Candidate(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """At the beginning of a round: tokens of the answer, where the text ends elsewhere, and what it might go on by.
-
-    Places are those of then: what is kept of earlier answers changes as other requests end.
-    """
+    """At a round's beginning: tokens of the answer, where the text ends elsewhere, and what it might go on by."""
 
     num_known: int
     places: list[tuple[int, Place]]
@@ -52,12 +48,9 @@ class _Reading(NamedTuple):
 
 
 class Copies:
-    """Texts, and what is known of copying them. Mutated by `begin` and `learn`.
+    """Texts, and what is known of copying them, in a pool whose lowest members are model-free.
 
-    Args:
-        pool: the lowest members are model-free.
-        options: the longest copy, how much is kept, and what to do without.
-        constants: of the policy.
+    Mutated by `begin` and `learn`.
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
@@ -84,11 +77,9 @@ class Copies:
         self._open[seen.request_id] = _Reading(len(text.answer), places, candidates)
 
     def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
-        """The copy that saves most seconds after what is pending; None where none saves any.
+        """The copy that saves most seconds after what is pending; None where none saves any. The round has begun.
 
-        Args:
-            seen: the request, in a round that has begun.
-            worths: of copies, by who judges them; the target does so only where nothing is pending.
+        `worths` are of copies by who judges them; the target does so only where nothing is pending.
         """
         most = seen.room - 1  # the target writes the last token of the budget itself
         if most < 1:

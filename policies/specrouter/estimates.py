@@ -1,43 +1,24 @@
-"""How far members agree, pair by pair: SimScore, the rate of equal tokens, and how much is known of either.
+"""What SpecRouter (arXiv:2505.07680) selects by: agreement of members, survival of drafts, how right copies are.
 
-What a drafter's probability of its token says of the verifier: how likely a run of tokens survives.
+*Agreement.* SimScore(i, j) = 1 - E[TVD(i, j)], a running average, is the acceptance of rejection sampling. In greedy
+decoding what counts is how often both have their largest probability at the same token. Both are kept, by tag and for
+all. A pair of one tag is known from its own tokens and, while these are few, from those of all tags, moved by what all
+pairs of the tag say of how hard its text is (one step in the log-odds). A pair that never met is guessed as the mean of
+two: both err at the same tokens, or independently of each other.
 
-SpecRouter routes by averages; the windows that its search finds are for tokens that are all alike. They are not: a
-drafter that is sure is seldom refused. Of a run of tokens that nobody has judged, all survive with the probability
-exp(-x), x the sum of (h + g d) over them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, and h
-what every token risks however sure its drafter is. g = 0 is a fixed window, h = 0 and g = 1 take drafters at their
-word. `stops.SurvivalBelow` tests it token by token in both worlds.
+*Evidence.* Where the target commits, all that any member wrote in that context is right or wrong at once (full
+information, as HedgeSpec has it, arXiv:2510.20064), whether it was handed on or refused by a level between. So a chain
+in use also scores those that leave out a level. What a level kept is scored for every level that kept it: only its
+corrections, its hardest tokens, would make it look worse than it is.
 
-h and g are fitted for every drafter, judge and verifier as runs are judged. All tokens of a run count, also those after
-the first refused one: a drafter that has gone astray is often sure of what follows, so that the doubts of tokens that
-were judged on their own promise too much of a run. One Gauss-Newton step of the log-likelihood in (ln h, ln g) a token;
-those of a tag start from those of all tags.
+*Survival.* Of a run of tokens that nobody has judged all survive with probability exp(-x), x the sum of (h + g d) over
+them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, h what every token risks
+(`SurvivalBelow`). Both are fitted for every drafter, judge and verifier, by one Gauss-Newton step of the log-likelihood
+in (ln h, ln g) a token. Tokens after the first refused one count: a drafter that has gone astray is often sure of what
+follows.
 
-How likely a copied token is right, by how long a piece of text matches before it and how surely it followed.
-
-Every token of an answer tells of what would have been copied there, whether or not anything was: so nothing is
-played to learn.
-
-What a verification tells of every member that wrote at the contexts it judged, not of the adjacent pair alone.
-
-Where the target commits, whatever any member wrote in that context is right or wrong at once, whether the chain handed
-it to the target or a level between refused it (full information, as HedgeSpec has it for drafters,
-arXiv:2510.20064). So a chain in use also scores the chains that leave one of its levels out, and needs no exploration
-for them. What a level kept is scored for every level that kept it, or only its corrections, its hardest tokens, would
-count, and it would look worse than it is.
-
-SimScore(i, j) = 1 - E[TVD(i, j)], a running average (SpecRouter, arXiv:2505.07680). For rejection sampling it is the
-acceptance itself; with greedy decoding what counts is how often the largest probability of both is at the same token,
-for which the paper gives no formula. Both are kept, for every tag of requests and for all together.
-
-A pair of one tag is known from its own tokens and, for as long as these are few, from those of all tags, moved by what
-all pairs of the tag say of how hard its text is (one step in the log-odds, the same for every pair); a pair that never
-met is guessed from what the target thinks of either: as if they erred at the same tokens and as if they erred
-independently of each other, and the mean of the two.
-
-Letters: L members.
-
-All that selections go by: seconds, agreement, survival, and verdicts still to be taken in.
+*Copies.* By how long a piece matches and how surely a token followed; every answer tells what would have been right to
+copy, so nothing is played to learn. Letter: L members.
 """
 
 from collections.abc import Sequence
@@ -76,11 +57,7 @@ _Fit = tuple[float, float, float, float, float]
 
 
 class Survival:
-    """Hazards by tag. Mutated by `note` and `note_run`.
-
-    Args:
-        constants: of the policy.
-    """
+    """Hazards by tag. Mutated by `note` and `note_run`."""
 
     def __init__(self, constants: RouterConstants) -> None:
         self._weight = constants.hazard_weight
@@ -157,11 +134,7 @@ Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and tokens that it r
 
 
 class CopiedTokens:
-    """Rates by tag. Mutated by `note`.
-
-    Args:
-        constants: of the policy.
-    """
+    """Rates by tag. Mutated by `note`."""
 
     def __init__(self, constants: RouterConstants) -> None:
         self._memory, self._shared = constants.copy_memory, constants.copy_tokens
@@ -196,13 +169,9 @@ class CopiedTokens:
 
 
 def cell_of(source: int, length: int, share: float, count: int) -> int:
-    """The cell of a token after a match.
+    """The cell of a token after a match of `length` >= 1 tokens in `source` (`OWN` or `EARLIER`).
 
-    Args:
-        source: `OWN` or `EARLIER`.
-        length: tokens that match, >= 1.
-        share: of it among all that followed, above 0 to 1.
-        count: how often it followed, >= 1.
+    `share` is the token's part of all that followed, above 0 to 1; `count` >= 1 how often it followed.
     """
     kind = (
         (0 if count == 1 else 1) if share == 1.0 else 2 if share >= MOST_COPIED else 3 if share >= MOSTLY_COPIED else 4
@@ -211,41 +180,24 @@ def cell_of(source: int, length: int, share: float, count: int) -> int:
 
 
 class Verdict(NamedTuple):
-    """One token and what a member thinks of it.
+    """One token and what a member thinks of it."""
 
-    Attributes:
-        tag: of its request.
-        written: the token and its drafter.
-        endorsers: its drafter first, then every verifier that kept it.
-        verifier: who judged it, or would have.
-        kept: whether it was right.
-        similar: 1 - TVD of the verifier and the last endorser; NaN if nobody knows.
-    """
-
-    tag: str
-    written: PendingToken
-    endorsers: tuple[str, ...]
-    verifier: str
-    kept: bool
-    similar: float
+    tag: str  # of its request
+    written: PendingToken  # the token and its drafter
+    endorsers: tuple[str, ...]  # its drafter first, then every verifier that kept it
+    verifier: str  # who judged it, or would have
+    kept: bool  # whether it was right
+    similar: float  # 1 - TVD of the verifier and the last endorser; NaN if nobody knows
 
 
 class JudgedRun(NamedTuple):
-    """The tokens of one verification. Letters: J of them.
+    """The tokens of one verification. Letters: J of them."""
 
-    Attributes:
-        tag: of the request.
-        tokens: `[J]`, oldest first.
-        judges: `[J]` the highest member that endorsed each before.
-        verifier: who judged them.
-        num_kept: how many were kept.
-    """
-
-    tag: str
-    tokens: tuple[PendingToken, ...]
-    judges: tuple[str, ...]
-    verifier: str
-    num_kept: int
+    tag: str  # of the request
+    tokens: tuple[PendingToken, ...]  # `[J]`, oldest first
+    judges: tuple[str, ...]  # `[J]` the highest member that endorsed each before
+    verifier: str  # who judged them
+    num_kept: int  # how many were kept
 
 
 class _Refused(NamedTuple):
@@ -257,12 +209,9 @@ class _Refused(NamedTuple):
 
 
 class RoundEvidence:
-    """The tokens of one request's round. Mutated by its methods; appends to `verdicts` and `runs`.
+    """The tokens of one request's round. Mutated by its methods.
 
-    Args:
-        tag: of the request.
-        verdicts: where to put what is known of tokens.
-        runs: where to put what was judged together.
+    It appends what is known of tokens to `verdicts`, and what was judged together to `runs`.
     """
 
     __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
@@ -394,12 +343,8 @@ def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: flo
 class _Compared:
     """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
 
-    SimScores say how many tokens are accepted if they do so pair by pair: that those of one pair promise too much and
-    those of another too little says that they do not. With P pairs the sum of (kept - promised)^2 over the variance
-    that the promises have is P in the mean if they hold, and its own variance 2 P.
-
-    Attributes:
-        tokens: how many.
+    SimScores say how many tokens are accepted if they do so pair by pair. With P pairs the sum of (kept - promised)^2
+    over the variance that the promises have is P in the mean if they hold, and its own variance 2 P.
     """
 
     __slots__ = ("_alike", "_off", "_spread", "tokens")
@@ -427,7 +372,7 @@ class _Compared:
 
 
 class PairAgreement:
-    """Running agreement of every pair. Mutated by `note` and `fade`.
+    """Running agreement of every pair of L members. Mutated by `note` and `fade`.
 
     Args:
         num_members: L.
@@ -452,14 +397,9 @@ class PairAgreement:
         self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
-        """Take in one token.
+        """Take in one token, proposed by `lower`.
 
-        Args:
-            tag: of its request.
-            lower: who proposed it.
-            higher: who judged it.
-            kept: whether `higher` kept it, or would have.
-            similar: 1 - TVD of the two there; NaN if nobody knows.
+        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if nobody knows.
         """
         self._shared = None
         own = self._by_tag.get(tag)
@@ -526,10 +466,7 @@ class PairAgreement:
         return moved
 
     def _read(self, counts: tuple[_Counts, _Counts], what: str) -> Floats:
-        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one.
-
-        Nobody knows that of a member that copies, nor of a token that a level between refused.
-        """
+        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one."""
         equal = np.array(getattr(counts[0], what))
         if self.uses_simscore:
             overall, similar = self._all
@@ -539,10 +476,7 @@ class PairAgreement:
 
 
 def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
-    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each.
-
-    A larger member is guessed to miss the fewer of the target's tokens.
-    """
+    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each."""
     by_target = np.ones(len(counts))
     guess = constants.first_rate
     guesses = np.empty(len(counts))
@@ -559,15 +493,8 @@ def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
 class Knowledge:
     """Running estimates of members and pairs. Mutated by `digest`, through `verdicts` and through its parts.
 
-    Args:
-        pool: the members.
-        options: the longest window, what agreement is made of, costs and what to do without among them.
-        constants: of the policy.
-
     Attributes:
-        profiler: seconds.
-        agreement: of pairs.
-        survival: of drafted tokens.
+        profiler, agreement, survival: of seconds, pairs and drafted tokens.
         verdicts: what is to be taken in by `digest`.
         runs: the same of tokens that were judged together.
     """
@@ -601,12 +528,11 @@ class Knowledge:
         )
 
     def optimistic(self, tag: str, figures: Figures) -> Figures:
-        """The same with the rates of a tag raised to what they may be.
+        """The same with the rates of a tag raised by `optimism` times (V ln N / n)^(1/2).
 
-        By `optimism` times (V ln N / n)^(1/2): V / n the variance of a pair's rate by its n tokens, N those of the pair
-        of the tag that is known best, after UCB1 (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens
-        and an upper bound for V. Tokens count up to `pair_memory`; from there on N grows no more, and a pair that was
-        left alone stays so. Full information makes the pairs of a chain in use known without being played alone.
+        V / n is the variance of a pair's rate by its n tokens, N those of the tag's pair that is known best, after UCB1
+        (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens and an upper bound for V. Tokens count up
+        to `pair_memory`; from there on N grows no more, and a pair that was left alone stays so.
         """
         rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
         variances = (rates * (1.0 - rates) + constants.least_variance) / tokens

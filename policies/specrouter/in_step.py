@@ -1,17 +1,16 @@
 """One chain for all requests that run, in step: what a batch does.
 
-Rows of a batch that follow chains of their own share few operations, and each of these holds up all the others on their
-way to the target. Here the requests share a chain, and each level acts once a round.
+Each operation of a batch holds up all rows on their way to the target, so requests share a chain in which each level
+acts once a round.
 
-- The window is best for the mix of tags that run: a draft lasts as long as its longest row, so one token more is paid
-  once for all, and what it brings is a sum over tags. A row leaves the draft where its own next token is not worth what
-  it takes to be judged, which `stop=confidence` sees token by token.
-- A request that copies (`copies`) does not draft in that round, and the draft of the others is worth the less the more
-  copy: chains are compared by the tokens of all, at the share that drafts and with what copies bring.
+- The window is best for the mix of tags that run: a draft lasts as long as its longest row, and what it brings is a sum
+  over tags. A row leaves the draft where its own next token is not worth being judged (`stop=confidence`).
+- A request that copies (`copies`) does not draft in that round: chains are compared at the share that drafts, with what
+  copies bring.
 - In the first round up to `probe` requests draft a little for the target, the others not.
-- A member may be better than its evidence says. Where rates raised by their standard errors favour another chain, a few
-  rows have its new member judge what the others draft, for one round, once all trials together take no more than
-  `trial_share` of the seconds of decoding so far. A member that would not pay if it were always right is never tried.
+- Where rates raised by their standard errors favour another chain, a few rows have its new member judge what the others
+  draft, for one round, within `trial_share` of the seconds of decoding so far. A member that would not pay if it were
+  always right is never tried.
 
 Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
 changes by a quarter.
@@ -32,17 +31,11 @@ from .search import Figures, FoundChain, best_windows
 
 
 class _Share(NamedTuple):
-    """What a tag is in the mix.
+    """What a tag is in the mix."""
 
-    Attributes:
-        share: of the rounds, those that copy left out, 0 to 1.
-        kept: rate at which the level above the lowest keeps a token, 0 to 1.
-        rate: of that level's tokens at the target, 0 to 1.
-    """
-
-    share: float
-    kept: float
-    rate: float
+    share: float  # of the rounds, those that copy left out, 0 to 1
+    kept: float  # rate at which the level above the lowest keeps a token, 0 to 1
+    rate: float  # of that level's tokens at the target, 0 to 1
 
 
 class InStep(Selector):
@@ -255,9 +248,9 @@ def _best_of_three(
 
 
 def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:
-    """How many tokens of a member, at most `most`, are worth more than judging them takes, and what they gain in all.
+    """How many tokens of a member, at most `most`, are worth more than judging them (by those `above`) takes.
 
-    Those `above` judge. The gain is in seconds; what the member takes itself is not in it.
+    Also what they gain in all, seconds; what the member takes itself is not in it.
     """
     cost_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s

@@ -1,7 +1,4 @@
-"""The options of `specrouter`: one record, checked once and passed whole.
-
-The numbers that SpecRouter was tuned by, in one record that is passed down.
-"""
+"""The options of `specrouter`, checked once, and the numbers that it was tuned by: a record each."""
 
 from dataclasses import dataclass
 
@@ -24,83 +21,53 @@ SHARES = (
 class RouterConstants:
     """What the options leave open; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
 
-    Attributes:
-        optimism: standard errors by which rates are raised before chains of a tag are compared, for every root of the
-            logarithm of the tokens that the tag's best known pair counts for.
-        pair_memory: tokens that the agreement of a pair reaches back.
-        simscore_tokens: tokens of which both are known, before `similarity=auto` believes that SimScore says how many
-            are accepted.
-        least_variance: of a verdict where rates are raised: a few may all be alike.
-        least_missed: share of its tokens that a member is hoped to miss at least.
-        tag_tokens: tokens that what all tags know of a pair counts for in one of them.
-        ease_tokens: evidence, in variances of a verdict, that a tag being as hard as all together counts for.
-        most_ease: of a tag, log-odds either way.
-        guess_tokens: tokens that a guess counts for before a pair met.
-        first_rate: agreement of the smallest member, the one that copies where there is one, with the target, before
-            anything was seen.
-        fewer_misses: what a member is guessed to miss of the tokens that the next smaller one misses.
-        hazard: of any drafted token before anything was seen, -ln of its survival.
-        hazard_of_doubt: the same for every nat of -ln of its drafter's probability.
-        hazard_weight: curvature that these two starts count for.
-        hazard_step: of the logarithm of either at one verdict, at most.
-        hazard_memory: judged tokens that a hazard reaches back.
-        copy_risk: of a copied token after a match of one token, the chance to be wrong before anything was seen; half
-            of that for every doubling of the match.
-        copy_memory: tokens that the rate of copied ones reaches back.
-        copy_tokens: tokens that what all tags know of that, or its start, counts for.
-        copy_chance: that all of a candidate's tokens are right, from which on it is not followed.
-        ladder_tokens: that the smallest member drafts in the warm-up.
-        together: requests that run, from which on `select=auto` has them share a chain.
-        patience: rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own.
-        early: of the rounds that a tag has seen, the share that a selection holds for.
-        tag_hysteresis: of the option `hysteresis`, the share that holds for a tag's own chain, where what is little
-            known has the benefit of its doubt already.
-        early_in_step: of the rounds that every request in step has seen, the share that a selection holds for.
-        rows_changed: of the requests that run, the share by which they change for a selection not to wait.
-        rounds_memory: rounds of requests that what copies bring in step reaches back.
-        trial_share: of the seconds of decoding so far, what trials in step may have taken, beside those of one token.
-        trial_doubt: standard errors by which rates are raised to see what a trial in step may find.
-        trial_rows: requests that play a trial.
-        seconds_memory: forwards of a width that the mean of their seconds reaches back.
-        seconds_moved: share by which such a mean moves before seconds are read anew.
-
-    Raises:
-        ValueError: a share or a chance that is not above 0 and at most 1.
+    Raises ValueError for a share or a chance that is not above 0 and at most 1.
     """
 
+    # standard errors by which rates are raised before chains of a tag are compared, for every root of the logarithm of
+    # the tokens that the tag's best known pair counts for
     optimism: float = 0.5
-    pair_memory: float = 512.0
+    pair_memory: float = 512.0  # tokens that the agreement of a pair reaches back
+    # tokens of which both are known, before `similarity=auto` believes that SimScore says how many are accepted
     simscore_tokens: int = 64
-    least_variance: float = 0.02
-    least_missed: float = 0.005
-    tag_tokens: float = 16.0
-    ease_tokens: float = 4.0
-    most_ease: float = 4.0
-    guess_tokens: float = 8.0
+    least_variance: float = 0.02  # of a verdict where rates are raised: a few may all be alike
+    least_missed: float = 0.005  # share of its tokens that a member is hoped to miss at least
+    tag_tokens: float = 16.0  # tokens that what all tags know of a pair counts for in one of them
+    ease_tokens: float = 4.0  # evidence, in variances of a verdict, that a tag being as hard as all together counts for
+    most_ease: float = 4.0  # of a tag, log-odds either way
+    guess_tokens: float = 8.0  # tokens that a guess counts for before a pair met
+    # agreement of the smallest member, the one that copies where there is one, with the target, before anything was
+    # seen
     first_rate: float = 0.5
-    fewer_misses: float = 0.5
-    hazard: float = 0.05
-    hazard_of_doubt: float = 0.25
-    hazard_weight: float = 2.0
-    hazard_step: float = 0.5
-    hazard_memory: float = 512.0
+    fewer_misses: float = 0.5  # what a member is guessed to miss of the tokens that the next smaller one misses
+    hazard: float = 0.05  # of any drafted token before anything was seen, -ln of its survival
+    hazard_of_doubt: float = 0.25  # the same for every nat of -ln of its drafter's probability
+    hazard_weight: float = 2.0  # curvature that these two starts count for
+    hazard_step: float = 0.5  # of the logarithm of either at one verdict, at most
+    hazard_memory: float = 512.0  # judged tokens that a hazard reaches back
+    # of a copied token after a match of one token, the chance to be wrong before anything was seen; half of that for
+    # every doubling of the match
     copy_risk: float = 0.75
-    copy_memory: float = 256.0
-    copy_tokens: float = 6.0
-    copy_chance: float = 0.05
-    ladder_tokens: int = 4
-    together: int = 4
-    patience: int = 32
-    early: float = 1 / 3
+    copy_memory: float = 256.0  # tokens that the rate of copied ones reaches back
+    copy_tokens: float = 6.0  # tokens that what all tags know of that, or its start, counts for
+    copy_chance: float = 0.05  # that all of a candidate's tokens are right, from which on it is not followed
+    ladder_tokens: int = 4  # that the smallest member drafts in the warm-up
+    together: int = 4  # requests that run, from which on `select=auto` has them share a chain
+    patience: int = 32  # rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own
+    early: float = 1 / 3  # of the rounds that a tag has seen, the share that a selection holds for
+    # of the option `hysteresis`, the share that holds for a tag's own chain, where what is little known has the benefit
+    # of its doubt already
     tag_hysteresis: float = 0.125
+    # of the rounds that every request in step has seen, the share that a selection holds for
     early_in_step: float = 0.125
-    rows_changed: float = 0.25
-    rounds_memory: int = 128
+    rows_changed: float = 0.25  # of the requests that run, the share by which they change for a selection not to wait
+    rounds_memory: int = 128  # rounds of requests that what copies bring in step reaches back
+    # of the seconds of decoding so far, what trials in step may have taken, beside those of one token
     trial_share: float = 0.0025
-    trial_doubt: float = 1.0
-    trial_rows: int = 4
-    seconds_memory: int = 16
-    seconds_moved: float = 0.05
+    trial_doubt: float = 1.0  # standard errors by which rates are raised to see what a trial in step may find
+    trial_rows: int = 4  # requests that play a trial
+    seconds_memory: int = 16  # forwards of a width that the mean of their seconds reaches back
+    seconds_moved: float = 0.05  # share by which such a mean moves before seconds are read anew
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -125,46 +92,37 @@ EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # where these options ar
 class RouterOptions:
     """What a user may set; the defaults stand in `SpecRouter`.
 
-    Attributes:
-        every: rounds of a tag, or of every request in step, between two selections, >= 1.
-        most: longest window, 1 to 1,000.
-        form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one, see
-            `search`. None: nested. Not with select=batch, which has its own.
-        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
-        select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
-            "auto": the former while few requests run, the latter from four on.
-        stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
-        explore: in step, rounds of every request after which what is known of a pair counts half as much against
-            trying it again, >= 0; 0 never tries, None: 64. Not with select=request.
-        probe: in step, requests that draft to learn before anything is known, >= 0; None: 16. Not with
-            select=request.
-        hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1; of a tag's own chain a
-            share of it (`RouterConstants.tag_hysteresis`).
-        without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
-            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with
-            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (what several
-            levels kept tells of the last of them alone); "" leaves out none.
-        store: tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all. None:
-            65,536. Not with without=answers.
-        costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
-
-    Raises:
-        ValueError: an option out of range, or one that has no effect beside another. What `costs` name is checked
-            where the pool is known.
+    Raises ValueError for an option out of range, or one that has no effect beside another. What `costs` name is checked
+    where the pool is known.
     """
 
-    every: int
-    most: int
+    every: int  # rounds of a tag, or of every request in step, between two selections, >= 1
+    most: int  # longest window, 1 to 1,000
+    # "nested" or "filter" prediction, by which members are found; windows are those of the nested one, see `search`.
+    # None: nested. Not with select=batch, which has its own.
     form: str | None
-    similarity: str
+    similarity: str  # "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted
+    # "request": the chain of its tag for every request; "batch": one chain for all that run, in step; "auto": the
+    # former while few requests run, the latter from four on
     select: str
-    stop: str
+    stop: str  # "confidence": windows end where the next token does not pay; "window": windows as the search finds them
+    # in step, rounds of every request after which what is known of a pair counts half as much against trying it again,
+    # >= 0; 0 never tries, None: 64. Not with select=request.
     explore: int | None
+    # in step, requests that draft to learn before anything is known, >= 0; None: 16. Not with select=request.
     probe: int | None
+    # predicted gain for which the members of a chain are changed, 0 to below 1; of a tag's own chain a share of it
+    # (`RouterConstants.tag_hysteresis`)
     hysteresis: float
+    # tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all. None: 65,536. Not
+    # with without=answers.
     store: int | None
+    # ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers" (none of
+    # earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with select=batch), "ease" (a
+    # tag's pairs tell nothing of each other), "evidence" (what several levels kept tells of the last of them alone); ""
+    # leaves out none
     without: str
-    costs: str | None
+    costs: str | None  # of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds
 
     def __post_init__(self) -> None:
         check_within("every", self.every, ONE_STEP)

@@ -1,18 +1,12 @@
-"""A chosen chain as steps, and how far each level of it gathers before it hands over.
+"""A chosen chain as steps, and when to choose anew for a tag, or for all that run (`Selector`).
 
-Windows stop where the next token no longer pays. A token of level i costs tau_i and is worth tau_(i+1) if the next
-level keeps it; it does so if it survives and all before it have. So level i gathers while S g tau_(i+1) >= tau_i + w: S
-the survival of what it holds (`confidence`), g that of the tokens that one more round of the level below adds, w what a
-further token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
+Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that what
+it holds survives (`estimates`), g that of the tokens that one more round of the level below adds, w what a further
+token costs the next level to judge. SpecRouter (arXiv:2505.07680) has fixed windows, and `stop=window` keeps to them.
 
-When to search anew for a chain, and what keeps the choice from going to and fro: for a tag, or for all that run.
-
-SpecRouter (arXiv:2505.07680) has its scheduler re-select while it serves and does not describe when. Here a selection
-holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by a share;
-windows follow at once.
-
-Whose choice it is, how long it holds, what is learnt before the first one, how candidates are compared and how a chain
-becomes a plan is said by the two strategies: `per_tag` and `in_step`.
+When to choose anew the paper does not describe. Here a selection holds for a number of rounds, for fewer at first.
+Another set of members must be predicted to be better by a share; windows follow at once. `PerTag` and `InStep` say the
+rest.
 """
 
 from abc import ABC, abstractmethod
@@ -36,58 +30,35 @@ STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
 
 class CopyWorth(NamedTuple):
-    """What copies that one level judges are worth. Letters: N the longest one.
+    """What copies that one level judges are worth. Letters: N the longest one."""
 
-    Attributes:
-        verify: the level's.
-        token_s: seconds that a token that it keeps is worth.
-        cost_s: `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth.
-    """
-
-    verify: Verify
-    token_s: float
+    verify: Verify  # the level's
+    token_s: float  # seconds that a token that it keeps is worth
+    # `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth
     cost_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What requests of one key do in a round. Letters: K levels of the chain.
+    """What requests of one key do in a round. Letters: K levels of the chain."""
 
-    Attributes:
-        chain: the members, windows and predicted seconds.
-        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
-        copies: what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied.
-        draft: of the lowest level; None for the target alone.
-        most_doubt: one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over
-            at once.
-        hazards: for each of `verifies` and by drafter, those of the tokens that it is to judge.
-        fixed: follows fixed windows instead; None: the rules above.
-        trial: whether it is for one round only, to learn.
-        in_step: whether the requests that run share it.
-        least: tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1.
-    """
-
-    chain: FoundChain
-    verifies: tuple[Verify, ...]
+    chain: FoundChain  # the members, windows and predicted seconds
+    verifies: tuple[Verify, ...]  # `[K - 1]` of the levels above the lowest, or the target's alone
+    # what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied
     copies: tuple[CopyWorth, ...] = ()
-    draft: Draft | None = None
+    draft: Draft | None = None  # of the lowest level; None for the target alone
+    # one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over at once
     most_doubt: tuple[float, ...] = ()
+    # for each of `verifies` and by drafter, those of the tokens that it is to judge
     hazards: tuple[dict[str, Hazard], ...] = ()
-    fixed: Chain | None = None
-    trial: bool = False
-    in_step: bool = False
-    least: int = 1
+    fixed: Chain | None = None  # follows fixed windows instead; None: the rules above
+    trial: bool = False  # whether it is for one round only, to learn
+    in_step: bool = False  # whether the requests that run share it
+    least: int = 1  # tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1
 
 
 class Planner:
-    """Makes plans, and every step of them once.
-
-    Args:
-        pool: the members.
-        options: the longest window, and whether windows are those that were found.
-        survival: of drafted tokens.
-        constants: of the policy.
-    """
+    """Makes plans, and every step of them once."""
 
     def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
@@ -109,7 +80,7 @@ class Planner:
     def ladder(self, levels: tuple[int, ...]) -> Plan:
         """Every member once: the lowest drafts a little, each of the others judges and hands over at once.
 
-        Drafted token by token, for the first one, which reads the prompt, has to be timed apart from the others.
+        Drafted token by token, since the first one, which reads the prompt, has to be timed apart from the others.
         """
         windows = (self._ladder, *[1] * (len(levels) - 2))
         chain = FoundChain(levels=levels, windows=windows, level_s=(inf,) * len(levels))
@@ -228,57 +199,31 @@ def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What a scheduler did. Mutated by it and its selectors; for whoever wants to look.
+    """What a scheduler did. Mutated by it and its selectors; for whoever wants to look."""
 
-    Attributes:
-        selections: searches.
-        switches: selections that changed the members of a chain.
-        trials: rounds that were played to learn, the warm-up among them.
-        rounds: commits by the target.
-        judged: pending tokens that each member judged.
-        refused_early: of those, tokens refused or dropped by a member below the target: the target never met them.
-    """
-
-    selections: int = 0
-    switches: int = 0
-    trials: int = 0
-    rounds: int = 0
-    judged: dict[str, int] = field(default_factory=dict)
+    selections: int = 0  # searches
+    switches: int = 0  # selections that changed the members of a chain
+    trials: int = 0  # rounds that were played to learn, the warm-up among them
+    rounds: int = 0  # commits by the target
+    judged: dict[str, int] = field(default_factory=dict)  # pending tokens that each member judged
+    # of those, tokens refused or dropped by a member below the target: the target never met them
     refused_early: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Choice:
-    """What a tag, or all that run, use. Mutated by the selector.
+    """What a tag, or all that run, use. Mutated by the selector."""
 
-    Attributes:
-        chain: the members and windows; None before the first selection.
-        figures: that it was selected by.
-        num_rows: requests of an operation then.
-        plans: made of it, by tag.
-        rounds: since the selection.
-        total: rounds in all.
-    """
-
-    chain: FoundChain | None = None
-    figures: Figures | None = None
-    num_rows: int = 0
-    plans: dict[str, Plan] = field(default_factory=dict)
-    rounds: int = 0
-    total: int = 0
+    chain: FoundChain | None = None  # the members and windows; None before the first selection
+    figures: Figures | None = None  # that it was selected by
+    num_rows: int = 0  # requests of an operation then
+    plans: dict[str, Plan] = field(default_factory=dict)  # made of it, by tag
+    rounds: int = 0  # since the selection
+    total: int = 0  # rounds in all
 
 
 class Selector(ABC):
-    """Plans of requests by what was selected for them. Mutated by `plan` and `note_round`.
-
-    Args:
-        pool: the members.
-        options: of the policy.
-        knowledge: to select by.
-        planner: makes plans.
-        counters: of what is done.
-        constants: of the policy.
-    """
+    """Plans of requests by what was selected for them. Mutated by `plan` and `note_round`."""
 
     shared: ClassVar[bool]  # whether one choice is for all tags
 

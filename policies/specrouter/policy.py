@@ -1,37 +1,18 @@
-"""SpecRouter: the chain and its windows follow what members cost and how far they agree, while requests run.
+"""SpecRouter (arXiv:2505.07680): chain and windows follow what members cost and how far they agree, while requests run.
 
-Tells the profiler what the forwards of whole operations took.
+docs/specrouter.md says what the paper leaves open and where what we chose stands. Measured seconds differ between the
+simulator and a machine, and with them the chains; with `costs` stated both worlds take the same steps.
 
-The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
-seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until they
-are whole. Not so those of the target: beside them it reads prompts, whole ones or chunks, of which nobody learns. What
-its latest operation was fed in all, the load says to whoever decides next.
+The timer gathers the rows of an operation until they are whole, since their seconds follow from the widths of all. The
+target also reads prompts beside its rows, of which nobody learns: the load says what its latest operation was fed.
 
-A chain for the requests of each tag: what few requests do.
+A tag's chains are compared by predicted seconds per token at rates raised by their standard errors
+(`Knowledge.optimistic`), so that what is little known is played while it may be the best; nothing else is played to
+learn. The errors count for more the more of the tag was seen, up to `pair_memory` tokens. A selection holds for a third
+of the rounds that the tag has seen, for `every` at most.
 
-Chains are compared by predicted seconds per token, and every pair of members is given the benefit of its doubt: rates
-are raised by their standard errors (`Knowledge.optimistic`), and the chain that is best by these is played. So what is
-little known is played while it may be the best, and no longer; nothing else is played to learn. The errors count for
-more the more of the tag was seen, up to `pair_memory` tokens: until then a pair that looked bad in a few tokens is
-looked at again once they are few beside those of the others. A selection holds for a third of the rounds that the tag
-has seen, for `every` at most.
-
-Which plan a request follows in its next round: the warm-up, a chain of its tag, or one in step with all that run.
-
-SpecRouter (arXiv:2505.07680) has a scheduler pick the chain of least predicted time per token from running profiles.
-How a member gets its first profile is not described. Here the warm-up is one *ladder* for all: a round in which the
-smallest member drafts and every other one judges in turn. It times every member and, by `evidence`, scores every pair.
-One plain step of the target follows.
-
-SpecRouter (arXiv:2505.07680): SimScore between members, a scheduler that picks the chain of least predicted seconds per
-token, and verification level by level in which a cheap level refuses early. The published description leaves open
-the closed form of the prediction, the search, windows, warm-up and when to re-select; what is chosen for each stands
-in `search`, `similarity`, `scheduler` and `parts.performance_profiler`. Beyond the paper, `stop=confidence` (the
-default) ends windows token by token where the next one no longer pays (`plan`, `confidence`); `stop=window` is the
-paper's.
-
-Measured seconds differ between the simulator and a machine, and with them the chains; with `costs` stated the choice
-depends on tokens and signals alone and both worlds take the same steps.
+The warm-up is one *ladder* for all: the smallest member drafts, every other one judges in turn, which times every
+member and scores every pair; then one plain step of the target.
 """
 
 from dataclasses import dataclass
@@ -55,24 +36,13 @@ NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an ope
 
 
 def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> int:
-    """Tokens that the first forward of a step by `model` is fed for this request.
-
-    Args:
-        seen: the request, when the step is decided.
-        model: drafts or verifies.
-        judged: pending tokens that it judges, all of which it reads; None of a draft.
-    """
+    """Tokens that the first forward of a step by `model` is fed for a request; `judged` ones are all read."""
     context, cached = seen.context_tokens, seen.cached(model)
     return context - (cached if judged is None else min(cached, context - judged - 1))
 
 
 class OperationTimer:
-    """Feeds a profiler with whole operations. Mutated by `note` and `settle`.
-
-    Args:
-        profiler: is told.
-        target: level of the target.
-    """
+    """Feeds a profiler with whole operations. Mutated by `note` and `settle`."""
 
     def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
         self._profiler = profiler
@@ -88,10 +58,8 @@ class OperationTimer:
     def settle(self, load: Load, *, begins: bool) -> None:
         """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
 
-        Args:
-            load: as it is seen.
-            begins: whether it is the first decision of a request, so that an operation of the target has read the end
-                of its prompt. Nobody may have learnt of that one.
+        `begins`: it is the first decision of a request, so that an operation of the target has read the end of its
+        prompt, of which nobody may have learnt.
         """
         self._settled = True
         if not (self._target_ran or begins):
@@ -176,7 +144,6 @@ class PerTag(Selector):
         return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
-        """Search anew."""
         knowledge = self._knowledge
         knowledge.digest()
         self._counters.selections += 1
@@ -219,11 +186,6 @@ class PerTag(Selector):
 class ModelChainScheduler:
     """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
 
-    Args:
-        pool: the members.
-        options: of the policy.
-        constants: of the policy.
-
     Attributes:
         counters: what was done.
         knowledge: what selections go by; takes verdicts.
@@ -248,10 +210,7 @@ class ModelChainScheduler:
     def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
         """What a request of this tag does in the round that begins now.
 
-        Args:
-            tag: of the request.
-            num_rows: requests that the target met last.
-            num_running: requests that run.
+        The target met `num_rows` requests last; `num_running` run.
         """
         self._num_running = num_running
         if self._warm_up:

@@ -1,41 +1,29 @@
-"""The chain and windows of least predicted seconds per token.
+"""The chain and windows of least predicted seconds per token (SpecRouter, arXiv:2505.07680), in three forms.
 
 Letters: L members from the smallest (0) to the target (L - 1), N the longest window; a_ji the rate at which member i
 keeps a token of member j, v_i(k) seconds of a forward of member i over k new tokens, e_i what a member adds to a token
-by taking part at all (its reading of the prompt, shared by the answer), and the tokens of a round of window n,
-E_a(n) = 1 + a + ... + a^n (Leviathan et al. 2023, arXiv:2211.17192, equation 1).
-
-SpecRouter (arXiv:2505.07680) asks for the chain of least predicted seconds per token and leaves the formula and the
-search open. Three forms here.
+by taking part at all (its reading of the prompt, shared by the answer), and the tokens of a round of window n, E_a(n) =
+1 + a + ... + a^n (Leviathan et al. 2023, arXiv:2211.17192, equation 1).
 
 Nested: tau_i = e_i + min(v_i(1), min over j < i and n <= N of (n tau_j + v_i(n + 1)) / E_{a_ji}(n)). The right side
-rises with tau_j, so the best chain up to i goes through the best chain up to j, and O(L^2 N) steps find what
-enumerating every chain with every window would. It lets a level hand over exactly n tokens of whatever the level below
-writes.
+rises with tau_j, so the best chain up to i goes through the best chain up to j, and one pass in O(L^2 N) finds the best
+of all chains and windows: a *generalised* shortest path, as the search of arXiv:2510.19705 is told to be. A level hands
+over exactly n tokens.
 
-Filter: a level hands over whole rounds, so the one above waits for its window and may judge more. What
-a level hands over is then a distribution, not a rate: the renewal process of its rounds. Each level keeps the chain of
-least seconds per token and its distribution. For two levels that is exact. From three on the best chain may go through
-a worse chain below, one whose rounds fit the window better; the chain found is then not the best, but what is predicted
-for it is exact. Of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested
+Filter: a level hands over whole rounds, so the one above waits for its window and may judge more: a distribution (the
+renewal process of its rounds). Each level keeps the chain of least seconds per token and its distribution. For two
+levels that is exact. From three on the best chain may go through a worse one below; what is predicted of the chain
+found is exact, and of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested
 form bounds it from below, so that few levels below are looked at in full.
 
-In step: in a batch every operation below the target holds up all requests that wait for the target, so a round is run
-as few operations: the lowest level drafts once, each level above judges once and hands over whatever it kept. v(k) is
-then a forward over k tokens of each of the requests. Two levels take (n v_j(1) + v_t(n + 1)) / E(n). With three the
-middle level m keeps k of n tokens with probability a^k (1 - a), all of them with a^n, and hands over h = k + 1, its own
-among them, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains
-of up to three levels are compared, O(L^2 N); deeper ones have more operations that everybody waits for.
+In step: the lowest level drafts once, each level above judges once and hands over whatever it kept, since every
+operation holds up all requests. v(k) is a forward over k tokens of each. Two levels take (n v_j(1) + v_t(n + 1)) /
+E(n). With three the middle level m keeps k of n tokens with probability a^k (1 - a), all with a^n, and hands over h = k
++ 1, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains of up
+to three levels are compared, O(L^2 N).
 
-A window ends its own search: n tokens of b seconds each and a forward of v(n + 1) take less than s a token only where
-s E(n) exceeds them, and a further token adds s a^(n+1) to the one side and at least b and the least step of v to the
-other. So from the first n on at which s a^(n+1) is no more than these, with s the least found so far at this level, no
-longer window and no other member is better. The search leaves off there; what it finds is the same.
-
-The nested form is a shortest path in which an edge does not add seconds but maps them: n tokens of level j and a
-forward of i take tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with tau_j. The search of hierarchies of Fast
-Inference via Hierarchical Speculative Decoding (arXiv:2510.19705) is told to be one for such a *generalised* shortest
-path; members go from small to large here, so one pass in that order finds it.
+The search of a window ends exactly: with s the least seconds per token found so far at this level, from the first n on
+at which s a^(n+1) is no more than b (a token of the level below) plus the least step of v, no longer window is better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,37 +40,26 @@ FORMS = ("nested", "filter", "in step")
 
 
 class Figures(NamedTuple):
-    """What a search goes by.
+    """What a search goes by."""
 
-    Attributes:
-        rates: `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal.
-        seconds: `[L, N + 1]` v_i(k) at column k - 1, > 0.
-        entry_s: `[L]` e_i, >= 0.
-        drafting: share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
-        undrafted: tokens of a request's round in the mean, without those that are drafted, >= 1.
-    """
-
-    rates: Floats
-    seconds: Floats
-    entry_s: Floats
+    rates: Floats  # `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal
+    seconds: Floats  # `[L, N + 1]` v_i(k) at column k - 1, > 0
+    entry_s: Floats  # `[L]` e_i, >= 0
+    # share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
     drafting: float = 1.0
-    undrafted: float = 1.0
+    undrafted: float = 1.0  # tokens of a request's round in the mean, without those that are drafted, >= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundChain:
-    """A chain with its windows, and what is predicted for every level of it. Letters: K levels of the chain.
+    """A chain with its windows, and what is predicted for every level of it. Letters: K levels of the chain."""
 
-    Attributes:
-        levels: `[K]` members, ascending.
-        windows: `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest
-            level are 1, for whatever is there is judged.
-        level_s: `[K]` predicted seconds per token up to each level; in step what one more token is worth at a level,
-            at the lowest one what it costs.
-    """
-
-    levels: tuple[int, ...]
+    levels: tuple[int, ...]  # `[K]` members, ascending
+    # `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest level are 1, for
+    # whatever is there is judged
     windows: tuple[int, ...]
+    # `[K]` predicted seconds per token up to each level; in step what one more token is worth at a level, at the lowest
+    # one what it costs
     level_s: tuple[float, ...]
 
     @property
@@ -156,7 +133,6 @@ def _best_nested(known: RoundSeconds, among: Sequence[int], judging: Sequence[in
 
 
 def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence[float]) -> FoundChain:
-    """The chain up to the target, by what every level goes through."""
     levels, windows = [target], list[int]()
     while levels[-1] in through:
         lower, window = through[levels[-1]]
@@ -184,8 +160,8 @@ def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: Ro
 
     A round that judges m tokens with some probability takes m tau_j + v_i(m + 1) seconds and writes E(m) tokens at each
     m (by Wald's identity rounds below cost tau_j for every token they hand over), and a ratio of sums is no less than
-    the least ratio of their terms. So the nested form over all m is a bound from below, and what it is for a level that
-    writes one token at a time. Levels are tried in the order of their bounds, up to the first that cannot be better.
+    the least ratio of their terms. So the nested form over all m is a bound from below. Levels are tried in the order
+    of their bounds, up to the first that cannot be better.
     """
     alone_s, tau = known.seconds[level][0], rounds.tau
     least, bounds = Below(alone_s, -1, 0), []
@@ -206,7 +182,6 @@ def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: Ro
 
 
 def _best_in_step(known: RoundSeconds, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
-    """The best of all chains of up to three members."""
     target = among[-1]
     best = _in_step((target,), known)
     for low in among[:-1]:

@@ -46,7 +46,7 @@ def check_pool(path: Path) -> PoolCheck:
 
 
 class _Checking:
-    """One check of a pool: gathers what is known, and what is wrong by the name of the member, "" for the pool."""
+    """Gathers what is known of a pool, and what is wrong by the name of the member, "" for the pool."""
 
     def __init__(self, file: Path, content: PoolFile) -> None:
         self._file = file
@@ -159,7 +159,6 @@ class _Checking:
             )
 
     def _described(self, entry: MemberEntry) -> MemberCheck:
-        """What is known of a member."""
         owner = next((other for other in self._content.members if other.name == entry.submodel_of), entry)
         model = self._models.get(entry.name)
         check = MemberCheck(

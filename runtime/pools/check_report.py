@@ -7,79 +7,49 @@ from dataclasses import dataclass
 class MemberCheck:
     """One member. What could not be found out is None; of prompt lookup nothing is to be.
 
-    Attributes:
-        name, dtype, device: as in the pool file; a submodel has those of its model, `none` is prompt lookup's. A
-            device is `split` where each process has its own.
-        kind: `model`, `submodel` or `ngram`.
-        architecture: class of the model.
-        tokenizer: `the pool's`, or where its own lies.
-        vocab_size: rows of its embedding.
-        head_tokens: of them, those that it can say where it says a part only.
-        eos_token_ids: tokens that end a text.
-        num_parameters: tied ones once.
-        weight_bytes: that it adds to the pool; of a submodel those of its own, which only `low_rank` gives it.
-        kv_bytes_per_token: keys and values of one token of context.
-        masks_tried_at_load: whether only loading it tells that it looks where its attention masks say; of a submodel,
-            that it says what its model says without the layers left out.
-        problems: why it cannot be used, a line each.
+    Name, dtype and device are as in the pool file; a submodel has those of its model, `none` is prompt lookup's.
     """
 
     name: str
-    kind: str
+    kind: str  # `model`, `submodel` or `ngram`
     dtype: str
-    device: str
-    tokenizer: str
-    architecture: str | None = None
-    vocab_size: int | None = None
-    head_tokens: int | None = None
-    eos_token_ids: tuple[int, ...] | None = None
-    num_parameters: int | None = None
+    device: str  # `split` where each process has its own
+    tokenizer: str  # `the pool's`, or where its own lies
+    architecture: str | None = None  # class of the model
+    vocab_size: int | None = None  # rows of its embedding
+    head_tokens: int | None = None  # of them, those that it can say where it says a part only
+    eos_token_ids: tuple[int, ...] | None = None  # tokens that end a text
+    num_parameters: int | None = None  # tied ones once
+    # that it adds to the pool; of a submodel those of its own, which only `low_rank` gives it
     weight_bytes: int | None = None
-    kv_bytes_per_token: int | None = None
+    kv_bytes_per_token: int | None = None  # keys and values of one token of context
+    # only loading tells whether it obeys its masks; of a submodel, whether it is its model less the layers
     masks_tried_at_load: bool = False
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # why it cannot be used, a line each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNeed:
-    """Memory on one device.
+    """Memory on one device."""
 
-    Attributes:
-        device: by name.
-        weight_bytes: of all members on it.
-        copy_bytes: that copies of weights take at most, where forwards are fused and other layouts are quicker.
-        choice_bytes: that choosing forwards takes at most beside the weights and their copies.
-        kv_bytes: of one request that fills the pool's context.
-        total_bytes: that it has.
-    """
-
-    device: str
-    weight_bytes: int
-    copy_bytes: int
-    choice_bytes: int
-    kv_bytes: int
-    total_bytes: int
+    device: str  # by name
+    weight_bytes: int  # of all members on it
+    copy_bytes: int  # that copies of weights take at most, where forwards are fused and other layouts are quicker
+    choice_bytes: int  # that choosing forwards takes at most beside the weights and their copies
+    kv_bytes: int  # of one request that fills the pool's context
+    total_bytes: int  # that it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCheck:
-    """A pool as far as it is known without weights.
-
-    Attributes:
-        name: of the pool.
-        context_tokens: longest context.
-        num_tokens: of the pool's tokenizer; None where it cannot be read.
-        members: smallest first, the target last.
-        devices: what each has to hold.
-        problems: of the pool as a whole, a line each.
-    """
+    """A pool as far as it is known without weights."""
 
     name: str
-    context_tokens: int
-    num_tokens: int | None
-    members: tuple[MemberCheck, ...]
-    devices: tuple[DeviceNeed, ...]
-    problems: tuple[str, ...]
+    context_tokens: int  # longest context
+    num_tokens: int | None  # of the pool's tokenizer; None where it cannot be read
+    members: tuple[MemberCheck, ...]  # smallest first, the target last
+    devices: tuple[DeviceNeed, ...]  # what each has to hold
+    problems: tuple[str, ...]  # of the pool as a whole, a line each
 
     @property
     def works(self) -> bool:

@@ -1,28 +1,13 @@
 """The config of a pool's member, read and checked before its weights: what the pool then loads is supported.
 
-Values of a config.json that could not be a model's: wrong types, zeros, numbers without bound.
+Checked are: the values of fields that decoders share (an absent one takes the default of its type); whether recorder
+and runtime can do the model, which is fed chosen tokens of many contexts at once, each with its own mask, over keys and
+values of which some are dropped again; which tokens end a text; and which options of GenerationConfig are honoured,
+change nothing or are refused. A pool must write what `generate()` of its target writes, so options that change scores
+are refused by name unless the pool file ignores them. Last come the rules between members, for loading and `check`.
 
-Only fields that decoders share are looked at; a field that is absent takes the default of its model type.
-
-Which tokens end a text: those that `generate()` of transformers stops at, and nowhere else decided.
-
-`generate()` reads `eos_token_id` of the model's generation config alone. That is the content of generation_config.json
-where the model has one, whether or not it names an end; the model's config.json counts only where there is no such
-file (transformers 5.23, `GenerationMixin.adjust_generation_fn` and `_prepare_generation_config`).
-
-The models that recorder and runtime can do, and why not the others: asked before any weights are loaded.
-
-Both feed a model chosen tokens of many contexts at once, each with its own mask, over keys and values of every token
-so far, of which some are dropped again. A model has to take such a mask, and must keep nothing else of the past.
-
-Which options of transformers' GenerationConfig are honoured, change nothing, or are refused: one list for all.
-
-What a pool writes must be what `generate()` of its target writes. Published instruct models name options in
-generation_config.json that change the scores of tokens, such as a repetition penalty: those are refused by name, unless
-the pool file says that they are to be ignored. Options of sampling act only where `generate()` samples, and a run takes
-them from whoever asks for it.
-
-The rules between the members of a pool: loading keeps them, and a check asks them before any weights are read.
+`generate()` reads `eos_token_id` from generation_config.json alone where the model has one, whether or not it names an
+end, else from config.json (transformers 5.23, `GenerationMixin.adjust_generation_fn`, `_prepare_generation_config`).
 """
 
 import inspect
@@ -154,10 +139,7 @@ def checked_end_tokens(given: object, vocab_size: int) -> tuple[int, ...]:
 def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel], *, context_tokens: int) -> None:
     """Raises ConfigError with the first reason against a model of this config.
 
-    Args:
-        config: of the model.
-        model_class: that is, or would be, built from it.
-        context_tokens: longest text it is used with.
+    `model_class` is, or would be, built from it; `context_tokens` is the longest text it is used with.
     """
     values: Any = config
     if values.is_encoder_decoder:
@@ -233,8 +215,7 @@ IGNORE_KEY = "ignore_generation_options"
 def changed_options(said: Mapping[str, Any]) -> dict[str, Any]:
     """The options in a generation config's file that are refused, with their values.
 
-    Args:
-        said: content of generation_config.json, or of config.json where a model has no such file.
+    `said` is the content of generation_config.json, or of config.json where a model has no such file.
     """
     return dict(_set(said, OFF_IN_FILES))
 
@@ -248,12 +229,7 @@ def check_call(config: object) -> None:
 
 
 def check_left_off(changed: Mapping[str, Any], ignored: Collection[str]) -> None:
-    """Raises ConfigError for the first refused option that a pool file does not ignore.
-
-    Args:
-        changed: of the target (`changed_options`).
-        ignored: by the pool file.
-    """
+    """Raises ConfigError for the first of the target's `changed_options` that a pool file does not ignore."""
     for option, value in changed.items():
         if option not in ignored:
             off = (None, *OFF_IN_FILES[option])[-1]
@@ -279,25 +255,16 @@ ANY_VOCABULARY = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What is known of a model before its weights are loaded.
+    """What is known of a model before its weights are loaded."""
 
-    Attributes:
-        location: folder or hub id, for transformers.
-        config: as transformers reads it.
-        model_class: that is built from it.
-        eos_token_ids: tokens that end a text (`end_tokens`); may be none.
-        generation_file: where they are named, or would be, and other options of generation.
-        changed_options: options in it that `generate()` honours and a pool does not, with their values.
-        is_text_part: whether it is the text part of a model that also sees or hears.
-    """
-
-    location: Path | str
-    config: PreTrainedConfig
-    model_class: type[PreTrainedModel]
-    eos_token_ids: tuple[int, ...]
-    generation_file: Path
+    location: Path | str  # folder or hub id, for transformers
+    config: PreTrainedConfig  # as transformers reads it
+    model_class: type[PreTrainedModel]  # built from it
+    eos_token_ids: tuple[int, ...]  # tokens that end a text (`end_tokens`); may be none
+    generation_file: Path  # where they are named, or would be, and other options of generation
+    # options in it that `generate()` honours and a pool does not, with their values
     changed_options: Mapping[str, Any] = dataclass_field(default_factory=dict)
-    is_text_part: bool = False
+    is_text_part: bool = False  # of a model that also sees or hears
 
 
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
@@ -359,11 +326,9 @@ def read_member_configs(file: Path, content: PoolFile) -> dict[str, MemberConfig
 
 
 def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """A config alone, checked, and the class of its model, for weights that come from nowhere.
+    """A config.json alone, checked, and the class of its model, for weights that come from nowhere.
 
-    Args:
-        path: of a config.json.
-        context_tokens: longest text the model is used with.
+    `context_tokens` is the longest text the model is used with.
 
     Raises:
         PoolFileError: it cannot be read, is broken, or is of a model that is not supported.
@@ -412,13 +377,11 @@ def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config says of text, beside images or sounds."""
     text = values.get("text_config")
     return {**values, **text} if isinstance(text, Mapping) else values
 
 
 def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, type[Any]]:
-    """The config as transformers reads it, and the class of its model."""
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError("model_type", "must be one that transformers knows", model_type)
@@ -448,13 +411,10 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
 def check_configs(
     file: Path, content: PoolContent, configs: Mapping[str, MemberConfig], tokenizer: Tokenizer | None
 ) -> None:
-    """Vocabularies and positions; raises PoolFileError.
+    """Check vocabularies and positions; raises PoolFileError.
 
-    Args:
-        file: the pool file.
-        content: of it.
-        configs: by name, of members with a path or a config; the target's at least.
-        tokenizer: the pool's; None leaves out what it decides.
+    `configs` are by name, of members with a path or a config; the target's at least. Without `tokenizer`, the pool's,
+    what it decides is left out.
     """
     target: Any = configs[content.members[-1].name].config
     vocab_size = int(target.vocab_size)
@@ -543,12 +503,7 @@ def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel
 def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, owner: PreTrainedModel | None) -> None:
     """Give a model the embeddings of another member and the vocabulary that its entry names; raises PoolFileError.
 
-    Args:
-        file: the pool file.
-        row: of the member.
-        entry: the member.
-        model: of it; changed.
-        owner: of the embeddings; None where the model has its own.
+    `model`, of the member at `row`, is changed; `owner` has the embeddings, None where the model has its own.
     """
     field = f"members[{row}]"
     if owner is not None:
@@ -587,14 +542,8 @@ def check_own_tokenizer(
 ) -> None:
     """A member's own tokenizer fits its model, and is aligned with the pool's; raises PoolFileError.
 
-    Args:
-        file: the pool file.
-        row: of the member.
-        entry: the member.
-        own: its tokenizer.
-        configs: by name, the member's at least.
-        target: name of the target; without its config and its end tokens nothing is aligned.
-        tokenizer: the pool's; None aligns nothing.
+    `configs` are by name, the member's at least. Without the config of `target`, its end tokens, or `tokenizer` (the
+    pool's) nothing is aligned.
     """
     field, config, largest = f"members[{row}].tokenizer", configs[entry.name], configs.get(target)
     vocab_size = int(config.config.vocab_size)

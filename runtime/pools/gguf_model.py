@@ -16,15 +16,10 @@ from .published import FetchError
 
 
 def convert(gguf: Path, folder: Path, *, architecture: str) -> None:
-    """Write the model of a GGUF file into an empty folder.
+    """Write the model of a GGUF file, which must be of `architecture`, into an empty folder.
 
     Weights that the file holds in few bits (Q4_1: one of 16 steps from the least of 32 weights to the greatest) are
     written as float32, in which they are unpacked.
-
-    Args:
-        gguf: the file.
-        folder: to be filled.
-        architecture: that the file has to be of.
 
     Raises:
         FetchError: a file that is cut short, no GGUF, or of another architecture.

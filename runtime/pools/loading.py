@@ -29,12 +29,8 @@ def load_model(
 ) -> PreTrainedModel:
     """The model of a member, in evaluation mode on its device.
 
-    Args:
-        file: the pool file.
-        field: what of the pool file is the member.
-        entry: the member.
-        config: of it.
-        ranks: the processes over which a member with a `tp_plan` is split; each calls this.
+    `field` of the pool file is the member. Each of the processes `ranks`, over which a member with a `tp_plan` is
+    split, calls this.
 
     Raises:
         PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model

@@ -1,8 +1,7 @@
 """What runs: loaded members in level order, whether a pool file or a program put them together.
 
-Which device each member of a pool is on: devices of this machine, and others than those the pool file names.
-
-A pool of models that a program holds already, instead of a pool file.
+`LoadedMembers` knows how each runs (`forward`). Members are placed on devices of this machine (`on_devices`), or taken
+from models that a program holds already (`live_pool`).
 """
 
 import re
@@ -21,7 +20,8 @@ from ...decoding.request_text import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..features import FeatureForward
 from ..forward import ModelForward, ModuleForward, attention_of, check_masks, kv_shape_of
-from ..forward_choice import ForwardKind, choose_forward, only_product
+from ..forward_choice import choose_forward, only_product
+from ..forward_kinds import ForwardKind
 from ..fused import FusedForward, PaddedForward, TokenRows
 from ..products import ProductChooser, timing_bytes
 from ..ranks import Ranks
@@ -48,11 +48,7 @@ def a_device() -> str:
 
 
 def on_devices(content: PoolFile, devices: Mapping[str, str]) -> PoolFile:
-    """The same pool with some members elsewhere; a submodel, which shares layers, goes where its model goes.
-
-    Args:
-        content: as read.
-        devices: by the name of a member.
+    """The same pool with some members elsewhere, by name; a submodel, which shares layers, goes where its model goes.
 
     Raises:
         ArgumentError: no such member, one without weights of its own, or no such device.
@@ -75,34 +71,21 @@ def on_devices(content: PoolFile, devices: Mapping[str, str]) -> PoolFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMember:
-    """One member of a pool.
+    """One member of a pool. Of `ngram`, which is model-free lookup, numbers are 0."""
 
-    Attributes:
-        name: name in the pool file.
-        kind: a model of its own, some layers of another member, or model-free lookup.
-        model: the network; None for `ngram`.
-        lookup: how it finds what to copy; None unless `ngram`.
-        num_parameters: parameters, tied ones once; a submodel counts what it uses, and so does a drafter with a head of
-            its own over the embeddings of another member, of which it reads rows. 0 for `ngram`.
-        num_layers: decoder layers; 0 for `ngram`.
-        hidden_size: width of the residual stream; 0 for `ngram`.
-        kv_bytes_per_token: bytes of keys and values that one context token takes; of a split model, in each process.
-        dtype: number format in memory; `none` for `ngram`.
-        tokenizer: of a *foreign* member, which drafts in tokens of its own; None: the pool's.
-        from_features: whether it drafts from the target's last hidden states (`features.feature_forward`).
-    """
-
-    name: str
+    name: str  # in the pool file
+    # a model of its own, some layers of another member, or model-free lookup
     kind: Literal["model", "submodel", "ngram"]
-    model: PreTrainedModel | None
-    lookup: LookupRule | None
+    model: PreTrainedModel | None  # None for `ngram`
+    lookup: LookupRule | None  # how it finds what to copy; None unless `ngram`
+    # tied ones once; what a submodel uses, and a drafter with its own head over another member's embeddings
     num_parameters: int
-    num_layers: int
-    hidden_size: int
-    kv_bytes_per_token: int
-    dtype: str
-    tokenizer: Tokenizer | None = None
-    from_features: bool = False
+    num_layers: int  # decoder layers
+    hidden_size: int  # width of the residual stream
+    kv_bytes_per_token: int  # of keys and values of one context token; of a split model, in each process
+    dtype: str  # number format in memory; `none` for `ngram`
+    tokenizer: Tokenizer | None = None  # of a *foreign* member, which drafts in tokens of its own; None: the pool's
+    from_features: bool = False  # drafts from the target's last hidden states (`runtime/features.py`)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -112,23 +95,15 @@ class LoadedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMembers:
-    """Members that decode together.
+    """Members that decode together."""
 
-    Attributes:
-        members: smallest first, the target last.
-        tokenizer: shared by all members but foreign ones; None where nothing asks for text.
-        eos_token_ids: tokens that end a text, the target's; none if nothing does.
-        context_tokens: longest context they are used with.
-        ranks: processes over which some member is split, this one among them; None if there is one process.
-        copy_weights: whether weights may be copied to quicker layouts where the models' own stay as they are.
-    """
-
-    members: tuple[LoadedMember, ...]
-    tokenizer: Tokenizer | None
-    eos_token_ids: tuple[int, ...]
-    context_tokens: int
+    members: tuple[LoadedMember, ...]  # smallest first, the target last
+    tokenizer: Tokenizer | None  # shared by all members but foreign ones; None where nothing asks for text
+    eos_token_ids: tuple[int, ...]  # tokens that end a text, the target's; none if nothing does
+    context_tokens: int  # longest context they are used with
+    # processes over which some member is split, this one among them; None if there is one process
     ranks: Ranks | None = None
-    copy_weights: bool = False
+    copy_weights: bool = False  # to quicker layouts, where the models' own stay as they are
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = dataclass_field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -155,7 +130,7 @@ class LoadedMembers:
         raise ValueError(f"member must be one of {known}, got {name!r}")
 
     def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
-        """How the member at `level` runs (`forward.choose_forward`), made and checked once.
+        """How the member at `level` runs (`forward_choice.choose_forward`), made and checked once.
 
         In several processes all models run by their own modules: which forward and which product is quicker is
         measured, and processes that find differently would round differently.
@@ -194,9 +169,7 @@ class LoadedMembers:
     def for_texts(self, *, eos_token_ids: tuple[int, ...], lookup: LoadedMember | None) -> "LoadedMembers":
         """The same models, run by what was made here, for texts that end elsewhere, and with prompt lookup or without.
 
-        Args:
-            eos_token_ids: tokens that end a text.
-            lookup: becomes the smallest member; None adds none.
+        `lookup` becomes the smallest member; None adds none.
         """
         added = () if lookup is None else (lookup,)
         other = replace(self, members=(*added, *self.members), eos_token_ids=eos_token_ids)
@@ -224,8 +197,8 @@ class LoadedMembers:
         reader = None if at is None else self.members[at].name
         if member.model is None:
             raise ValueError(f"{member.name} has no model to run")
-        if reader is not None and kind == "graphs":
-            rule = f"must not be graphs where {reader} reads the target's states, which captured forwards do not give"
+        if reader is not None and kind == "compiled":
+            rule = f"must not be compiled where {reader} reads the target's states, which compiled forwards do not give"
             raise ArgumentError(f"`forward` {rule}")
         made = choose_forward(
             member.model,
@@ -233,12 +206,11 @@ class LoadedMembers:
             share_weights=share_weights,
             context_tokens=self.context_tokens,
             products=self._product_chooser(only_product(kind)),
-            may_capture=reader is None or not (member is self.target or member.from_features),
             rows=self.rows(level),
         )
         if not member.from_features:
             return made
-        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # graphs are left out
+        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # compiled ones are left out
         return FeatureForward(member.model, made)
 
     def rows(self, level: int) -> TokenRows | None:

@@ -1,33 +1,14 @@
-"""What a submodel was given back for the layers that it leaves out: a product of two small matrices beside weights.
+"""Parts of models that pools are made of, from their files: submodels, small heads, tokenizers, chat templates.
 
-The file that names the tokens a drafter can say: a JSON list of ids.
+A submodel is made of some layers of another model and shares its parameters. It may have a product of two small
+matrices beside kept weights, W + B A in the form of LoRA (Hu et al. 2021, arXiv:2106.09685), added up at loading. Where
+a config tells layers apart by number other than in a list with an entry for each, a layer with another number is
+another layer, and the model has no submodels. A drafter may read and say tokens by the embeddings of another model, as
+EAGLE's do by their target's, or have a head over some tokens alone (FR-Spec, Zhao et al. 2025, arXiv:2502.14856;
+EAGLE-3, Li et al. 2025, arXiv:2503.01840), which gives all others a probability of exactly 0.
 
-A model that reads and says tokens by the embeddings of another one, as EAGLE's drafters do by their target's.
-
-An output head over some tokens of a vocabulary: a small drafter's head may cost more than all its layers.
-
-So draft FR-Spec (Zhao et al. 2025, arXiv:2502.14856) and EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Whoever reads the
-logits sees the whole vocabulary, in which other tokens have a probability of exactly 0.
-
-Letters: N contexts, H width of the residual stream, K tokens of the head, V vocabulary.
-
-The form in which a model that was trained for dialogue wants a question: its tokenizer's chat template.
-
-Keeps transformers from saying in its own way what is said in one line here.
-
-A tokenizer from a file or from the hub.
-
-Whether a submodel is its model without some layers: configs tell layers apart by number in ways of their own.
-
-What a layer is may hang on its number: rotary positions or none, a window, a scale by depth, experts. Where a config
-says so by anything but a list with an entry for each layer, a layer that gets another number becomes another one.
-
-A model made of some layers of another one, sharing its parameters.
-
-The form is that of LoRA (Hu et al. 2021, arXiv:2106.09685): of a linear weight W of a kept layer, W + B A. They are
-added up once, when the pool is loaded, so that every forward runs as for any model.
-
-Letters: R rank, I and O inputs and outputs of a linear weight, H hidden size.
+Letters: N contexts, H width of the residual stream, K tokens of the head, V vocabulary, R rank, I and O inputs and
+outputs of a linear weight.
 """
 
 import copy
@@ -60,11 +41,7 @@ FEWEST = 2
 
 
 def read_head_tokens(path: Path, vocab_size: int) -> list[int]:
-    """The ids in a file, in its order.
-
-    Args:
-        path: of the file.
-        vocab_size: ids are below it.
+    """The ids in a file, in its order, each below `vocab_size`.
 
     Raises:
         ValueError: the rule that the file breaks, with the value; it names no file.
@@ -122,10 +99,8 @@ def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel) -> None:
 class SubsetHead(nn.Linear):
     """The rows of a head that belong to some tokens.
 
-    Args:
-        head: `[V, H]`; its rows are copied.
-        tokens: int64 `[K]`, different ones below V, on the device of `head`.
-        is_of_another: whether `head` and the embeddings belong to another model.
+    `head` is `[V, H]`, whose rows are copied; `tokens` int64 `[K]`, different ones below V, on its device.
+    `is_of_another`: `head` and the embeddings belong to another model.
     """
 
     def __init__(self, head: nn.Linear, tokens: Tensor, *, is_of_another: bool) -> None:
@@ -154,17 +129,11 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """Puts a question into words that a dialogue is written in, up to where the answer begins.
+    """Puts a question into words that a dialogue is written in, up to where the answer begins."""
 
-    Attributes:
-        place: where it stands, for messages.
-        text: Jinja, as transformers renders it.
-        special: texts of special tokens that it may name.
-    """
-
-    place: Path
-    text: str
-    special: tuple[tuple[str, str], ...]
+    place: Path  # where it stands, for messages
+    text: str  # Jinja, as transformers renders it
+    special: tuple[tuple[str, str], ...]  # texts of special tokens that it may name
 
     def asked(self, question: str) -> str:
         """The dialogue that a user begins with a question; raises PoolFileError for a template that cannot be used."""
@@ -180,11 +149,7 @@ class ChatTemplate:
 
 
 def read_chat_template(file: Path, location: str) -> ChatTemplate:
-    """The chat template of a pool's tokenizer.
-
-    Args:
-        file: the pool file.
-        location: of the tokenizer: file relative to the pool file, or a hub id.
+    """The chat template of a pool's tokenizer, at `location`: file relative to the pool file, or a hub id.
 
     Raises:
         PoolFileError: there is none beside the tokenizer, or it cannot be read.
@@ -245,12 +210,8 @@ def quiet_loading() -> Iterator[None]:
 def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
     """The tokenizer at `location` and its hash: of the file, or for a hub id of the serialised tokenizer.
 
-    A hub id that was fetched has a file.
-
-    Args:
-        file: the pool file.
-        field: what of the pool file names the tokenizer.
-        location: file relative to the pool file, or a hub id.
+    `location` is a file relative to the pool file, or a hub id, of which one that was fetched has a file; `field` of
+    the pool file names it.
 
     Raises:
         PoolFileError: there is no such tokenizer, or it cannot be read.
@@ -305,13 +266,8 @@ def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seque
     """Raises BrokenRuleError where a submodel is not `model` with the other layers skipped.
 
     First the settings of modules are compared, which also tells of windows longer than any text tried, and of models
-    without values. Then, where there are values, the logits of a few tokens, of families whose
-    masks `masks_known` does not know.
-
-    Args:
-        model: the whole; not changed.
-        submodel: has the layers of `model` that are kept, numbered anew.
-        kept: their numbers in `model`, ascending.
+    without values. Then, where there are values, the logits of a few tokens, of families whose masks `masks_known` does
+    not know. `kept` are the numbers in `model`, ascending, of the layers that `submodel` has, numbered anew there.
     """
     _check_settings(model, submodel, kept)
     if len(kept) == model.config.num_hidden_layers or masks_known(model.config) or model.device.type == "meta":
@@ -355,7 +311,6 @@ def _check_settings(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seq
 
 
 def _number_of(name: str) -> int | None:
-    """Of the layer that a module is in."""
     layer = name.removeprefix(f"{LAYERS}.").partition(".")[0]
     return int(layer) if name.startswith(f"{LAYERS}.") and layer.isdecimal() else None
 
@@ -414,12 +369,8 @@ Tensors = TypeVar("Tensors", bound=torch.Tensor)
 def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTrainedModel:
     """Leave layers out of `model`; the result has its own KV cache layout with layers 0 to n-1.
 
-    Args:
-        model: a decoder with its layers under `model.layers`, as Llama, Qwen and Mistral have them.
-        skip_layers: layers to leave out.
-
-    Returns:
-        A model of the same class whose parameters are the very tensors of `model`.
+    The model must be a decoder with its layers under `model.layers`, as Llama, Qwen and Mistral have them. The result
+    is of the same class, and its parameters are the very tensors of `model`.
 
     Raises:
         BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not
@@ -579,7 +530,6 @@ def kept_name(module: str, skip_layers: Sequence[int]) -> str:
 
 
 def _replace(name: str, module: nn.Module, tensor: Tensor) -> None:
-    """Another weight for a norm."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.dim() != 1:
         raise BrokenRuleError(f"must hold whole weights of norms only ({name} is of {type(module).__name__})")

@@ -33,23 +33,15 @@ from .published import fetched_origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPool(LoadedMembers):
-    """A loaded pool file.
-
-    Attributes:
-        name: name of the pool.
-        tokenizer: shared by all members but foreign ones.
-        tokenizer_sha256: hash of the tokenizer file, or of the serialised tokenizer for a hub id.
-        eos_token_ids: tokens that end a text, one at least: those that the target's `generate()` stops at.
-        chat: puts prompts as questions of a dialogue; None where they are texts to go on from.
-        fetched: by member, the file that weights are of that `pool fetch` brought here, in words.
-        left_off: options of the target's generation config that the pool file ignores, with their values.
-    """
+    """A loaded pool file; of `eos_token_ids` one at least, those that the target's `generate()` stops at."""
 
     name: str
-    tokenizer: Tokenizer
-    tokenizer_sha256: str
-    chat: ChatTemplate | None = None
+    tokenizer: Tokenizer  # shared by all members but foreign ones
+    tokenizer_sha256: str  # hash of the tokenizer file, or of the serialised tokenizer for a hub id
+    chat: ChatTemplate | None = None  # puts prompts as questions of a dialogue; None where they are texts to go on from
+    # by member, the file that weights are of that `pool fetch` brought here, in words
     fetched: Mapping[str, str] = field(default_factory=dict)
+    # options of the target's generation config that the pool file ignores, with their values
     left_off: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -58,13 +50,8 @@ class ModelPool(LoadedMembers):
     ) -> "ModelPool":
         """Load the pool at `path`, a pool file or its folder.
 
-        Sets the number of CPU threads torch uses in this process.
-
-        Args:
-            path: of the pool.
-            threads: >= 1.
-            devices: of members by name, in place of those of the file.
-            chat: put prompts as questions, by the chat template of the pool's tokenizer.
+        Sets the number of CPU threads (>= 1) torch uses in this process. `devices` are of members by name, in place of
+        the file's. `chat` puts prompts as questions, by the chat template of the pool's tokenizer.
 
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
@@ -137,7 +124,6 @@ class ModelPool(LoadedMembers):
 
 
 def _fetched(content: PoolFile, configs: Mapping[str, MemberConfig]) -> dict[str, str]:
-    """By member, of which file fetched weights are."""
     found = {
         entry.name: fetched_origin(entry.path, configs[entry.name].location)
         for entry in content.members

@@ -1,7 +1,4 @@
-"""The pool file: which models a chain may be built from, as TOML.
-
-What a pool file says of prompt lookup.
-"""
+"""The pool file: which models a chain may be built from, as TOML, and what it says of prompt lookup."""
 
 import hashlib
 import re
@@ -17,19 +14,13 @@ from .published import TOKENIZER, fetched
 
 
 class NgramEntry(BaseModel):
-    """Model-free lookup of the latest tokens in the context itself.
-
-    Attributes:
-        max_match: longest run of newest tokens that is looked up.
-        min_match: shortest one, 1 to `max_match`.
-        occurrence: which earlier occurrence is copied from (see `decoding.prompt_lookup`).
-    """
+    """Model-free lookup of the latest tokens in the context itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_match: Annotated[int, Field(ge=1, strict=True)]
-    min_match: Annotated[int, Field(ge=1, strict=True)] = 1
-    occurrence: Occurrence = "last"
+    max_match: Annotated[int, Field(ge=1, strict=True)]  # longest run of newest tokens that is looked up
+    min_match: Annotated[int, Field(ge=1, strict=True)] = 1  # shortest one, 1 to `max_match`
+    occurrence: Occurrence = "last"  # which earlier occurrence is copied from (see `decoding.prompt_lookup`)
 
     @model_validator(mode="after")
     def _check_matches(self) -> Self:
@@ -60,40 +51,33 @@ class PoolFileError(TomlFileError):
 class MemberEntry(BaseModel):
     """One member; exactly one of `path`, `config`, `submodel_of` and `ngram` says what it is.
 
-    Attributes:
-        name: unique in the pool; safe inside the chain notation `draft:4/target`.
-        path: folder relative to the pool file, or a hub id.
-        config: of a model with random weights, in a forced pool only: a preset's name, or a config.json or its folder
-            relative to the pool file.
-        submodel_of: name of the member whose weights this one shares.
-        skip_layers: layers of that member which are left out; counted from 0.
-        low_rank: of a submodel with changed weights: safetensors file relative to the pool file (`pools.low_rank`).
-        ngram: settings of the model-free member.
-        dtype: number format of the weights in memory.
-        device: a torch device, such as `cpu` or `cuda:0`.
-        tp_plan: `auto` splits the model over the processes of torchrun, by the plan that transformers has for it.
-        embeddings_of: name of the member whose token embeddings and output head a model uses, as its weights have none.
-        features_of: name of the target, of a model that drafts from its last hidden states and uses its embeddings.
-        vocabulary: of a model that drafts only some tokens: file relative to the pool file, a JSON list of their ids.
-        tokenizer: of a model that does not share the pool's: file relative to the pool file, or a hub id. Such a member
-            (and its submodels) drafts, and cannot verify.
+    Files are relative to the pool file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # unique in the pool; safe inside the chain notation `draft:4/target`
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    path: str | None = None
+    path: str | None = None  # folder, or a hub id
+    # of a model with random weights, in a forced pool only: a preset's name, or a config.json or its folder
     config: Annotated[str, Field(min_length=1)] | None = None
-    submodel_of: str | None = None
+    submodel_of: str | None = None  # name of the member whose weights this one shares
+    # layers of that member which are left out; counted from 0
     skip_layers: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
+    # of a submodel with changed weights: a safetensors file (`pools.low_rank`)
     low_rank: Annotated[str, Field(min_length=1)] | None = None
-    ngram: NgramEntry | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = "cpu"
+    ngram: NgramEntry | None = None  # settings of the model-free member
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the weights in memory
+    device: str = "cpu"  # a torch device, such as `cpu` or `cuda:0`
+    # `auto` splits the model over the processes of torchrun, by the plan that transformers has for it
     tp_plan: Literal["auto"] | None = None
+    # name of the member whose token embeddings and output head a model uses, as its weights have none
     embeddings_of: str | None = None
+    # name of the target, of a model that drafts from its last hidden states and uses its embeddings
     features_of: str | None = None
+    # of a model that drafts only some tokens: a file, a JSON list of their ids
     vocabulary: Annotated[str, Field(min_length=1)] | None = None
+    # of a model that does not share the pool's: a file or a hub id; it and its submodels draft, and cannot verify
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
     @property
@@ -131,43 +115,28 @@ class MemberEntry(BaseModel):
 
 
 class PoolContent(BaseModel):
-    """What every pool file holds.
-
-    Attributes:
-        name: name of the pool.
-        context_tokens: longest context the pool is used with.
-        members: smallest first, the target last.
-    """
+    """What every pool file holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
-    context_tokens: Annotated[int, Field(ge=1, strict=True)]
-    members: tuple[MemberEntry, ...]
+    context_tokens: Annotated[int, Field(ge=1, strict=True)]  # longest context the pool is used with
+    members: tuple[MemberEntry, ...]  # smallest first, the target last
 
 
 class PoolFile(PoolContent):
-    """The content of a pool file.
+    """The content of a pool file."""
 
-    Attributes:
-        tokenizer: file relative to the pool file, or a hub id.
-        ignore_generation_options: options of the target's generation_config.json that are left off, such as
-            `repetition_penalty`: without this key an option that changes texts is refused.
-    """
-
-    tokenizer: Annotated[str, Field(min_length=1)]
+    tokenizer: Annotated[str, Field(min_length=1)]  # file relative to the pool file, or a hub id
+    # of the target's generation_config.json; an option that changes texts is else refused
     ignore_generation_options: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
 class ForcedPoolFile(PoolContent):
-    """The content of the file of a forced pool, whose models have random weights.
+    """The content of the file of a forced pool, whose models have random weights."""
 
-    Attributes:
-        seed: of the weights.
-        vocab_size: of all members; None: what each config says.
-    """
-
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] = 0  # of the weights
+    # of all members; None: what each config says
     vocab_size: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] | None = None
 
 
@@ -175,10 +144,7 @@ Content = TypeVar("Content", bound=PoolContent)
 
 
 def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
-    """Read the pool file at `path`, or in the folder `path`.
-
-    Returns:
-        The path of the file itself and its content.
+    """Read the pool file at `path`, or in the folder `path`; returns the path of the file itself and its content.
 
     Raises:
         PoolFileError: if the file is missing, is no TOML, breaks a rule, or is that of a forced pool.

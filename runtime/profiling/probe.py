@@ -1,14 +1,8 @@
 """Decodes for real and notes every operation: what its forwards took, and what all else until its end did.
 
-What a profile has measured so far, kept as it comes, so that one that was interrupted goes on where it was.
-
-A file of JSON lines that only grows: first what is measured and under what, then a line for each group of shapes.
-
-Letters: R requests of an operation.
-
-What operations cost beside their forwards, from operations that were watched.
-
-How much longer forwards took in decoding than what was measured of them on their own foresees.
+From that come what operations cost beside their forwards, and how much longer forwards took than measured alone. A
+journal, a file of JSON lines that only grows, keeps what was measured, so that an interrupted profile goes on where it
+was. Letters: R requests of an operation.
 """
 
 import json
@@ -58,15 +52,9 @@ Group = tuple[int, int]
 class Journal:
     """Seconds by round and group of shapes; mutated by `note` and `forget`.
 
-    It is a memory and no promise: a file that cannot be read is begun anew, and one that cannot be written is left.
-
-    Args:
-        path: of the file.
-        about: what is measured and under what; a file about anything else is begun anew.
-        resume: go on with what is there; False begins anew.
-
-    Attributes:
-        begun_at: when the first group that is known was measured; None where nothing is known.
+    It is a memory and no promise: a file that cannot be read is begun anew, and one that cannot be written is left. A
+    file about anything else than `about` (what is measured and under what) is begun anew too, as any is without
+    `resume`. The attribute `begun_at` is when the first known group was measured; None where nothing is known.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any], *, resume: bool = True) -> None:
@@ -159,43 +147,25 @@ def _read_line(line: bytes) -> tuple[int, Group, dict[ShapeKey, float]]:
 
 
 class ProbedForward(NamedTuple):
-    """A forward of an operation.
-
-    Attributes:
-        level: of its member.
-        shape: of its rows.
-        ended_s: when it was done, by the world's clock.
-        seconds: it took, with placing its tokens.
-    """
+    """A forward of an operation."""
 
     level: int
     shape: BatchShape
-    ended_s: float
-    seconds: float
+    ended_s: float  # by the world's clock
+    seconds: float  # it took, with placing its tokens
 
 
 class ProbedOp(NamedTuple):
-    """An operation.
+    """An operation."""
 
-    Attributes:
-        kind: DRAFT or VERIFY.
-        level: of the member.
-        num_rows: R.
-        num_tokens: drafted, or judged and written, over all rows.
-        forwards: what it ran; none of a model-free member.
-        beside_s: from the end of the operation before it to its own, without forwards and without the policy.
-        decisions: steps the policy was asked for meanwhile.
-        policy_s: what the policy took for them.
-    """
-
-    kind: int
+    kind: int  # DRAFT or VERIFY
     level: int
-    num_rows: int
-    num_tokens: int
-    forwards: tuple[ProbedForward, ...]
-    beside_s: float
-    decisions: int
-    policy_s: float
+    num_rows: int  # R
+    num_tokens: int  # drafted, or judged and written, over all rows
+    forwards: tuple[ProbedForward, ...]  # none of a model-free member
+    beside_s: float  # from the end of the operation before it to its own, without forwards and without the policy
+    decisions: int  # steps the policy was asked for meanwhile
+    policy_s: float  # what the policy took for them
 
 
 class _WatchedForward:
@@ -203,13 +173,11 @@ class _WatchedForward:
 
     def __init__(self, forward: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
         self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
-        self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
         self._forward = forward
         self._clock = clock
         self._ran = ran
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        """See `ModelForward`."""
         logits = self._forward(ids, placement, cache, keep)
         self._note(placement)
         return logits
@@ -217,7 +185,6 @@ class _WatchedForward:
     def with_states(
         self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`."""
         both = self._forward.with_states(ids, placement, cache, keep)
         self._note(placement)
         return both
@@ -327,8 +294,7 @@ _INTERRUPTED_BESIDE = 4.0
 def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
     """Seconds by operation, forward, row and token, by non-negative least squares over means of operations alike.
 
-    Args:
-        ops: of one kind; without any it is nothing.
+    `ops` are of one kind; without any it is nothing.
     """
     if not ops:
         return BesideForwards()
@@ -359,13 +325,9 @@ _Seen = dict[int, list[tuple[float, float]]]
 def longer_in_decoding(
     ops: Sequence[ProbedOp], known: Sequence[ForwardsInDecoding | None], names: Sequence[str], read: WeightsRead
 ) -> dict[str, InDecoding]:
-    """By member, from operations that were watched; forwards that read a prompt are left out.
+    """By member, from operations that were watched, in order; forwards that read a prompt are left out.
 
-    Args:
-        ops: in order.
-        known: by level, what is foreseen; None for a member without a model.
-        names: by level.
-        read: of no forward yet; mutated.
+    `known` is by level what is foreseen, None for a member without a model; `read` is of no forward yet, and mutated.
     """
     seen: dict[tuple[str, bool], _Seen] = defaultdict(lambda: defaultdict(list))
     for op in ops:

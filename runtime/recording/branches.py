@@ -1,31 +1,21 @@
-"""Record the contexts of token trees: from every context of the trunk the tree grows as it would in decoding.
+"""The contexts that a recording holds beside the closure of its models, and the forwards that evaluate any of them.
 
-Evaluate many contexts of a token tree per forward, over one KV cache that holds prompt, trunk and tree.
+`TreeForward` evaluates many contexts per forward, over one KV cache that holds prompt, trunk and tree. A new context is
+one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions; layers with a
+sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or cut.
 
-A new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit
-positions; layers with a sliding window attend to the last of these. Its slot in the cache says nothing of its position;
-slots are only ever appended or cut.
+`FeatureTree` is a drafter that reads the target's states, at each depth that is recorded. A context at depth d reads,
+for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before. The
+target read what lies in front of them, the same at all depths. So there is a slot for each context and depth, and a
+context looks at those of its ancestors, one depth less at each, down to 1.
 
-Letters: B rows, H heads, Q new tokens, S slots, D head width, V vocabulary, F ancestors off the trunk.
+`TreeBranches` grows token trees from every context of the trunk, as decoding would. The trees of a few neighbouring
+starts grow together, layer by layer, so that a context they share is evaluated once and a layer is one forward of each
+model. A context of the closure is evaluated again, for its branches, and not kept twice.
 
-A drafter that reads the target's states over a request's contexts, each at every depth that is recorded.
-
-A context at depth d reads, for its last d tokens but the first, the drafter's own states: those of the contexts before
-it at the depths before. What lies in front of them was read by the target, and is the same at all depths. So there is a
-slot for each context and depth, and a context looks at those of its ancestors, one depth less at each, down to 1.
-
-Letters: Q contexts, D depths, R contexts at depths, S ordinary slots (of other models), W hidden size, V vocabulary.
-
-What a drafter from the target's states says at depths beyond 1, as a trie keeps it.
-
-Letters: E further depths, Q contexts, C children, M models, O = M - 1 others, W writers (`Writers`), V vocabulary.
-
-The trees of a few neighbouring starts grow together, layer by layer, so that a context they share is evaluated once and
-a layer is one forward of each model. A context that the closure holds already is evaluated again here, for its
-branches, and not kept twice.
-
-Letters: Q contexts evaluated together, M models (smallest first, target last), D models that draft trees, N nodes, V
-vocabulary.
+Letters: B rows, H heads, Q contexts evaluated together, S slots, D head width, depths, or models that draft trees, R
+contexts at depths, E further depths, W hidden size or writers, V vocabulary, F ancestors off the trunk, C children, M
+models (smallest first, target last), O = M - 1 others, N nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +29,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...decoding.trees import ROOT, Branches, Growth, TreeShape
-from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
-from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks
+from ...traces.contexts.columns import rounded
+from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks, names_of
 from ...traces.meta import Sampling
 from ..caches import Placement, SlotCache
 from ..distances import stacked_on
@@ -62,12 +52,9 @@ def causal_mask(start: int, count: int) -> Mask:
 
 
 def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
-    """`[Q, num_slots + Q]` of contexts off a trunk: each sees the trunk up to where it left, its path, and itself.
+    """`[Q, num_slots + Q]` of contexts off a trunk, after `num_slots` in use.
 
-    Args:
-        last_trunk_slot: `[Q]` slot of the last token each context shares with the trunk.
-        path: `[Q, F]` slots of its ancestors after that; all contexts are equally far from the trunk.
-        num_slots: slots in use before the new contexts are appended.
+    Each sees the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
     """
     count = len(last_trunk_slot)
     mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
@@ -97,10 +84,8 @@ def append_slots(cache: SlotCache, positions: Numbers, mask: Mask) -> Placement:
 class TreeForward:
     """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else.
 
-    Args:
-        model: in evaluation mode.
-        capacity: slots there is room for from the beginning; more is made by doubling.
-        rows: how the model's tokens are those of its pool; None where they are the same.
+    `capacity` is the slots there is room for from the beginning; more is made by doubling. `rows` is how the model's
+    tokens are those of its pool; None where they are the same.
 
     Raises:
         ValueError: a model that cannot be run so (`ModuleForward`).
@@ -121,13 +106,10 @@ class TreeForward:
         self._cache.roll_back(REQUEST, num_slots)
 
     def append(self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0) -> Tensor:
-        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits`.
+        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits` (0: all).
 
-        Args:
-            tokens: `[Q]` the last token of each context.
-            positions: `[Q]` its place in the text, from 0.
-            mask: `[Q, num_slots + Q]` the slots each context attends to, its own among them.
-            num_logits: 0 for all.
+        `tokens` `[Q]` are the last of each context, `positions` `[Q]` their places in the text, from 0. `mask` is
+        `[Q, num_slots + Q]` the slots each context attends to, its own among them.
         """
         placement = append_slots(self._cache, positions, mask)
         return self._forward(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
@@ -146,11 +128,7 @@ class TreeForward:
 class FeatureTree:
     """One drafter, the cache of its contexts, and what is known of states; changed by `trunk`, `behind` and `cut`.
 
-    Args:
-        model: the drafter.
-        num_prompt: tokens of the prompt.
-        depths: D.
-        rows: how its tokens are those of its pool; None where they are the same.
+    `depths` is D; `rows` is how its tokens are those of its pool, None where they are the same.
     """
 
     def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int, rows: TokenRows | None = None) -> None:
@@ -163,11 +141,7 @@ class FeatureTree:
         self._states: list[Tensor] = []  # by ordinary slot, the target's
 
     def trunk(self, tokens: Sequence[int], states: Tensor) -> list[Tensor]:
-        """Read prompt and trunk.
-
-        Args:
-            tokens: of both, `[S]`.
-            states: `[S, W]` of the target.
+        """Read prompt and trunk, of `tokens` `[S]` and the target's `states` `[S, W]`.
 
         Returns:
             By depth, `[Q, V]` logits after the prompt and each token of the trunk; NaN where the target has read all.
@@ -194,11 +168,9 @@ class FeatureTree:
         return found
 
     def behind(self, contexts: Contexts, states: Tensor) -> list[Tensor]:
-        """Read contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
+        """Read Q contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
 
-        Args:
-            contexts: Q of them.
-            states: `[Q, W]` of the target.
+        `states` are `[Q, W]` of the target.
         """
         first, count = len(self._slots), len(contexts)
         self._slots = np.concatenate([self._slots, np.full((count, self._depths), -1, dtype=np.int64)])
@@ -258,7 +230,6 @@ class FeatureTree:
         return self._forward.after(ids, before, placement, self._cache, slice(None))
 
     def _note(self, at: NDArray[np.integer], depths: NDArray[np.integer], own: Tensor) -> None:
-        """The newest slots belong to these ordinary slots and depths."""
         held = self._cache.length(REQUEST)
         self._slots[at, depths - 1] = np.arange(held - len(at), held)
         for place, depth, state in zip(at.tolist(), depths.tolist(), own.unbind(), strict=True):
@@ -273,17 +244,11 @@ def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherViews:
-    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1.
+    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1."""
 
-    Attributes:
-        known: `[E, Q]` whether there is a view.
-        depths: `[E]` what each depth says, as of one model.
-        tvd: `[E O, Q]` distance to each other model, all of one depth side by side.
-    """
-
-    known: NDArray[np.bool_]
-    depths: tuple[Views, ...]
-    tvd: Floats32
+    known: NDArray[np.bool_]  # [E, Q] whether there is a view
+    depths: tuple[Views, ...]  # [E] what each depth says, as of one model
+    tvd: Floats32  # [E O, Q] distance to each other model, all of one depth side by side
 
     @property
     def next_token(self) -> Ints:
@@ -302,16 +267,9 @@ class FurtherViews:
 
     def columns(self, own_log_prob: Floats32) -> dict[str, NDArray[Any]]:
         """The columns of `FeatureViews`, rounded; `own_log_prob` is `[E, Q]`."""
-        times = len(self.tvd) // max(1, len(self.depths))
-        return {
-            "next_token": self.next_token,
-            "next_log_prob": LOG_PROBS.round(self._rows("next_log_prob", 0)),
-            "top_log_prob": LOG_PROBS.round(self._rows("top_log_prob", 0)),
-            "gap": UNITS.round(self._rows("gap", 0)),
-            "entropy": ENTROPIES.round(self._rows("entropy", 0)),
-            "own_log_prob": LOG_PROBS.round(own_log_prob),
-            "tvd": UNITS.round(np.where(self.known.repeat(times, axis=0), self.tvd, 0)),
-        }
+        tvd = np.where(self.known.repeat(len(self.tvd) // max(1, len(self.depths)), axis=0), self.tvd, 0)
+        apart = {"next_token": self.next_token, "own_log_prob": own_log_prob, "tvd": tvd}
+        return rounded(apart | {name: self._rows(name, 0) for name in names_of(FeatureViews) if name not in apart})
 
     def _rows(self, name: str, unknown: float) -> NDArray[Any]:
         rows = np.array([getattr(each, name)[0] for each in self.depths]).reshape(self.known.shape)
@@ -327,15 +285,10 @@ def further_views(
     sampling: Sampling,
     noise: NDArray[np.float32] | None,
 ) -> FurtherViews:
-    """Views at further depths.
+    """Views at E further depths of the drafter at the index `reader`, from its logits `[Q, V]` at each.
 
-    Args:
-        logits: `[E]` of each depth, `[Q, V]`; of no account where the target has read all.
-        seen: of all models, the drafter at depth 1.
-        reader: index of the drafter.
-        depth: `[Q]` tokens after the prompt.
-        sampling: as of `next_token_views.view`.
-        noise: likewise.
+    Logits are of no account where the target has read all, by `depth`: tokens `[Q]` after the prompt. The views of all
+    models, `seen`, hold the drafter at depth 1.
     """
     known = depths_known(depth, len(logits) + 1)
     others = [index for index in range(len(seen.next_token)) if index != reader]
@@ -372,15 +325,10 @@ Child = tuple[int, int]  # parent node and token
 
 
 class Context(NamedTuple):
-    """A context that was evaluated.
+    """A context that was evaluated."""
 
-    Attributes:
-        log_probs: `[M, V]` of every model.
-        scores: `[D, V]` that the next tokens of those that draft trees are the argmax of.
-    """
-
-    log_probs: Tensor
-    scores: Sequence[Tensor]
+    log_probs: Tensor  # [M, V] of every model
+    scores: Sequence[Tensor]  # [D, V] that the next tokens of those that draft trees are the argmax of
 
 
 class TreeSpec(NamedTuple):
@@ -392,22 +340,15 @@ class TreeSpec(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """What trees start from.
+    """What trees start from."""
 
-    Attributes:
-        contexts: of the trunk, node by node from the root.
-        first_slot: of the last token of the prompt, where the root's context ends.
-        budget: most tokens after the prompt.
-        eos: end-of-sequence tokens.
-    """
-
-    contexts: Sequence[Context]
-    first_slot: int
-    budget: int
-    eos: frozenset[int]
+    contexts: Sequence[Context]  # of the trunk, node by node from the root
+    first_slot: int  # of the last token of the prompt, where the root's context ends
+    budget: int  # most tokens after the prompt
+    eos: frozenset[int]  # end-of-sequence tokens
 
 
-class Known(NamedTuple):
+class KnownNodes(NamedTuple):
     """The nodes so far: `[N]` parents, tokens and depths, and each child by its parent and token."""
 
     parent: list[int]
@@ -416,7 +357,7 @@ class Known(NamedTuple):
     children: dict[Child, int]
 
     @classmethod
-    def of(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> "Known":
+    def of(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> "KnownNodes":
         """Of the columns of a trie, part by part."""
         parent, token, depth = (
             np.concatenate([part[name] for part in parts]).tolist() for name in ("parent", "token", "depth")
@@ -432,16 +373,12 @@ Keep = Callable[..., None]
 class TreeBranches:
     """Adds the contexts of trees to a trie; made for one request.
 
-    Args:
-        trunk: where trees start.
-        known: nodes so far; mutated.
-        forwards: of all models; their caches hold prompt and trunk, mutated.
-        evaluate: contexts behind those in the caches.
-        keep: notes new nodes.
+    `known` are the nodes so far; mutated, as the caches of `forwards`, which hold prompt and trunk. `evaluate` is for
+    contexts behind those in the caches; `keep` notes new nodes.
     """
 
     def __init__(
-        self, trunk: Trunk, known: Known, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
+        self, trunk: Trunk, known: KnownNodes, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
     ) -> None:
         num_rows = len(trunk.contexts[0].scores)
         self._trunk, self._known, self._forwards = trunk, known, forwards
@@ -478,7 +415,6 @@ class TreeBranches:
         return TreeRanks(rank=rank, ranked=asked, branch_log_prob=branch_log_prob)
 
     def _grow(self, spec: TreeSpec, starts: range) -> None:
-        """Let the trees of these starts grow."""
         trunk = self._trunk
         growths = [Growth(spec.shape, room=trunk.budget - start, eos=trunk.eos) for start in starts]
         nodes: list[dict[int, int]] = [{ROOT: start} for start in starts]  # of the trie, by node of the tree
@@ -538,7 +474,6 @@ class TreeBranches:
             self._keep_new([wanted[place] for place in new], depth[new], _taken(seen, new))
 
     def _keep_new(self, children: Sequence[Child], depth: Ints, seen: Views) -> None:
-        """Keep contexts that are new, with what each model gave to their tokens."""
         parent, token = np.array(children, dtype=np.int32).T
         own = [self._context(node).log_probs[:, last].cpu().numpy() for node, last in children]
         self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)
@@ -566,7 +501,6 @@ def _first(branches: Branches, width: int) -> Branches:
 
 
 def _taken(seen: Views, places: Sequence[int]) -> Views:
-    """The views of some contexts, without distributions."""
     columns = {field.name: getattr(seen, field.name) for field in fields(Views) if field.name != "log_probs"}
     return replace(seen, **{name: column[..., places] for name, column in columns.items()})
 

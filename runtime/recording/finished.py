@@ -1,17 +1,10 @@
-"""The finished requests of a recording that is not finished: what a killed recording goes on from.
+"""What a recording keeps beside its tries: options, members, near ties, and finished requests until all are.
 
-Choices between two tokens that rounding may turn over, so that another width of forward writes another text.
-
-A forward over more rows or more tokens sums in another order. What that does to the difference of a model's two best
-scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped pool,
-fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
-bfloat16. The bounds are the next power of two above that, and four times as much for float32, which has room for it.
-
-Letters: Q contexts, V vocabulary.
-
-What a recording says of the members of its pool: the shape of a model, its experts, the rule of a lookup.
-
-What shapes the tries of a recording.
+A near tie is a choice between two tokens that rounding may turn over: a forward over more rows or more tokens sums in
+another order. What that does to the difference of a model's two best scores was measured as a share of the largest
+logit of the context, on 150 contexts of each model of the shipped pool, fed token by token and in steps of 2, 5 and all
+tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in bfloat16. The bounds are the next power of two above
+that, and four times as much for float32, which has room for it. Letters: Q contexts, V vocabulary.
 """
 
 import re
@@ -19,7 +12,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -32,7 +25,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...base.errors import ArgumentError
 from ...base.files import whole_file, write_whole
-from ...traces.contexts.trie import FeatureViews, TreeRanks, Trie, arrays_of, columns_of, feature_fields, plain_columns
+from ...traces.contexts.columns import FURTHER
+from ...traces.contexts.trie import FeatureViews, TreeRanks, Trie, arrays_of, names_of
 from ...traces.errors import Experts
 from ...traces.meta import Closure, ModelInfo, NgramInfo, Sampling
 from ..pools.members import LoadedMember, LoadedMembers
@@ -40,7 +34,6 @@ from ..sampling import noise_of
 from .branches import TreeSpec, text_logits
 from .views import scores
 
-FURTHER = "features."
 _FINGERPRINT_FILE = "fingerprint"
 
 
@@ -85,9 +78,9 @@ class Parts:
 
     def keep(self, number: int, trie: Trie, ties: Ties) -> None:
         """Write a finished request."""
-        columns = columns_of(trie)
+        columns = arrays_of(trie)
         if trie.ranks is not None:
-            columns |= {field.name: getattr(trie.ranks, field.name) for field in fields(TreeRanks)}
+            columns |= arrays_of(trie.ranks)
         if trie.features is not None:
             columns |= {f"{FURTHER}{name}": array for name, array in arrays_of(trie.features).items()}
         with whole_file(self._file(number)) as part, part.open("wb") as stream:
@@ -102,13 +95,12 @@ class Parts:
         file = self._file(number)
         try:
             with np.load(file, allow_pickle=False) as columns:
-                arrays = {name: columns[name] for name in plain_columns()}
-                features = None
+                features = ranks = None
                 if f"{FURTHER}next_token" in columns:
-                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in feature_fields()})
-                ranks = None
+                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in names_of(FeatureViews)})
                 if "rank" in columns:
-                    ranks = TreeRanks(**{field.name: columns[field.name] for field in fields(TreeRanks)})
+                    ranks = TreeRanks(**{name: columns[name] for name in names_of(TreeRanks)})
+                arrays = {name: columns[name] for name in names_of(Trie)}
                 return Trie(**arrays, ranks=ranks, features=features), Ties(*columns["ties"].tolist())
         except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
@@ -130,10 +122,7 @@ BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**
 def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
     """`[Q]` whether rounding may turn the choice of the next token over.
 
-    Args:
-        logits: `[Q, V]` of one model, in the dtype of its weights.
-        sampling: greedy or coupled.
-        noise: `[Q, V]` if coupled, None if greedy.
+    Logits `[Q, V]` are in the dtype of the model's weights; noise is `[Q, V]` if coupled, None if greedy.
     """
     largest = logits.float().abs().amax(-1) / (sampling.temperature or 1.0)
     best = scores(logits, sampling, noise).topk(2, dim=-1).values
@@ -144,15 +133,9 @@ def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | N
 def near_ties_along(
     pool: LoadedMembers, request_id: str, prompt: tuple[int, ...], answer: list[int], *, first: int, sampling: Sampling
 ) -> list[tuple[str, int]]:
-    """Members and output positions, from `first` on, of the near ties along an answer.
+    """Members and output positions, from `first` on, of the near ties along an answer to a prompt.
 
-    Args:
-        pool: the models; those with a tokenizer of their own, or that read the target's states, are not asked.
-        request_id: of the request.
-        prompt: at least one token.
-        answer: the tokens written after it.
-        first: output position of the first choice that is looked at, at most the length of the answer.
-        sampling: greedy or coupled.
+    Members with a tokenizer of their own, or that read the target's states, are not asked.
     """
     text = [*prompt, *answer]
     count = len(answer) - first + 1
@@ -239,7 +222,6 @@ def _of_experts(model: PreTrainedModel, number: int) -> Iterator[tuple[str, int]
 
 
 def _has_router(model: PreTrainedModel, number: int) -> bool:
-    """Whether some weight of a layer tells experts apart."""
     return any(
         weight.dim() == 2 and weight.shape[0] == number and _LAYER.search(name)
         for name, weight in model.named_parameters()
@@ -259,22 +241,14 @@ def ngram_info(members: Iterable[LoadedMember]) -> NgramInfo | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrieOptions:
-    """What shapes a request's trie; the same for all requests of a recording.
+    """What shapes a request's trie; the same for all requests of a recording."""
 
-    Attributes:
-        sampling: how tokens are chosen.
-        closure: which contexts off the trunk are kept.
-        max_new_tokens: longest trunk, >= 1.
-        eos_token_ids: each ends an answer; may be none.
-        trees: that are recorded from every context of the trunk.
-        features: index among the models, and depths, of the one that reads the target's states; None if none does.
-        max_rows: most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
-    """
-
-    sampling: Sampling
-    closure: Closure
-    max_new_tokens: int
-    eos_token_ids: tuple[int, ...]
-    trees: tuple[TreeSpec, ...] = ()
+    sampling: Sampling  # how tokens are chosen
+    closure: Closure  # which contexts off the trunk are kept
+    max_new_tokens: int  # longest trunk, >= 1
+    eos_token_ids: tuple[int, ...]  # each ends an answer; may be none
+    trees: tuple[TreeSpec, ...] = ()  # that are recorded from every context of the trunk
+    # Index among the models, and depths, of the one that reads the target's states; None if none does.
     features: tuple[int, int] | None = None
+    # Most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
     max_rows: int = 128

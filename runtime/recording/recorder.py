@@ -42,15 +42,10 @@ Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
 
 
 class SecondsKept(NamedTuple):
-    """Seconds of forwards that a recording keeps.
+    """Seconds of forwards that a recording keeps."""
 
-    Attributes:
-        costs: by device and model (`forward_seconds.measure_costs`).
-        profile: that they were taken from, if any.
-    """
-
-    costs: dict[str, dict[str, CostTable]]
-    profile: ProfileTaken | None = None
+    costs: dict[str, dict[str, CostTable]]  # by device and model (`timing.measure_costs`)
+    profile: ProfileTaken | None = None  # that they were taken from, if any
 
 
 def no_seconds() -> SecondsKept:
@@ -155,7 +150,6 @@ def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
-    """Record every request that has no part yet."""
     models = [member.model for member in _recorded(pool)]
     rows = [pool.rows(level) for level, member in enumerate(pool.members) if member.model is not None]
     there = sum(parts.has(number) for number in range(len(requests)))
@@ -170,7 +164,6 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:
-    """Near ties of all requests, and the requests."""
     found, recorded = [], []
     for number, (prompt, tokens) in enumerate(requests):
         trie, ties = parts.read(number)
@@ -189,7 +182,6 @@ def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[T
 
 
 def _recorded(pool: ModelPool) -> list[LoadedMember]:
-    """Members with a model, smallest first."""
     return [member for member in pool.members if member.model is not None]
 
 
@@ -201,12 +193,13 @@ def _vocab_size(pool: ModelPool) -> int:
 def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
     """All but seconds and near ties, which are known later; raises ValueError for what cannot be."""
     target: Any = pool.target.model
+    reader = options.features
     return TrieMeta(
         name=name,
         kind="recorded",
         models=tuple(model_info(member, submodel_of=_owner(pool, member)) for member in _recorded(pool)),
         ngram=ngram_info(pool.members),
-        features=_depths(pool, options),
+        features=reader and FeatureDepths(model=_recorded(pool)[reader[0]].name, depths=reader[1]),
         vocab_size=_vocab_size(pool),
         eos_token_ids=pool.eos_token_ids,
         tokenizer_sha256=pool.tokenizer_sha256,
@@ -216,14 +209,6 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
         hardware=hardware(target.device),
         origin=_origin(pool),
     )
-
-
-def _depths(pool: ModelPool, options: TrieOptions) -> FeatureDepths | None:
-    """Of the drafter from the target's states."""
-    if options.features is None:
-        return None
-    index, depths = options.features
-    return FeatureDepths(model=_recorded(pool)[index].name, depths=depths)
 
 
 def _origin(pool: ModelPool) -> str:

@@ -1,9 +1,9 @@
 """Record the trie of one request: the trunk the target writes, then the closure around it, with every model's views.
 
-The closure's kind says which contexts off the trunk. Monotone (`traces.tries.closure`): every context that a chain of
-Exact verifiers visits. Full: any model's next token at any step, the target's included, up to `reach`; for chains with
-lossy verifiers. Levels are grown one token at a time, `reach` of them; contexts that ended or used up the budget have
-no children.
+The closure's kind says which contexts off the trunk. Monotone (`traces.contexts.trie`): every context that a chain of
+Exact verifiers visits. Full: any model's next token at any step, the target's included; for chains with lossy
+verifiers. Levels are grown one token at a time, `reach` of them; contexts that ended or used up the budget have no
+children.
 
 Letters: T trunk tokens, Q contexts evaluated together, M models (smallest first, target last), W models that may write
 off the trunk (all but the target if monotone, else all), P pairs of models, V vocabulary, F ancestors off the trunk.
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.contexts.trie import Ints, TreeRanks, Trie
 from ..fused import TokenRows
 from ..sampling import RequestNoise
@@ -27,7 +26,7 @@ from .branches import (
     Context,
     FeatureTree,
     FurtherViews,
-    Known,
+    KnownNodes,
     Mask,
     Numbers,
     TreeBranches,
@@ -49,9 +48,8 @@ from .views import Contexts, Floats32, Views, first_allowance, offspring, scores
 class RequestRecorder:
     """Evaluates the contexts of one request and gathers its trie; made for one call of `record`.
 
-    Attributes:
-        near_ties: choices so far that fp32 noise could flip.
-        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`near_ties`).
+    `near_ties` counts choices so far that fp32 noise could flip; `trunk_near_ties` are tokens of the trunk whose choice
+    rounding may turn over (`near_ties`).
     """
 
     def __init__(
@@ -166,8 +164,7 @@ class RequestRecorder:
         return contexts_of(seen, [scores(each, self._options.sampling, noise) for each in drafters])
 
     def _grow_trees(self, contexts: list[Context]) -> None:
-        """Keep what token trees hold beyond the closure."""
-        known = Known.of(self._columns)
+        known = KnownNodes.of(self._columns)
         options, prompt = self._options, len(self._prompt)
         trunk = Trunk(contexts, prompt - 1, options.max_new_tokens, frozenset(options.eos_token_ids))
         branches = TreeBranches(trunk, known, self._forwards, self._evaluate_behind, self._keep)
@@ -179,7 +176,6 @@ class RequestRecorder:
             self._ranks = with_own_log_prob(self._ranks, own, [model for _, model in tree_drafters(options.trees)])
 
     def _evaluate_behind(self, token: Ints, depth: Ints, mask: NDArray[Any]) -> tuple[Views, list[Context]]:
-        """Every model's view of contexts; see `tree_branches.Evaluate`."""
         positions = len(self._prompt) - 1 + depth
         logits = [forward.append(token, positions, mask) for forward in self._forwards]
         seen, _ = self._view(logits, depth, [])
@@ -303,13 +299,7 @@ class RequestRecorder:
                 "token": token,
                 "depth": depth,
                 "on_trunk": np.full(len(token), on_trunk),
-                "next_token": seen.next_token,
-                "next_log_prob": LOG_PROBS.round(seen.next_log_prob),
-                "top_log_prob": LOG_PROBS.round(seen.top_log_prob),
-                "gap": UNITS.round(seen.gap),
-                "entropy": ENTROPIES.round(seen.entropy),
-                "own_log_prob": LOG_PROBS.round(own),
-                "tvd": UNITS.round(seen.tvd),
+                **seen.facts(own),
             }
         )
 

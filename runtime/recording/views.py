@@ -1,15 +1,12 @@
 """What each model says at a context: its next token, and how sure and how different from the others it is.
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
-that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `sampling.coupled_noise`).
+that top-k and top-p leave out (`runtime/sampling.py`). Scores choose the token: the logits themselves (greedy), or
+truncated logits / temperature + noise (coupled sampling, see `runtime/sampling.py`). Here too: contexts of a
+trie that wait for their evaluation, and who may write after them.
 
-Letters: Q contexts, V vocabulary, M models (smallest first), P = M(M-1)/2 pairs of models, C children.
-
-Contexts of one request's trie that wait for their evaluation, and who may write after them.
-
-Letters: Q contexts, M models (smallest first, target last), W writers off the trunk (`Writers`), F ancestors off the
-trunk, C children.
+Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off
+the trunk (`Writers`), F ancestors off the trunk, C children.
 """
 
 from collections.abc import Sequence
@@ -21,42 +18,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...traces.contexts.trie import Branches, Ints, Writers, grow
+from ...traces.contexts.columns import rounded
+from ...traces.contexts.trie import Ints, NextLevel, NodeFacts, Writers, grow, names_of
 from ...traces.meta import Closure, Sampling
 from ..sampling import truncated
 
+Floats32 = NDArray[np.float32]
 NEAR_TIE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """Every model's view of Q contexts, unrounded.
+    """Every model's view of Q contexts, unrounded; fields as in `NodeFacts`."""
 
-    Attributes:
-        next_token: `[M, Q]` the token each model writes.
-        next_log_prob: `[M, Q]` its log-probability, nats, <= 0.
-        top_log_prob: `[M, Q]` log of the largest probability.
-        gap: `[M, Q]` largest probability less the second largest, 0 to 1.
-        entropy: `[M, Q]` nats, >= 0.
-        tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TrieMeta.pairs`.
-        near_tie: `[M, Q]` whether the two best scores differ by less than 1e-4.
-        log_probs: `[M, Q, V]` the distributions, on the models' device; -inf for tokens left out.
-    """
-
-    next_token: NDArray[np.int32]
-    next_log_prob: NDArray[np.float32]
-    top_log_prob: NDArray[np.float32]
-    gap: NDArray[np.float32]
-    entropy: NDArray[np.float32]
-    tvd: NDArray[np.float32]
-    near_tie: NDArray[np.bool_]
-    log_probs: Tensor
+    next_token: NDArray[np.int32]  # [M, Q]
+    next_log_prob: Floats32  # [M, Q]
+    top_log_prob: Floats32  # [M, Q]
+    gap: Floats32  # [M, Q]
+    entropy: Floats32  # [M, Q]
+    tvd: Floats32  # [P, Q] pairs in the order of `TrieMeta.pairs`
+    near_tie: NDArray[np.bool_]  # [M, Q] whether the two best scores differ by less than `NEAR_TIE`
+    log_probs: Tensor  # [M, Q, V] the distributions, on the models' device; -inf for tokens left out
 
     def log_prob_of(self, context: NDArray[np.int32], token: NDArray[np.int32]) -> NDArray[np.float32]:
         """`[M, C]` log-probability every model gives to a token after a context."""
         device = self.log_probs.device
         rows, columns = (torch.as_tensor(index, dtype=torch.long, device=device) for index in (context, token))
         return _numpy(self.log_probs[:, rows, columns])
+
+    def facts(self, own_log_prob: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The arrays of `NodeFacts`, rounded; `own_log_prob` is `[M, Q]`."""
+        said = {name: getattr(self, name) for name in names_of(NodeFacts) if name != "own_log_prob"}
+        return rounded(said | {"own_log_prob": own_log_prob})
 
 
 def _numpy(tensor: Tensor) -> NDArray[Any]:
@@ -73,7 +66,6 @@ def scores(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None
 
 
 def _with_noise(plain: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
-    """`[..., V]` scores from truncated logits; raises ValueError as `scores` does."""
     if sampling.mode == "rejection":
         raise ValueError("scores choose a token if sampling is greedy or coupled, got rejection")
     if (noise is None) != (sampling.mode == "greedy"):
@@ -100,12 +92,9 @@ def total_variation(probs: Tensor, other_probs: Tensor) -> Tensor:
 
 
 def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None) -> Views:
-    """Views of Q contexts from the logits `[Q, V]` of every model, smallest first.
+    """Views of Q contexts from the logits `[Q, V]` of every model, smallest first, all on one device.
 
-    Args:
-        logits: of each model, all on one device; a few temporaries of M x Q x V float32 are made.
-        sampling: greedy or coupled; its temperature shapes the distributions.
-        noise: `[Q, V]` of each context's position if coupled, None if greedy.
+    Noise is `[Q, V]` of each context's position if coupled, None if greedy. Temporaries of M x Q x V float32 are made.
 
     Raises:
         ValueError: noise without coupled sampling or the reverse.
@@ -138,32 +127,18 @@ def _pair_distances(probs: Tensor) -> NDArray[np.float32]:
     return np.stack([_numpy(total_variation(probs[low], probs[high])) for low, high in pairs])
 
 
-Floats32 = NDArray[np.float32]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    """Contexts equally far from the trunk, not yet evaluated.
+    """Contexts equally far from the trunk, not yet evaluated."""
 
-    Attributes:
-        parent: `[Q]` node.
-        token: `[Q]` the token after the parent.
-        depth: `[Q]` tokens after the prompt.
-        own_log_prob: `[M, Q]` what each model gave to the token.
-        further_log_prob: `[E, Q]` likewise, of the further depths of a drafter from the target's states.
-        allowance: `[W, Q]` how many tokens each writer may write here (`offspring`).
-        last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
-        path: `[Q, F]` slots of the ancestors after that.
-    """
-
-    parent: Ints
-    token: Ints
-    depth: Ints
-    own_log_prob: Floats32
-    further_log_prob: Floats32
-    allowance: Ints
-    last_trunk_slot: Ints
-    path: Ints
+    parent: Ints  # [Q] node
+    token: Ints  # [Q] the token after the parent
+    depth: Ints  # [Q] tokens after the prompt
+    own_log_prob: Floats32  # [M, Q] what each model gave to the token
+    further_log_prob: Floats32  # [E, Q] likewise, of the further depths of a drafter from the target's states
+    allowance: Ints  # [W, Q] how many tokens each writer may write here (`offspring`)
+    last_trunk_slot: Ints  # [Q] slot of the last token shared with the trunk
+    path: Ints  # [Q, F] slots of the ancestors after that
 
     def __len__(self) -> int:
         return len(self.token)
@@ -202,16 +177,12 @@ def offspring(
     writers: Writers | None = None,
     depth: Ints | None = None,
     off_trunk: int = 0,
-) -> Branches:
+) -> NextLevel:
     """The next level: the children of Q contexts, one per context and token.
 
-    Args:
-        closure: the rule.
-        next_token: `[W, Q]` what each writer writes; rows beyond those of the allowance are not looked at.
-        allowance: `[W, Q]` how many tokens each writer may write there; 0 where its token stays on the trunk.
-        writers: what the rows are; None: a model each.
-        depth: `[Q]` tokens after the prompt; needed where a writer drafts from the target's states.
-        off_trunk: tokens since the trunk, of the Q contexts.
+    Writers may write `allowance` `[W, Q]` tokens there, 0 where their token stays on the trunk; rows of `next_token`
+    beyond those are not looked at. Where a writer drafts from the target's states, `depth` is needed: `[Q]` tokens
+    after the prompt, and how many the Q contexts are `off_trunk`.
     """
     branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
     if closure.kind == "full":

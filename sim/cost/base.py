@@ -1,14 +1,13 @@
-"""Seconds of forwards and drafts: the interface of every cost model.
+"""The interface of every cost model: seconds of forwards, and what only some of them know besides.
 
-Seconds of forwards as lines in the tokens held, so that many forwards can be added up at once.
-
-A batch that only decodes reads a few tokens more in each forward. Where a cost says over which range its seconds lie on
-a line, all of those forwards are one sum.
+Some know what recorded rounds took, some what operations take besides their forwards, some tell what is read from what
+is attended to. Some have seconds on a line over a range of tokens held, so that all forwards of a batch that only
+decodes are one sum.
 """
 
 from collections.abc import Iterable, Mapping
 from math import ceil, inf
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 from ...base.errors import ArgumentError
 from ...traces.meta import DraftBlock
@@ -21,18 +20,13 @@ LOOKUP_S = 1.0e-5
 
 
 class DraftTerms(NamedTuple):
-    """Seconds of one batched Draft of a member.
+    """Seconds of one batched Draft of a member."""
 
-    Attributes:
-        per_round_s: once, whatever is drafted and for how many rows.
-        per_token_s: for each token of the longest row, in place of all forwards: what the cache lacks is then part of
-            the round. None: the forwards are charged.
-        block: of a member whose whole draft is one forward; None: a forward a token.
-    """
-
-    per_round_s: float
+    per_round_s: float  # once, whatever is drafted and for how many rows
+    # for each token of the longest row, in place of all forwards: what the cache lacks is then part of the round. None:
+    # the forwards are charged.
     per_token_s: float | None
-    block: DraftBlock | None = None
+    block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token
 
     def seconds(self, longest: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
@@ -48,129 +42,141 @@ class DraftTerms(NamedTuple):
 
 
 class RoundScale(NamedTuple):
-    """How rounds of one request that nobody recorded differ from the recording's means.
+    """How rounds of one request that nobody recorded differ from the recording's means."""
 
-    Attributes:
-        drafting: factor on the mean seconds of a drafted token, > 0.
-        verifying: factor on the mean seconds of the target's forward, > 0.
-        most_draft_s: seconds that drafting a round takes at most, however much is asked for: of a drafter that ends
-            its drafts by itself, after numbers of tokens that the log does not say. Infinite for others.
-    """
-
-    drafting: float
-    verifying: float
+    drafting: float  # factor on the mean seconds of a drafted token, > 0
+    verifying: float  # factor on the mean seconds of the target's forward, > 0
+    # seconds that drafting a round takes at most, however much is asked for: of a drafter that ends its drafts by
+    # itself, after numbers of tokens that the log does not say. Infinite for others.
     most_draft_s: float
 
 
-class CostModel(Protocol):
-    """What a forward costs on one device.
+class ContextLine(NamedTuple):
+    """Seconds of a forward by the tokens held: `start_s + slope_s x (held - start)` for `start <= held < end`."""
 
-    Attributes:
-        name: shown in tables.
-        lookup_s: seconds of one prompt lookup.
-    """
+    start: int  # tokens held, >= 0
+    end: float  # above `start`; infinite where the line has none
+    start_s: float  # at `start`
+    slope_s: float  # for each token more
 
-    name: str
-    lookup_s: float
+
+class CostModel:
+    """What a forward costs on one device, and a plain answer to whatever else may be asked."""
+
+    name: str  # shown in tables
+    lookup_s: float = LOOKUP_S  # seconds of one prompt lookup
+    knows_rounds: bool = False  # whether it knows what recorded rounds took, and answers `round_shape` and `round_s`
+    # whether it knows what operations take besides their forwards, and answers `batch_s`
+    knows_operations: bool = False
+    knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`
+    # by model, the share of its weights that each other model reads as well; of one that knows operations
+    shares: Mapping[str, Mapping[str, float]] = {}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward.
+        """Seconds of one forward of a member.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows.
+        Over all `num_rows` requests, `new_tokens` are fed and `context_tokens` are in the KV cache already.
         """
-        ...
+        raise NotImplementedError
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """What a Draft by the member costs as a whole; None where it costs its forwards and nothing else."""
-        ...
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the seconds asked for so far must know; one line each."""
-        ...
+        return ()
 
+    # -- lines by the tokens held, and rows that share what is read
 
-@runtime_checkable
-class RoundCost(CostModel, Protocol):
-    """A cost model that also knows what recorded rounds took."""
+    def unlined(self) -> str:
+        """Why `context_line` has no answer, in words that name the cost; "" if it has."""
+        return f"cost {self.name} has no lines by the tokens held"
 
-    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """Seconds of the round that was recorded at `start`: (drafting, the target's forward); None if none was.
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """The line that `context_tokens` lies on; arguments and errors as of `forward_s`, which lies on it.
 
-        Args:
-            request_id: of the recording.
-            start: output position of the round's first token.
-            drafter: by name; "" is a step of the target alone, whose drafting takes 0 seconds.
+        The same line for all tokens held between its ends. To be asked for only where `unlined` says nothing.
         """
-        ...
-
-    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """How a drafter's rounds of a request differ from the recording's means."""
-        ...
-
-    def prefill_s(self, request_id: str, method: str) -> float:
-        """Seconds before the first round of an answer by `method` ("" is the target alone); 0 if unknown."""
-        ...
-
-
-@runtime_checkable
-class SharingCost(CostModel, Protocol):
-    """A cost model that tells what a forward reads from what it attends to, so that rows may share what is read."""
+        raise NotImplementedError
 
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """Seconds of one forward whose rows share a part of their keys and values.
+        """Seconds of one forward whose rows share a part of their keys and values; arguments as of `forward_s`.
 
-        Args:
-            model: pool member.
-            num_rows: requests in the batch.
-            new_tokens: tokens fed, over all rows.
-            context_tokens: tokens already in the KV cache, over all rows; those that rows share count for each.
-            read_tokens: of these, how many are read, 0 to `context_tokens`; those that rows share count once.
+        Of `context_tokens`, those that rows share count for each. `read_tokens` of these are read, 0 to
+        `context_tokens`; those that rows share count once.
         """
-        ...
+        raise NotImplementedError
 
+    # -- recorded rounds
 
-@runtime_checkable
-class OperationCost(CostModel, Protocol):
-    """A cost model that also knows what operations take besides their forwards."""
+    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
+        """Seconds of the round that was recorded at `start`: (drafting, the target's forward); None if none was.
 
-    @property
-    def shares(self) -> Mapping[str, Mapping[str, float]]:
-        """By model, the share of its weights that each other model reads as well."""
-        ...
+        `start` is the output position of the round's first token. Drafter "" is a step of the target alone, whose
+        drafting takes 0 seconds.
+        """
+        return None
+
+    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
+        """(tokens drafted, tokens held before it) of a recorded round, as far as the log says."""
+        raise NotImplementedError
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """How a drafter's rounds of a request differ from the recording's means."""
+        return RoundScale(1.0, 1.0, inf)
+
+    def prefill_s(self, request_id: str, method: str) -> float:
+        """Seconds before the first round of an answer by `method` ("" is the target alone); 0 if unknown."""
+        return 0.0
+
+    # -- operations
 
     def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
         """Seconds of a forward of just these rows, the first of its operation or a later one, without the reload."""
-        ...
+        raise NotImplementedError
 
     def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
         """Seconds on top of an operation's first forward, as its weights were read a while ago (`WeightsRead.away`)."""
-        ...
+        return 0.0
 
     def lookups_s(self, num_rows: int) -> float:
         """Seconds of a draft by prompt lookup for so many requests, up to the next operation."""
-        ...
+        return self.lookup_s * num_rows
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """Seconds of one operation that are no forward's, up to the next operation.
+        """Seconds of one operation of this kind that are no forward's, up to the next operation.
 
-        Args:
-            kind: of operation.
-            model: that runs.
-            num_forwards: of the operation.
-            num_rows: requests in it.
-            num_tokens: drafted, or judged and written, over all rows.
+        `num_rows` counts its requests, `num_tokens` those drafted, or judged and written, over all rows.
         """
-        ...
+        return 0.0
 
     def decide_s(self, policy: str) -> float:
         """Seconds that a policy, by the name of its class, takes for a step."""
-        ...
+        return 0.0
+
+
+class WrappedCost(CostModel):
+    """Another cost model whose forwards take other seconds."""
+
+    def __init__(self, cost: CostModel, name: str) -> None:
+        self.name = name
+        self.lookup_s = cost.lookup_s
+        self._cost = cost
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._cost.draft_terms(model)
+
+    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
+        """See `CostModel`."""
+        return self._cost.round_shape(request_id, start, drafter)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return self._cost.notes()
 
 
 class CostRangeError(ArgumentError):
@@ -199,45 +205,6 @@ LOADED_ADVICE = (
     "lower max_num_seqs or token_budget of the cluster, use a smaller window or another cost, or give `cost` with "
     "`extrapolate`"
 )
-
-
-class ContextLine(NamedTuple):
-    """Seconds of a forward by the tokens held: `start_s + slope_s x (held - start)` for `start <= held < end`.
-
-    Attributes:
-        start: tokens held, >= 0.
-        end: above `start`; infinite where the line has none.
-        start_s: at `start`.
-        slope_s: for each token more.
-    """
-
-    start: int
-    end: float
-    start_s: float
-    slope_s: float
-
-
-@runtime_checkable
-class LinedCost(CostModel, Protocol):
-    """A cost model that says its lines, or why it has none: one that wraps another has what that one has."""
-
-    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """The line that `context_tokens` lies on; arguments and errors as of `forward_s`, which lies on it.
-
-        The same line for all tokens held between its ends.
-        """
-        ...
-
-    def unlined(self) -> str:
-        """Why it has no lines, in words; "" if it has."""
-        ...
-
-
-def why_unlined(cost: CostModel) -> str:
-    """Why a cost has no lines, in words that name it; "" if it has."""
-    if isinstance(cost, LinedCost):
-        return cost.unlined()
-    return f"cost {cost.name} has no lines by the tokens held"
 
 
 def flat_line(seconds: float) -> ContextLine:

@@ -1,10 +1,7 @@
-"""Seconds by figures per model, and the JSON file that holds them: tables, grids, lines or terms by the round.
+"""Seconds by figures per model, and the JSON file that holds them.
 
-Measured seconds of one model's forwards by new tokens, interpolated.
-
-A profile measured over new tokens and over tokens held, interpolated in both.
-
-Figures of one model in a cost file: a line, or what a drafter costs by the round.
+Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, or what a drafter
+costs by the round.
 """
 
 import json
@@ -21,20 +18,15 @@ from pydantic import Field, ValidationError, model_validator
 from ...base.files import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
-from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostRangeError, DraftTerms, flat_line
+from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line
 
 
-class Profile:
+class TableProfile:
     """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
 
     Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
-    last measured value, and holds the first measured value downwards.
-
-    Args:
-        points: new tokens, strictly increasing.
-        seconds: one for each point.
-        whose: the model, for errors.
-        extrapolate: answer beyond the measured range.
+    last measured value, and holds the first measured value downwards. Points are new tokens, strictly increasing, with
+    seconds for each.
 
     Attributes:
         least: fewest new tokens that were measured.
@@ -67,10 +59,7 @@ class Profile:
 def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: int) -> float:
     """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
 
-    Args:
-        points: strictly increasing.
-        value_at: at a point, by its index.
-        where: any number.
+    `points` increase strictly; `value_at` gives the value at a point by its index.
     """
     if where < points[0]:
         return value_at(0)
@@ -97,16 +86,11 @@ class CostGrid(Record):
     """Measured seconds of one forward of one model, by new tokens and by tokens already in its cache, over all rows.
 
     Letters: N counts of new tokens, C of tokens held.
-
-    Attributes:
-        new_tokens: `[N]`, strictly increasing, >= 1.
-        context_tokens: `[C]`, strictly increasing, >= 0.
-        seconds: `[N, C]`, 1e-12 to 1e9.
     """
 
-    new_tokens: tuple[int, ...] = Field(min_length=1)
-    context_tokens: tuple[int, ...] = Field(min_length=1)
-    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)
+    new_tokens: tuple[int, ...] = Field(min_length=1)  # `[N]`, strictly increasing, >= 1
+    context_tokens: tuple[int, ...] = Field(min_length=1)  # `[C]`, strictly increasing, >= 0
+    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)  # `[N, C]`, 1e-12 to 1e9
 
     @model_validator(mode="after")
     def _aligned(self) -> "CostGrid":
@@ -126,11 +110,7 @@ class CostGrid(Record):
 class GridProfile:
     """Seconds from a `CostGrid`, bilinear between its points.
 
-    Beyond the measured range it refuses or extrapolates as `Profile` does, along each axis on its own.
-
-    Args:
-        grid: what was measured.
-        whose, extrapolate: as of `Profile`.
+    Beyond the measured range it refuses or extrapolates as `TableProfile` does, along each axis on its own.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
@@ -138,7 +118,7 @@ class GridProfile:
         self._whose = whose
         self._extrapolate = extrapolate
         self._columns = [
-            Profile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            TableProfile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
             for column in zip(*grid.seconds, strict=True)
         ]
         self._beyond_context = False
@@ -190,16 +170,12 @@ def _increasing(values: tuple[int, ...], *, least: int) -> bool:
 
 
 class CostLine(Record):
-    """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held.
+    """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held."""
 
-    Attributes:
-        intercept_s: of a forward, 0 to 1e9.
-        per_new_token_s: for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12.
-        per_kv_token_s: for each token already in the cache, over all rows, 0 to 1e9.
-    """
-
-    intercept_s: float = Field(ge=0, le=MOST_SECONDS)
+    intercept_s: float = Field(ge=0, le=MOST_SECONDS)  # of a forward, 0 to 1e9
+    # for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12
     per_new_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    # for each token already in the cache, over all rows, 0 to 1e9
     per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
 
     @model_validator(mode="after")
@@ -218,14 +194,10 @@ class CostLine(Record):
 
 
 class RoundFigures(Record):
-    """The keys of a cost file that are about rounds.
+    """The keys of a cost file that are about rounds."""
 
-    Attributes:
-        per_round_s: of a Draft, 0 to 1e9.
-        per_token_s: of a drafted token, 0 to 1e9; together at least 1e-12.
-    """
-
-    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, 0 to 1e9
+    # of a drafted token, 0 to 1e9; together at least 1e-12
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
 
     @model_validator(mode="after")
@@ -237,14 +209,10 @@ class RoundFigures(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFigures:
-    """Figures of a member that costs something by the round.
+    """Figures of a member that costs something by the round."""
 
-    Attributes:
-        terms: of its drafts.
-        forwards: of each forward besides; None where the terms are all there is, and the member cannot judge.
-    """
-
-    terms: DraftTerms
+    terms: DraftTerms  # of its drafts
+    # of each forward besides; None where the terms are all there is, and the member cannot judge
     forwards: CostTable | CostGrid | CostLine | None
 
 
@@ -261,18 +229,16 @@ class _Formula(Protocol):
     def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
 
 
-class FileCost:
+class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
-    Args:
-        name: of the file.
-        figures: by model.
-        extrapolate: answer beyond what was measured; lines have no end, so they need it never.
-        lookup_s: seconds of one prompt lookup, >= 0.
+    Lines have no end, so `extrapolate` is for other figures. `lookup_s` is seconds of one prompt lookup, >= 0.
 
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
+
+    knows_reads = True
 
     def __init__(
         self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
@@ -283,9 +249,9 @@ class FileCost:
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
         self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
-        self._flat: dict[str, Profile] = {}
+        self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, _Formula] = {}
-        self._profiles: dict[str, Profile | GridProfile] = {}
+        self._profiles: dict[str, TableProfile | GridProfile] = {}
         for model, known in figures.items():
             if isinstance(known, DrafterFigures):
                 self._terms[model] = known.terms
@@ -316,11 +282,11 @@ class FileCost:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `SharingCost`: what a token held costs is taken for what reading it costs."""
+        """See `CostModel`: what a token held costs is taken for what reading it costs."""
         return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         formula = self._formulas.get(model)
         if formula is not None:
             return formula.context_line(new_tokens, context_tokens)
@@ -328,7 +294,7 @@ class FileCost:
         return flat_line(self.forward_s(model, **asked))
 
     def unlined(self) -> str:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -357,7 +323,7 @@ class FileCost:
             grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._formulas[model] = grid
         else:
-            profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
+            profile = TableProfile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._flat[model] = profile
             self._tables[model] = {}
 
@@ -378,11 +344,7 @@ class TableCost(FileCost):
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
-    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the forms.
-
-    Args:
-        path: of the file.
-        models: that it must have figures of.
+    """The figures of a file `{"MODEL": {...}, ...}` with some of each of `models`; docs/costs.md has the forms.
 
     Raises:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.

@@ -13,24 +13,19 @@ from .base import CostModel
 from .files import FileCost, TableCost, read_cost_file
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
-from .what_if import Reading, mapped, scaled
+from .what_if import MappedCost, Reading, scaled
 
 DEFAULT_DEVICE = "h100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
-    """Where measured seconds are taken to.
+    """Where measured seconds are taken to."""
 
-    Attributes:
-        device: of the sheet.
-        measured_on: device of the sheet that the seconds were measured on; None: what the recording's hardware names.
-        reading: of the measurement.
-    """
-
-    device: str
+    device: str  # of the sheet
+    # device of the sheet that the seconds were measured on; None: what the recording's hardware names
     measured_on: str | None = None
-    reading: Reading = Reading.device
+    reading: Reading = Reading.device  # of the measurement
 
 
 def make_cost(
@@ -55,7 +50,7 @@ def make_cost(
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
-        allow_foreign_profile: take a profile of another machine, or of models of other sizes; of profiles only.
+        allow_foreign_profile: take a profile of another machine, or of models of other sizes.
         shapes_given: whether the recording's shapes were asked for just now (`models`), which a roofline has to use.
 
     Raises:
@@ -173,7 +168,7 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
         )
     asked = f"{name} `on` {on.device}"
     rooflines = (roofline_of(here, asked, recording), roofline_of(there, asked, recording))
-    return mapped(cost, *rooflines, on.reading, target=recording.about.target)
+    return MappedCost(cost, *rooflines, on.reading, target=recording.about.target)
 
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
@@ -192,15 +187,9 @@ def roofline_of(
     remarks: tuple[str, ...] = (),
     members: Collection[str] | None = None,
 ) -> RooflineCost:
-    """The roofline of a recording's models, or of some of them.
+    """The roofline of a recording's models, or of those members that lie on the device (None: all).
 
-    Args:
-        device: that runs them.
-        name: of the cost, for messages.
-        recording: whose models they are.
-        tensor_parallel: devices they are split over, >= 1.
-        remarks: what its notes are to say first.
-        members: that lie on the device; None: all.
+    The models are split over `tensor_parallel` >= 1 devices. `name` is for messages; `remarks` go first in its notes.
 
     Raises:
         ValueError: a model whose shape nobody says, or as `RooflineCost`.

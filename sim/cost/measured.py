@@ -1,10 +1,7 @@
-"""Seconds from the step times or answer times that an imported recording holds.
+"""Seconds that were measured: those of a profile of this machine, and those that an imported recording holds.
 
-Seconds from a profile: measured forwards, interpolated, and what operations cost beside them.
-
-Which profile a cost is made of, and whether it may speak for a recording on this machine.
-
-Mean seconds of the parts of recorded rounds: of a drafted token by drafter, of the target's forward by width.
+A profile knows forwards and what operations take besides; which one may speak for a recording is decided here. A
+recording knows the seconds of its rounds or answers; means of their parts stand for what was not recorded.
 """
 
 from collections import defaultdict
@@ -27,29 +24,25 @@ from ...traces.profile import CPU, ENDING, BatchShape, Profile, ProfileMeta, for
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
-from .base import LOOKUP_S, Beside, CostRangeError, DraftTerms, RoundScale
-from .files import Profile as CostByFigures
-from .files import extrapolation_notes
+from .base import Beside, CostModel, CostRangeError, RoundScale
+from .files import TableProfile, extrapolation_notes
 
 
-class ProfiledCost:
-    """What a machine was measured to take.
+class ProfiledCost(CostModel):
+    """What a machine was measured to take; `models` are those that it will be asked for.
 
-    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
-    held of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say
-    so. Operations are charged for uneven rows too, and for weights that were not read just before.
-
-    Args:
-        profile: of the pool that is replayed.
-        name: shown in tables.
-        models: that it will be asked for.
+    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens held
+    of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say so.
+    Operations are charged for uneven rows too, and for weights that were not read just before.
 
     Attributes:
-        profile: as given.
+        profile: of the pool that is replayed.
 
     Raises:
         CostRangeError: a model that was not profiled.
     """
+
+    knows_operations = True
 
     def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
         self.name = name
@@ -70,28 +63,24 @@ class ProfiledCost:
         """Seconds of one forward; see `CostModel`."""
         return self._members[model].forwards.seconds(num_rows, new_tokens, context_tokens)
 
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
-
     def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._members[model].seconds(shape, first=first)
 
     def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._members[model].reloads_s(new_tokens, away)
 
     def lookups_s(self, num_rows: int) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._meta.lookup.seconds(0, num_rows, 0)
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """See `OperationCost`."""
+        """See `CostModel`."""
         return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
     def decide_s(self, policy: str) -> float:
-        """See `OperationCost`; of a policy that was not measured the mean of those that were."""
+        """See `CostModel`; of a policy that was not measured the mean of those that were."""
         known = self._meta.decide_s
         if policy in known:
             return known[policy]
@@ -164,12 +153,8 @@ def profiled_cost(
 def newest_here(models: Models, threads: int | None = None, device: str | None = None) -> Profile:
     """The newest profile of these models on this machine, of those measured with so many threads if there are any.
 
-    Files that cannot be read are passed over, which standard error is told.
-
-    Args:
-        models: that it must be of.
-        threads: that were measured with before others; None is content with any.
-        device: that it was measured on, as profiles call it; None is content with any.
+    `device` is as profiles call it; None is content with any, as it is of threads. Standard error is told of files that
+    cannot be read.
 
     Raises:
         ArgumentError: there is none; names what was passed over.
@@ -234,17 +219,11 @@ def _refuse_log(recording: Recording, name: str) -> TrieMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRounds:
-    """Seconds of one drafter's rounds in one request; R of them.
+    """Seconds of one drafter's rounds in one request; R of them."""
 
-    Attributes:
-        draft_s: `[R]` of drafting, NaN if unknown.
-        verify_s: `[R]` of the target's forward, NaN if unknown.
-        shared: whether they are shares of a whole answer's seconds.
-    """
-
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    shared: bool
+    draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown
+    verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown
+    shared: bool  # whether they are shares of a whole answer's seconds
 
 
 class RoundMeans:
@@ -311,7 +290,7 @@ class RoundMeans:
             if drafter in self.estimated and _token_s(answers) > _least_token_s(answers)
         }
 
-    def verifying(self, whose: str, *, extrapolate: bool) -> CostByFigures | None:
+    def verifying(self, whose: str, *, extrapolate: bool) -> TableProfile | None:
         """The target's mean seconds by new tokens; None if nothing is known of them."""
         seconds = {width: total / count for width, (total, count) in self._verifying.items()}
         if not isnan(self._plain_s):
@@ -319,7 +298,7 @@ class RoundMeans:
         if not seconds:
             return None
         widths = sorted(seconds)
-        return CostByFigures(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
+        return TableProfile(widths, [seconds[width] for width in widths], whose=whose, extrapolate=extrapolate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +313,6 @@ class _Drafting:
 
 
 def _token_s(answers: list[_Drafting]) -> float:
-    """Seconds of a drafted token; see `RoundMeans`."""
     seconds = sum(answer.seconds for answer in answers)
     lower = _least_token_s(answers)
     upper = seconds / max(1.0, sum(answer.least for answer in answers))
@@ -356,34 +334,31 @@ def _slope(answers: list[_Drafting]) -> float:
     return float((weight * apart * taken).sum()) / spread if spread > 0 else 0.0
 
 
-class TimedCost:
+class TimedCost(CostModel):
     """Seconds of recorded rounds, and their means for whatever was not recorded.
 
-    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
-    only, every round of the answer takes an equal share of them, after the prefill if that is known; of that share
-    the target's forward takes what a step of the target alone took in the same request (in the recording's mean where
-    this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
-    alone counts as drafted in no time, so that shares always add up to what was measured.
+    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers only,
+    every round of the answer takes an equal share of them, after the prefill if that is known; of that share the
+    target's forward takes what a step of the target alone took in the same request (in the recording's mean where this
+    request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target alone
+    counts as drafted in no time, so that shares always add up to what was measured.
 
     Everything else is a mean, times what the same drafter's rounds of the same request took in parts of it, so that a
-    window on either side of the recorded one costs about what that one did (`round_scale`). The target: by new tokens
-    of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone). Drafters: seconds
-    of a drafted token, which are estimated where the log does not say how many were drafted (`RoundMeans`).
-
-    Args:
-        recording: with seconds of at least one answer or round.
-        extrapolate: answer beyond the widths measured; see `Profile`.
+    window on either side of the recorded one costs about what that one did (`round_scale`). The target's is by new
+    tokens of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone); a drafter's
+    is seconds of a drafted token, estimated where the log does not say how many were drafted (`RoundMeans`).
 
     Raises:
-        ValueError: a recording without seconds.
+        ValueError: a recording without seconds of any answer or round.
         CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
     """
+
+    knows_rounds = True
 
     def __init__(self, recording: RoundsRecording, *, extrapolate: bool = False) -> None:
         if not recording.timed:
             raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
         self.name = TIMED
-        self.lookup_s = LOOKUP_S
         self._target = recording.meta.target
         self._requests = {request.request_id: request for request in recording.requests}
         self._extrapolate = extrapolate
@@ -428,7 +403,7 @@ class TimedCost:
         return self._drafting_s[model]
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """Seconds of a recorded round; see `RoundCost`."""
+        """Seconds of a recorded round; see `CostModel`."""
         request = self._requests[request_id]
         if drafter == TARGET_ALONE:
             plain_s = _plain_s(request)
@@ -439,7 +414,7 @@ class TimedCost:
         return known.get(start)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """How a drafter's rounds of a request differ from the means; see `RoundCost`."""
+        """How a drafter's rounds of a request differ from the means; see `CostModel`."""
         scale = self._scales.get((request_id, drafter))
         if scale is None:
             scale = self._scales[request_id, drafter] = self._scale(self._requests[request_id], drafter)
@@ -459,12 +434,8 @@ class TimedCost:
         drafted = int(rounds.drafted[np.searchsorted(rounds.start, start)])
         return self._windows[drafter] if drafted < 0 else drafted, held
 
-    def prompt_tokens(self, request_id: str) -> int:
-        """Tokens of a request's prompt, 0 if the log does not say."""
-        return self._requests[request_id].prompt_tokens
-
     def prefill_s(self, request_id: str, method: str) -> float:
-        """Seconds before the first round; see `RoundCost`.
+        """Seconds before the first round; see `CostModel`.
 
         A step's share where the prefill wrote a token, and only the seconds of the whole answer are known.
         """
@@ -474,10 +445,6 @@ class TimedCost:
             return request.prefill_s.get(method, 0.0)
         share = self._shared_s(request, method, rounds)
         return 0.0 if isnan(share) else share
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
@@ -516,7 +483,6 @@ class TimedCost:
         return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
 
     def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
-        """Seconds of drafting and of the target's forward."""
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
         round_s = self._shared_s(request, drafter, rounds)

@@ -1,7 +1,4 @@
-"""Seconds of a forward from a model's shape and a device's published figures.
-
-Published figures of accelerators, for the roofline: `devices.toml`.
-"""
+"""Seconds of a forward from a model's shape and the published figures of an accelerator, which `devices.toml` has."""
 
 import tomllib
 from collections.abc import Collection
@@ -12,7 +9,7 @@ from importlib.resources import files
 from ...base.errors import ArgumentError
 from ...traces.errors import Experts
 from ...traces.meta import WIDTHS, ModelInfo
-from .base import LOOKUP_S, ContextLine, DraftTerms, upper_line
+from .base import ContextLine, CostModel, DraftTerms, upper_line
 
 # What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
@@ -24,28 +21,20 @@ SHEET = "docs/costs.md"  # has all devices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator.
+    """One accelerator."""
 
-    Attributes:
-        name: as `cost` takes it.
-        flops_per_s: dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a
-            published figure are absent.
-        bytes_per_s: memory bandwidth.
-        memory_bytes: of device memory.
-        link_bytes_per_s: to other devices of its kind, one direction; None where there is no link.
-        source: where the figures are printed.
-        link_latency_s: seconds an all-reduce adds to its bytes. An assumption, not a published figure.
-        layer_launch_s: seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small
-            kernels). An assumption, not a published figure.
-    """
-
-    name: str
+    name: str  # as `cost` takes it
+    # dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a published figure are
+    # absent
     flops_per_s: dict[str, float]
-    bytes_per_s: float
-    memory_bytes: float
-    source: str
-    link_bytes_per_s: float | None = None
+    bytes_per_s: float  # memory bandwidth
+    memory_bytes: float  # of device memory
+    source: str  # where the figures are printed
+    link_bytes_per_s: float | None = None  # to other devices of its kind, one direction; None where there is no link
+    # seconds an all-reduce adds to its bytes. An assumption, not a published figure.
     link_latency_s: float = LINK_LATENCY_S
+    # seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small kernels). An
+    # assumption, not a published figure.
     layer_launch_s: float = LAYER_LAUNCH_S
 
 
@@ -76,7 +65,7 @@ def _devices() -> tuple[tuple[Device, str], ...]:
 REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forward part
 
 
-class RooflineCost:
+class RooflineCost(CostModel):
     """The larger of arithmetic and memory time, and a launch cost per layer (Williams et al. 2009, the roofline).
 
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
@@ -84,12 +73,10 @@ class RooflineCost:
     tokens held. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
-    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them.
-
-    Quantised weights are read in their own bytes, and multiplied in their own format where activations are in it too
-    and the device has such units; else they are dequantised and multiplied in the model's dtype.
-
-    A draft by a block drafter is one forward over all that it drafts.
+    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are
+    read in their own bytes, and multiplied in their own format where activations are in it too and the device has such
+    units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
+    all that it drafts.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
@@ -107,6 +94,8 @@ class RooflineCost:
             devices without a link.
     """
 
+    knows_reads = True
+
     def __init__(
         self,
         device: Device,
@@ -120,7 +109,6 @@ class RooflineCost:
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
-        self.lookup_s = LOOKUP_S
         self._remarks = remarks
         self._free = frozenset(free)
         _check_memory(self.name, device, models, tensor_parallel)
@@ -142,7 +130,7 @@ class RooflineCost:
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `SharingCost`: arithmetic is over all that is attended to, memory over what is read."""
+        """See `CostModel`: arithmetic is over all that is attended to, memory over what is read."""
         terms = self._of(model)
         arithmetic_s, memory_s = self.busy_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
@@ -158,7 +146,7 @@ class RooflineCost:
         return arithmetic_s, terms.read_s(new_tokens) + terms.held_s * (context_tokens + new_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`: arithmetic and memory are a line each, and the larger one counts."""
+        """See `CostModel`: arithmetic and memory are a line each, and the larger one counts."""
         terms = self._of(model)
         attended_s = terms.attended_s * new_tokens / num_rows
         arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
@@ -167,7 +155,7 @@ class RooflineCost:
         return ContextLine(start, end, start_s + terms.launch_s + terms.reduced_s * new_tokens, slope_s)
 
     def unlined(self) -> str:
-        """See `LinedCost`."""
+        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -197,27 +185,16 @@ class RooflineCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What a forward of one model takes on its devices, in seconds.
+    """What a forward of one model takes on its devices, in seconds."""
 
-    Attributes:
-        token_s: of arithmetic, for a new token.
-        attended_s: of arithmetic, for a new token and a token it attends to.
-        weights_s: of reading every weight once.
-        experts: of a mixture of experts.
-        expert_s: of reading one expert in each layer that has them.
-        held_s: of reading the keys and values of one token.
-        launch_s: of launches and of starting all-reduces.
-        reduced_s: of the bytes that all-reduces move for a new token.
-    """
-
-    token_s: float
-    attended_s: float
-    weights_s: float
-    experts: Experts | None
-    expert_s: float
-    held_s: float
-    launch_s: float
-    reduced_s: float
+    token_s: float  # of arithmetic, for a new token
+    attended_s: float  # of arithmetic, for a new token and a token it attends to
+    weights_s: float  # of reading every weight once
+    experts: Experts | None  # of a mixture of experts
+    expert_s: float  # of reading one expert in each layer that has them
+    held_s: float  # of reading the keys and values of one token
+    launch_s: float  # of launches and of starting all-reduces
+    reduced_s: float  # of the bytes that all-reduces move for a new token
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that so many new tokens go through, each once."""
@@ -258,13 +235,11 @@ def _multiplied(device: Device, model: ModelInfo, peak: float) -> float:
 
 
 def _expert_width(model: ModelInfo) -> float:
-    """Bytes of an expert's weight."""
     quantised = model.quantised
     return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:
-    """What is charged for quantised weights."""
     quantised = model.quantised
     assert quantised is not None
     share = f"{model.name}: {quantised.format} weights, {quantised.parameters / model.parameters:.1%} of all"
@@ -284,7 +259,6 @@ def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
 
 
 def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
-    """Refuse a pool whose weights do not fit."""
     names = {model.name for model in models}
     # A submodel's weights are its model's; one whose model is not in the pool brings its own.
     held = [model for model in models if model.submodel_of not in names]

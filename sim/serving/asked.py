@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
-from ...decoding.overlap_op import check_known
+from ...decoding.world import check_known
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules import Signal

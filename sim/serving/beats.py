@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import PS_PER_S
-from ..played_round import FixedOp, Round
+from ..played_round import FixedOp, PlayedRound
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
@@ -61,7 +61,7 @@ class Shape(NamedTuple):
         lack: number of what caches lack where the next round begins.
     """
 
-    round: Round
+    round: PlayedRound
     below: tuple[Slot, ...]
     target: Slot
     wanted: int
@@ -201,7 +201,7 @@ class Beats:
         self._lacks: dict[tuple[int, ...], int] = {}
         self._lacking: list[tuple[int, ...]] = []
         self._by_request: dict[str, dict[int, Node]] = {}
-        self._shapes: dict[tuple[Round, int], Shape] = {}
+        self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
         self._nodes: list[Node] = []
         self._caching = [
             level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache
@@ -539,7 +539,7 @@ class Beats:
             row.nodes[key] = node
         return node
 
-    def _shape(self, played: Round, lacking: tuple[int, ...]) -> Shape:
+    def _shape(self, played: PlayedRound, lacking: tuple[int, ...]) -> Shape:
         """Raises UnfitError where members do not take turns, or a cache that takes part lacks much."""
         held = [-MOST_LACKING - 1] * len(self._keeps)
         for level, tokens in zip(self._levels, lacking, strict=True):

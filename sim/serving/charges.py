@@ -17,7 +17,7 @@ from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import OperationCharges, draft_forwards, later_held
-from ..cost.base import ContextLine, CostModel, DraftTerms, LinedCost, OperationCost, why_unlined
+from ..cost.base import ContextLine, CostModel, WrappedCost
 from .running import to_ps
 
 MOST_ERROR = 5e-8
@@ -45,7 +45,7 @@ class ForwardLines:
         cost: which has lines.
     """
 
-    def __init__(self, cost: LinedCost) -> None:
+    def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._latest: dict[tuple[str, int, int], PsLine] = {}
 
@@ -70,7 +70,7 @@ class ForwardLines:
         return found
 
 
-class WholeSeconds:
+class WholeSeconds(WrappedCost):
     """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
 
     Args:
@@ -80,28 +80,18 @@ class WholeSeconds:
         lines: of its forwards.
     """
 
-    def __init__(self, cost: LinedCost) -> None:
-        self.name = cost.name
-        self.lookup_s = cost.lookup_s
-        self._cost = cost
+    def __init__(self, cost: CostModel) -> None:
+        super().__init__(cost, cost.name)
         self.lines = ForwardLines(cost)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
         return self.lines.ps(model, num_rows, new_tokens, context_tokens) / PS_PER_S
 
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
-        return self._cost.draft_terms(model)
-
-    def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
-        return self._cost.notes()
-
 
 def in_whole_ps(cost: CostModel) -> CostModel:
     """A cost whose forwards take whole picoseconds on lines, if it has lines; else as it is."""
-    return WholeSeconds(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else cost
+    return cost if cost.unlined() else WholeSeconds(cost)
 
 
 def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
@@ -162,10 +152,10 @@ class ServingCharges:
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
         self.are_forwards = (
             target_cost is None
-            and not isinstance(cost, OperationCost)
+            and not cost.knows_operations
             and all(cost.draft_terms(name) is None for name in models)
         )
-        self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
+        self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:
         """A request has left the batch."""
@@ -194,7 +184,7 @@ class ServingCharges:
     def verified(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, int]:
         """The one forward of a Verify, or of a catch-up; each row is fed what `Session.feed` says."""
         if self._operations is not None:
-            forward, seconds = self._operations.verify(level, items)
+            (forward,), seconds = self._operations.verify(level, items)
             return forward, to_ps(seconds)
         num_rows, new_tokens, context_tokens = len(items), 0, 0
         for session, _ in items:

@@ -24,9 +24,10 @@ from ...policies.spec import PolicySpec
 from ...traces.meta import ModelInfo
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
-from ..cost.base import ContextLine, CostModel, DraftTerms, LinedCost, SharingCost, why_unlined
+from ..cost.base import CostModel
 from ..cost.make import make_cost, roofline_of
 from ..cost.roofline import SHEET, Device, device_sheet
+from ..cost.what_if import Price, PricedAsCost
 from ..recorded import recorded_pool
 from .cluster_file import (
     ClusterContent,
@@ -226,8 +227,8 @@ def transfer_of(content: ClusterContent, path: Path | str, recording: Recording)
     return Transfer(bytes_per_s=asked.bytes_per_s, latency_s=asked.latency_s, token_bytes=token_bytes)
 
 
-class PlacedCost:
-    """A cost model for each member; prompt lookup costs what it costs the target's.
+class PlacedCost(PricedAsCost):
+    """A cost model for each member; prompt lookup, and whoever is not placed, costs what it costs the target's.
 
     Args:
         costs: by member.
@@ -235,43 +236,18 @@ class PlacedCost:
     """
 
     def __init__(self, costs: Mapping[str, CostModel], target: str) -> None:
-        self.name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
-        self._costs = dict(costs)
-        self._targets = costs[target]
-        self.lookup_s = self._targets.lookup_s
-
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
-        cost = self._costs.get(model, self._targets)
-        return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-
-    def shared_forward_s(
-        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
-    ) -> float:
-        """See `SharingCost`; to be asked for only where every member's cost is one."""
-        cost = self._costs.get(model, self._targets)
-        assert isinstance(cost, SharingCost)
-        return cost.shared_forward_s(
-            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
-        )
-
-    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `LinedCost`; to be asked for only where `unlined` says nothing."""
-        cost = self._costs.get(model, self._targets)
-        assert isinstance(cost, LinedCost)
-        return cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-
-    def unlined(self) -> str:
-        """See `LinedCost`: each member has to have lines."""
-        return next(filter(None, map(why_unlined, self._costs.values())), "")
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
-        return self._costs.get(model, self._targets).draft_terms(model)
+        name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
+        super().__init__(name, {member: Price(cost=cost, model=member) for member, cost in costs.items()})
+        self._target = costs[target]
+        self.lookup_s = self._target.lookup_s
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: those of every device, each once."""
-        return tuple(dict.fromkeys(note for cost in self._costs.values() for note in cost.notes()))
+        return self._notes()
+
+    def _price(self, model: str) -> tuple[CostModel, str]:
+        price = self._prices.get(model)
+        return self._target if price is None else price.cost, model
 
 
 FILE_ENDINGS = (".json", ".profile")

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...decoding.prefixes import Node, PrefixTree, Run
+from ...decoding.prefixes import PrefixNode, PrefixTree, Run
 from ...runs.serving import HostTotals
 from ...traces.workloads.arrival import Arrival, Ids
 from .limits import KvLimits, Offload
@@ -265,7 +265,7 @@ class _Held:
 
     __slots__ = ("num_blocks", "num_cached", "tip")
 
-    def __init__(self, tip: Node, num_cached: int) -> None:
+    def __init__(self, tip: PrefixNode, num_cached: int) -> None:
         self.tip = tip
         self.num_cached = num_cached
         self.num_blocks = num_cached
@@ -335,7 +335,7 @@ class MemberKv:
             least_tokens: of a text up to the end of a run of blocks, for these to count.
             least_owners: of those given that hold a run, for it to count, >= 2.
         """
-        found: dict[Node, tuple[int, int]] = {}  # end of its text in blocks, owners
+        found: dict[PrefixNode, tuple[int, int]] = {}  # end of its text in blocks, owners
         for owner in owners:
             held = self._held[owner]
             node, end = held.tip, held.num_cached

@@ -11,7 +11,7 @@ from .memory import BlockKeys, HostMemory, MemberKv
 
 
 class KvOwner(Protocol):
-    """A request that holds blocks, such as `ServedSession`, where these are told."""
+    """A request that holds blocks, such as `ServedRequest`, where these are told."""
 
     @property
     def arrival(self) -> Arrival:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...base.errors import ArgumentError
 from ...runs.recorder import ServingRecorder
-from ..cost.base import CostModel, DraftTerms, SharingCost
+from ..cost.base import CostModel, WrappedCost
 from .asked import AskedPolicy
 from .charges import in_whole_ps
 from .limits import Admission, EngineLimits, Preemption, SharedPrefix
@@ -242,7 +242,7 @@ def _written(request: ServedRequest) -> Written:
     return Written(request.num_answer, request.arrival.output_tokens)
 
 
-class SharedPrefixCost:
+class SharedPrefixCost(WrappedCost):
     """Seconds of forwards of which every row begins with the same text.
 
     Args:
@@ -256,14 +256,12 @@ class SharedPrefixCost:
     """
 
     def __init__(self, cost: CostModel, rule: SharedPrefix, common_tokens: Callable[[], int]) -> None:
-        if not isinstance(cost, SharingCost):
+        if not cost.knows_reads:
             raise ArgumentError(
                 "shared_prefix of a replica needs a cost that tells what is read, a device of the sheet or a FILE.json "
                 f"with grids or lines; {cost.name} does not"
             )
-        self.name = cost.name
-        self.lookup_s = cost.lookup_s
-        self._sharing = cost
+        super().__init__(cost, cost.name)
         self._each = in_whole_ps(cost)
         self._rule = rule
         self._common_tokens = common_tokens
@@ -276,7 +274,7 @@ class SharedPrefixCost:
             return each_s
         read = context_tokens - spared
         assert read * (num_rows - 1) >= spared, "a row that does not hold the text it shares"
-        once_s = self._sharing.shared_forward_s(
+        once_s = self._cost.shared_forward_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read
         )
         return min(once_s, each_s)  # which is rounded by pieces of lines
@@ -289,11 +287,3 @@ class SharedPrefixCost:
         if self._rule.groups:
             return common
         return (num_rows - 1) * common if common >= self._rule.least_tokens else 0
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
-        return self._each.draft_terms(model)
-
-    def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
-        return self._each.notes()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..traces.tries.test_store import sign
+from ..traces.making import sign
 
 Spoil = Callable[[Path], None]
 

@@ -35,9 +35,9 @@ print("begun", flush=True)  # before that Python itself would be interrupted
 """
 ARENA = f"""{BEGUN}
 from dataclasses import replace
-from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena import run
-from paceline.laboratory.arena.store import BEST_STATIC
+from paceline_laboratory.arena.play import play
+from paceline_laboratory.arena import run
+from paceline_laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import PolicySpec
 
 class OneChain:

@@ -15,58 +15,31 @@ def compare(trace, *args):
 
 POLICIES = [
     ("nope", "unknown policy 'nope'"),
-    ("", "unknown policy ''"),
     ("Plain", "unknown policy 'Plain'"),
     ("huge:4/target", "unknown model 'huge'; this pool has ngram, draft, mid, target"),
     ("draft:4/huge", "unknown model 'huge'"),
     ("adaptive,draft=huge", "unknown model 'huge'"),
     ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, target"),
-    ("target:4/draft", "members must go from smallest to largest"),
-    ("draft:4/draft:4/target", "draft stands twice"),
     ("draft:4/target:4/target", "target stands twice"),
-    ("draft:4/mid", "the last member must be the target target, got 'mid'"),
     ("draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
-    ("draft:-1/target", "the window of draft must be a whole number >= 1, got '-1'"),
-    ("draft:four/target", "the window of draft must be a whole number >= 1, got 'four'"),
-    ("draft:1.5/target", "the window of draft must be a whole number >= 1, got '1.5'"),
-    ("draft:٤/target", "the window of draft must be a whole number >= 1, got '٤'"),
-    ("draft:/target", "the window of draft must be a whole number >= 1, got ''"),
-    ("draft/target", "'draft' needs a window, as in draft:4"),
     ("draft:4/mid/target", "'mid' needs a window, as in mid:4"),
-    ("draft:4", "it must end in the target, target, without a window; its last part is 'draft:4'"),
-    ("draft:4/target:4", "it must end in the target, target, without a window; its last part is 'target:4'"),
     ("/target", "'' needs a window"),
-    ("draft:4/", "unknown model ''"),
     ("draft:4/target,stop=1", "a bare chain takes no options; use chain,spec=draft:4/target"),
     ("chain", "missing a required argument: 'spec'"),
-    ("chain,spec=draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
     ("adaptive,begin=3", "unknown option 'begin'; known are draft, start, up, down, most"),
     ("plain,start=3", "unknown option 'start'; it takes no options"),
-    ("adaptive,start", "option 'start' must read key=value"),
-    ("adaptive,start=x", "option 'start' must be a whole number, got 'x'"),
-    ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
-    ("adaptive,start=nan", "option 'start' must be a whole number, got 'nan'"),
-    ("adaptive,start=3,start=4", "option 'start' stands twice"),
-    ("adaptive,start=0", "start must be in [1, most=16], got 0"),
-    ("adaptive,up=-1", "up and down must be >= 0, got up=-1, down=1"),
-    ("confident,below=x", "option 'below' must be a number, got 'x'"),
-    ("confident,below=2", "below must be in [0, 1], got 2.0"),
-    ("confident,below=nan", "below must be in [0, 1], got nan"),
-    ("ngram,tokens=0", "draft tokens must be >= 1, got 0"),
-    ("adaptive,draft=target", "draft must be a member below the target, got 'target'"),
 ]
 
 
 @pytest.mark.parametrize(("policy", "told"), POLICIES)
 def test_a_policy_that_is_none(trace, policy, told):
-    line = compare(trace, "--policy", policy)
+    line = compare(trace, "--policy", "plain", "--policy", policy, "--log", "logs")
     assert told in line
     assert policy.partition(",")[0] in line
-    assert told in compare(trace, "--policy", "plain", "--policy", policy, "--log", "logs")
     assert not list(trace.parent.glob("logs*"))
 
 
-@pytest.mark.parametrize(("policy", "told"), [POLICIES[0], POLICIES[3], POLICIES[11]])
+@pytest.mark.parametrize(("policy", "told"), POLICIES[:3])
 def test_the_check_refuses_them_too(policy, told):
     assert told.partition(";")[0] in refused("policy", "check", policy)
 

@@ -12,6 +12,8 @@ import paceline.traces
 import paceline.traces.importers
 import paceline.traces.workloads
 import pytest
+from paceline.base.errors import LABORATORY, install_hint
+from paceline.cli import app
 from paceline.cli.app import CommandByName, command
 
 from .command_line import done, refused
@@ -49,8 +51,8 @@ def test_a_command_imports_what_it_needs():
     loaded = loaded_by("trace", "inspect", str(TRACE))
     assert "paceline.cli.recordings" in loaded
     assert "paceline.cli.compare" not in loaded
-    others = ("paceline.sim", "paceline.policies", "paceline.laboratory", "paceline.studies")
-    assert not {name for name in loaded if name.startswith(others)}
+    others = ("paceline.sim", "paceline.policies", "paceline_laboratory", "paceline.studies.")
+    assert {name for name in loaded if name.startswith(others)} <= {"paceline.studies.options"}
     assert not {"simpy", "torch"} & loaded
 
 
@@ -69,10 +71,15 @@ def test_a_command_that_is_misspelt_is_told_of_those_there_are():
     assert "list" in refused("experiment", "lst")
 
 
-def test_the_help_of_a_command_and_of_groups_is_their_own():
-    assert "--by-tag" in done("compare", "--help")
-    assert "inspect" in done("trace", "--help")
-    assert "load-sweep" in done("experiment", "--help")
+@pytest.mark.parametrize(
+    "words", [["arena"], ["arena-models", "--help"], ["experiment", "list"], ["pool", "train", "x"]]
+)
+def test_commands_of_the_laboratory_say_what_to_install_where_it_is_missing(monkeypatch, words):
+    monkeypatch.setattr(app, "entry_points", lambda **_: ())
+    assert "  arena  " in done("--help")
+    name = " ".join(words[:2]) if words[0] == "pool" else words[0]
+    assert refused(*words).startswith(f"`paceline {name}` needs paceline-laboratory, in paceline's checkout: ")
+    assert refused(*words).partition(": ")[2] == install_hint(LABORATORY)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.__name__)

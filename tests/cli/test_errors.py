@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow
 import pytest
 from paceline.base.errors import with_options
 from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
@@ -229,7 +230,7 @@ def num_calls():
     return int(ran.stdout.split()[-1])
 
 
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
 def test_an_interrupt_at_any_moment_is_one_line(num_calls, share):
     """Imports take most of a second, and Ctrl-C is no defect of ours."""
     ran = interrupted_at(int(share * num_calls))
@@ -244,17 +245,27 @@ def test_an_interrupt_at_many_moments_is_one_line(num_calls):
         assert (ran.returncode, ran.stderr) in ((130, "paceline: error: interrupted\n"), (0, "")), call
 
 
-def test_an_interrupt_while_a_class_is_made_is_one_line(capsys):
-    """Python 3.11 raises another error from it there."""
+def made_a_class():
+    """Python 3.11 raises another error from an interrupt there."""
 
     class Named:
         def __set_name__(self, owner, name):
             signal.raise_signal(signal.SIGINT)
 
-    def interrupted(**_):
-        type("Made", (), {"field": Named()})
+    type("Made", (), {"field": Named()})
 
-    assert run_command(interrupted) == 130
+
+def called_back():
+    """As Arrow does, whose text of an error is all that is left of what a callback raised."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        raise pyarrow.ArrowInvalid(f"{type(error).__name__}: {error}") from None
+
+
+@pytest.mark.parametrize("interrupted", [made_a_class, called_back])
+def test_an_interrupt_that_became_another_error_is_one_line(interrupted, capsys):
+    assert run_command(lambda **_: interrupted()) == 130
     assert capsys.readouterr().err == "paceline: error: interrupted\n"
 
 
@@ -266,7 +277,7 @@ def test_an_interrupt_in_a_callback_is_raised_after_it(capsys):
             signal.raise_signal(signal.SIGINT)
 
     def interrupted():
-        with one_interrupt():
+        with one_interrupt([]):
             Dying()
             time.sleep(20)
 

@@ -8,11 +8,12 @@ import sys
 import pytest
 from paceline.base.terminal import draws_boxes
 
+from .command_line import done
+
 ASCII = ({"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"})
 WORDS = (
     ("compare", "--trace", "small.trace", "--policy", "draft:9/mid:9/target", "--detail", "--by-tag"),
     ("compare", "--trace", "small.trace", "--policy", "via-sd,slim=mid", "--policy", "adaptive"),
-    ("trace", "inspect", "small.trace"),
     ("trace", "inspect"),
     ("policy", "list"),
     ("compare", "--help"),
@@ -53,8 +54,9 @@ def test_boxes_are_drawn_where_they_are_shown(trace, environment):
 
 @pytest.mark.parametrize("columns", [80, 160])
 @pytest.mark.parametrize("words", WORDS[:2], ids=" ".join)
-def test_no_line_ends_in_spaces(trace, words, columns):
-    lines = ran(*words, COLUMNS=str(columns)).stdout.decode("utf-8").splitlines()
+def test_no_line_ends_in_spaces(trace, words, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = done(*words).splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
 
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from paceline.laboratory.training.pool import export_model, write_pool_file
-from paceline.laboratory.training.recipe import read_recipe
-from paceline.laboratory.training.training import make_model
+from paceline_laboratory.training.pool import export_model, write_pool_file
+from paceline_laboratory.training.recipe import read_recipe
+from paceline_laboratory.training.training import make_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PROMPTS = ("Q: one", "Q: two and two", "Q: three")
@@ -21,8 +21,8 @@ def write_untrained_pool(folder: Path) -> None:
     trainer = trainers.BpeTrainer(special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(PROMPTS, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
-    for seed, name in enumerate(("draft", "mid", "target")):
-        export_model(make_model(getattr(recipe, name), recipe, seed=seed), folder / name)
+    for seed, (name, shape) in enumerate(recipe.shapes.items()):
+        export_model(make_model(shape, recipe, seed=seed), folder / name)
     write_pool_file(recipe, folder / "pool.toml")
     rows = [{"id": f"r{index}", "prompt": text} for index, text in enumerate(PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

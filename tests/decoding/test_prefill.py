@@ -5,15 +5,12 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.loop import Loop
 from paceline.decoding.results import VERIFY, Deferred, Failed
 from paceline.decoding.seen import Start, prefill_before
-from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify
-from paceline.policies.check import EOS, ToyWorld, check_pool
-from paceline.runs.log import RunLedger
+from paceline.policies.check import ToyWorld, check_pool
 
-from .script import Script
+from .script import Script, drive, session_of
 from .strategies import legal_steps, pools, sessions
 
 POOL = check_pool()
@@ -38,38 +35,6 @@ class Anything:
         self.learnt.append(outcome)
 
 
-def request(name="r0", *, budget=6, start=None, prompt=(1, 2, 3), ending=None):
-    return Session(
-        pool=POOL,
-        request_id=name,
-        tag="",
-        prompt=prompt,
-        budget=budget,
-        eos=frozenset({EOS}),
-        ending=ending,
-        prefill_before=start,
-    )
-
-
-def run(policy, requests, *, batch=1, world=None, pool=POOL):
-    """The log of a run, a second per operation."""
-    world = world or ToyWorld(pool, ends=0.0)
-    ledger = RunLedger()
-    loop = Loop(pool=pool, policy=policy, name="p", world=world, ledger=ledger)
-    waiting, now_s = list(requests), 0.0
-    while True:
-        while waiting and loop.load.num_running < batch:
-            session = waiting.pop(0)
-            ledger.note_admitted(session.request_id, tag="", num_prompt=1, arrived_at_s=now_s, now_s=now_s)
-            loop.admit(session)
-        op = loop.next_op(now_s)
-        if op is None and not waiting:
-            return ledger.finish({"members": list(pool.names)}, reanchored={}, divergent={})
-        if op is not None:
-            loop.finish(op, op.run(world), start_s=now_s, now_s=now_s + 1.0)
-            now_s += 1.0
-
-
 def steps_of(log, index=0):
     """(kind, level, emitted, is a prefill) of a request's steps."""
     rows = log.steps["request"] == index
@@ -84,7 +49,7 @@ def test_whatever_is_done_the_trunk_is_committed_and_a_prefill_is_one_more_call(
         session.prefill_before = prefill_before(start, pool)
     world = ToyWorld(pool, seed=data.draw(st.integers(0, 99)), ends=0.1)
     policy = Anything(requests, data.draw(st.randoms(use_true_random=False)))
-    log = run(policy, requests, batch=batch, world=world, pool=pool)
+    _, log = drive(policy, requests, batch=batch, world=world)
     by_target = (log.steps["kind"] == VERIFY) & (log.steps["level"] == pool.target_level)
     decided = Counter(outcome.request_id for outcome in policy.learnt if outcome.step == Verify(pool.target))
     for session in requests:
@@ -110,8 +75,8 @@ def test_whatever_is_done_the_trunk_is_committed_and_a_prefill_is_one_more_call(
 def test_who_ends_with_the_first_token_never_meets_the_policy(name):
     ending = (lambda emitted, before: 1) if name == "an ending" else None
     world = ToyWorld(POOL, ends=1.0 if name == "an end token" else 0.0)
-    session = request(budget=1 if name == "the budget" else 6, ending=ending)
-    log = run(Script(), [session], world=world)  # asked, it would have no step to take
+    session = session_of(budget=1 if name == "the budget" else 6, ending=ending)
+    _, log = drive(Script(), [session], world=world)  # asked, it would have no step to take
     assert len(session.emitted) == 1
     assert session.done
     assert steps_of(log) == [(VERIFY, POOL.target_level, 1, 1)]
@@ -122,8 +87,8 @@ def test_a_prefill_joins_the_verifications_that_are_due():
     """A request that comes in later: its prefill waits for the draft of the others, then shares their verification."""
     policy = Anything([], None)
     policy.decide = lambda seen: Verify("target") if seen.num_pending else Draft("draft", 2)
-    requests = [request("r0", budget=2), request("r1", budget=9), request("r2", budget=9)]
-    log = run(policy, requests, batch=2)
+    requests = [session_of("r0", budget=2), session_of("r1", budget=9), session_of("r2", budget=9)]
+    _, log = drive(policy, requests, batch=2)
     prefill_op = int(log.steps["op"][(log.steps["request"] == 2) & (log.steps["prefill"] == 1)][0])
     rows = log.steps["op"] == prefill_op
     assert log.steps["prefill"][rows].sum() == 1
@@ -140,8 +105,8 @@ def test_a_prefill_may_fail_or_be_put_off_like_any_row():
         return left.pop(0) if left else None
 
     policy = Script(*[Verify("target")] * 20)
-    requests = [request("r0"), request("r1", budget=3), request("r2", budget=3)]
-    log = run(policy, requests, batch=3, world=ToyWorld(POOL, ends=0.0, refuse=refuse))
+    requests = [session_of("r0"), session_of("r1", budget=3), session_of("r2", budget=3)]
+    _, log = drive(policy, requests, batch=3, world=ToyWorld(POOL, ends=0.0, refuse=refuse))
     assert log.requests["failed"].tolist() == ["logits hold NaN", "", ""]
     assert log.requests["preempted"].tolist() == [0, 1, 0]
     assert steps_of(log, 0) == []
@@ -155,8 +120,8 @@ def test_a_request_that_lost_its_cache_does_not_prefill_again():
             session.forget_caches()
         return
 
-    session = request(budget=5)
-    log = run(Script(*[Verify("target")] * 4), [session], world=ToyWorld(POOL, ends=0.0, refuse=refuse))
+    session = session_of(budget=5)
+    _, log = drive(Script(*[Verify("target")] * 4), [session], world=ToyWorld(POOL, ends=0.0, refuse=refuse))
     assert [prefill for *_, prefill in steps_of(log)] == [1, 0, 0, 0, 0]
 
 
@@ -169,10 +134,10 @@ def test_a_draft_that_waits_for_the_prefill_is_kept():
     policy = Script(
         lambda seen: shown.append(seen.num_emitted) or Draft("draft", 2),
         lambda seen: shown.append((seen.num_emitted, seen.num_pending)) or Verify("target"),
-        *[Verify("target")] * 9,
+        *[Verify("target")] * 12,
     )
-    session = request(start=WAITS)
-    log = run(policy, [session])
+    session = session_of(prefill_before=WAITS)
+    _, log = drive(policy, [session])
     assert shown == [0, (1, 2)]
     assert [step[3] for step in steps_of(log)][:3] == [1, 0, 0]
     assert policy.learnt[0].step == Draft("draft", 2)
@@ -180,23 +145,23 @@ def test_a_draft_that_waits_for_the_prefill_is_kept():
 
 @pytest.mark.parametrize("first", [Draft("mid", 2), Verify("target"), Verify("mid")])
 def test_a_first_step_that_waits_for_nothing_runs_at_once(first):
-    session = request(start=WAITS)
-    log = run(Script(first, *[Verify("target")] * 9), [session])
+    session = session_of(prefill_before=WAITS)
+    _, log = drive(Script(first, *[Verify("target")] * 12), [session])
     assert log.steps["prefill"].sum() == 0
     assert session.emitted == ToyWorld(POOL, ends=0.0).trunk(session)
 
 
 def test_only_the_first_step_of_a_request_can_wait():
     """Once a member that does not wait has drafted, the first verification reads the prompt."""
-    session = request(start=WAITS)
-    log = run(Script(Draft("mid", 1), Draft("draft", 1), *[Verify("target")] * 9), [session])
+    session = session_of(prefill_before=WAITS)
+    _, log = drive(Script(Draft("mid", 1), Draft("draft", 1), *[Verify("target")] * 12), [session])
     assert log.steps["prefill"].sum() == 0
 
 
 def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
     policy = Script(Draft("draft", 2))
-    session = request(budget=1, start=WAITS)
-    log = run(policy, [session])
+    session = session_of(budget=1, prefill_before=WAITS)
+    _, log = drive(policy, [session])
     assert session.done
     assert steps_of(log) == [(VERIFY, POOL.target_level, 1, 1)]
     assert policy.learnt == []
@@ -204,6 +169,6 @@ def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
 
 def test_a_start_is_one_value_for_each_member():
     with pytest.raises(ValueError, match="request r0: prefill_before must have 5 values, got"):
-        request(start=(True,))
+        session_of(prefill_before=(True,))
     with pytest.raises(ValueError, match="`start` must be prefill or draft for this run, which holds no start"):
         prefill_before(Start.recorded, POOL)

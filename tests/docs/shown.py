@@ -40,7 +40,7 @@ RUNS_MODELS = re.compile(
     r"paceline (run|record|agree|pool (train|show|check|search-slim))\b|examples/transformers|pytest|^cmp "
     r"|paceline\.(record|decode|agree|generate)\("
 )
-MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline\.laboratory\.|trace (inspect|check) [^\n]*--pool")
+MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory\.|trace (inspect|check) [^\n]*--pool")
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows

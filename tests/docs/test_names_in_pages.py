@@ -9,7 +9,7 @@ from .shown import FENCE, ROOT
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`")
 MADE = {"by_the_coin.py", "mistakes.py", "my_router.py"}  # the page that names one makes it
-PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = "".join((ROOT / place / "pyproject.toml").read_text(encoding="utf-8") for place in ("", "laboratory"))
 DOTTED = re.compile(r"\bpaceline((?:\.[A-Za-z_]\w*)+)")
 CLASS = re.compile(r"`((?:[A-Z][a-z]+){2,})\b")
 

@@ -19,7 +19,7 @@ class Ways:
         tokens_a_chunk: of the answer.
         usage: whether the stream ends with counts, if they are asked for.
         done: whether it ends with [DONE].
-        fault: by number of a request: "500", "garbage", "json", "error", "silent", "cut".
+        fault: by number of a request: "500", "garbage", "error".
         metrics: pages of /metrics, in turn; the last one stays. Empty: 404.
         timings: of the last chunk, as llama.cpp's.
         key: that has to be sent; "" for none.
@@ -135,16 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             count = min(left, ways.tokens_a_chunk)
             text = "word " * count
             self._send({"choices": [{"delta": {"content": text}} if chat else {"text": text}]})
-            if fault == "cut":
-                return
-            if fault == "silent":
-                self.connection.recv(1)  # until the client has gone
-                return
             if fault == "garbage":
                 self.wfile.write(b"<html>gateway</html>\n\n")
-                return
-            if fault == "json":
-                self.wfile.write(b"data: {half\n\n")
                 return
             if fault == "error":
                 self._send({"error": {"message": "engine died"}})

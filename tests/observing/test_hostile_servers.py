@@ -16,7 +16,7 @@ from ..cli.command_line import done, paceline, refused
 from .hostile_server import HEAD, forever, hostile, page, silence
 
 LONG_S = 300.0  # that a test would take if what it expects did not end it
-SHORT_S = 1.0
+SHORT_S = 0.4
 EVENT = b'data: {"choices": [{"text": "word "}]}\n\n'
 LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
 

@@ -1,15 +1,28 @@
-"""Rounds of a run, and its log on the disk."""
+"""The log of a run: its rounds, its folder, what a ledger makes of steps, and seconds per token."""
 
 import json
+import math
+from statistics import median
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.results import COMMIT, DRAFT, VERIFY
+from paceline.decoding.results import COMMIT, DRAFT, TREE, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
-from paceline.runs.log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, RunLog, to_columns, write_run_log
+from paceline.reports.summary import request_seconds
+from paceline.runs.log import (
+    OP_FIELDS,
+    REQUEST_FIELDS,
+    STEP_FIELDS,
+    RunLedger,
+    RunLog,
+    added_seconds,
+    seconds_per_token,
+    to_columns,
+    write_run_log,
+)
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 
@@ -71,11 +84,8 @@ def test_rounds_of_a_run_add_up():
     assert log.steps["prefill"].sum() == len(log.requests["request_id"])
     assert rounds["drafted"].sum() == log.steps["drafted"].sum()
     assert list(zip(*(rounds[name].tolist() for name in ROUND_FIELDS), strict=True)) == naive_rounds(log)
-
-
-def test_no_rounds():
-    log = RunLog(meta={"members": ["a"]}, ops={}, steps=to_columns(STEP_FIELDS, []), requests={})
-    assert {name: len(column) for name, column in log.rounds().items()} == dict.fromkeys(ROUND_FIELDS, 0)
+    none = RunLog(meta={"members": ["a"]}, ops={}, steps=to_columns(STEP_FIELDS, []), requests={})
+    assert {name: len(column) for name, column in none.rounds().items()} == dict.fromkeys(ROUND_FIELDS, 0)
 
 
 def a_run(batch=1):
@@ -106,17 +116,13 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_run_is_never_overwritten(tmp_path, kind):
-    path = tmp_path / "run"
-    if kind == "folder":
-        path.mkdir()
-    else:
-        path.write_text("mine")
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.write_text("mine")])
+def test_a_run_is_never_overwritten(tmp_path, make):
+    make(tmp_path / "run")
     with pytest.raises(ValueError, match=r"run: exists already; a run is never overwritten"):
-        write_run_log(a_run(), path)
+        write_run_log(a_run(), tmp_path / "run")
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
-    assert kind == "folder" or path.read_text() == "mine"
+    assert (tmp_path / "run").is_dir() or (tmp_path / "run").read_text() == "mine"
 
 
 @pytest.mark.parametrize("failing", ["meta", "extra", "columns"])
@@ -146,3 +152,169 @@ def test_the_part_of_a_killed_recording_is_left_alone(tmp_path):
 def test_an_id_comes_back_as_it_was():
     ids = ["a", "a\0", "\0"]
     assert to_columns(("request_id", "tokens"), [(name, 1) for name in ids])["request_id"].tolist() == ids
+
+
+# What a ledger makes of steps.
+
+META = {"policy": "p", "members": ["draft", "target"]}
+
+
+def admitted(*request_ids):
+    ledger = RunLedger()
+    for request_id in request_ids:
+        ledger.note_admitted(request_id, tag="a", num_prompt=3, arrived_at_s=0.5, now_s=1.0)
+    return ledger
+
+
+def finished(ledger, **options):
+    return ledger.finish(META, reanchored={}, divergent={}, **options)
+
+
+def row(log, index):
+    return {name: log.requests[name].tolist()[index] for name in REQUEST_FIELDS}
+
+
+def test_a_failed_request_has_a_row():
+    ledger = admitted("early", "late", "well")
+    ledger.note_op(OpRecord(VERIFY, 1, 3, 1, 9, 1.0, 1.0))
+    ledger.note_failed("early", "layer 2: logits are not finite", 2.0)
+    ledger.note_step(StepRecord("late", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
+    ledger.note_step(StepRecord("well", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 2.0, 1.0))
+    ledger.note_failed("late", "cache lost", 3.0)
+    log = finished(ledger)
+    early, late, well = (row(log, index) for index in range(3))
+    assert math.isnan(early["first_token_at_s"])
+    assert (early["finished_at_s"], early["emitted_tokens"]) == (2.0, 0)
+    assert (late["first_token_at_s"], late["finished_at_s"], late["emitted_tokens"]) == (2.0, 3.0, 1)
+    assert [early["failed"], late["failed"], well["failed"]] == ["layer 2: logits are not finite", "cache lost", ""]
+    assert well["finished_at_s"] == 2.0
+
+
+def test_a_failure_has_a_reason_and_preemptions_are_counted():
+    ledger = admitted("r0", "r1", "r2")
+    with pytest.raises(ValueError, match="request r0: failed must give a reason, got ''"):
+        ledger.note_failed("r0", "", 1.0)
+    for request_id in ("r2", "r0", "r2"):
+        ledger.note_preempted(request_id)
+    log = finished(ledger, times_plain={"r0": 1.5, "gone": 2.0})
+    assert log.requests["preempted"].tolist() == [1, 0, 2]
+    assert [str(times) for times in log.requests["times_plain"].tolist()] == ["1.5", "nan", "nan"]
+    assert all(map(math.isnan, finished(ledger).requests["times_plain"]))
+
+
+def test_reading_another_prompt_counts_as_the_median_of_its_kind():
+    ledger = admitted("r0", "r1")
+    for number, (requests, seconds) in enumerate(
+        [(("r0",), 50.0), (("r0",), 1.0), (("r0", "r1"), 90.0), (("r0",), 3.0)]
+    ):
+        ledger.note_op(OpRecord(VERIFY, 1, len(requests), 1, 1, float(number), seconds))
+        for request_id in requests:
+            ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, number + 1.0))
+    assert seconds_per_token(finished(ledger)) == {"r0": (1.0 + 2.0 + 3.0) / 3}
+
+
+def naive(log):
+    """Request by request, step by step."""
+    op_s = naive_seconds(log)
+    found = {}
+    for index, request_id in enumerate(log.requests["request_id"].tolist()):
+        seconds = tokens = 0
+        begun = False
+        for at in range(len(log.steps["op"])):
+            if log.steps["request"][at] != index:
+                continue
+            if begun:
+                op = log.steps["op"][at]
+                seconds += 0 if op < 0 else op_s[op]
+                tokens += log.steps["emitted"][at]
+            begun = begun or log.steps["emitted"][at] > 0
+        if tokens:
+            found[request_id] = seconds / tokens
+    return found
+
+
+def naive_seconds(log):
+    """An operation that is the first of its member for some request reads a prompt: the median of the others."""
+    steps, ops = log.steps, log.ops
+    seen, reads = set(), set()
+    for op, request, level in zip(
+        steps["op"].tolist(), steps["request"].tolist(), steps["level"].tolist(), strict=True
+    ):
+        if op >= 0 and (request, level) not in seen:
+            seen.add((request, level))
+            reads.add(op)
+    kinds = list(zip(ops["kind"].tolist(), ops["level"].tolist(), strict=True))
+    seconds = ops["duration_s"].tolist()
+    others = {
+        kind: [seconds[op] for op in range(len(kinds)) if kinds[op] == kind and op not in reads] for kind in kinds
+    }
+    return [median(others[kind]) if op in reads and others[kind] else seconds[op] for op, kind in enumerate(kinds)]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4)), max_size=12
+    )
+)
+def test_seconds_per_token_of_any_steps(steps):
+    ledger = admitted("r0", "r1", "r2", "r3")
+    for number, (verify, rows) in enumerate(steps):
+        ledger.note_op(OpRecord(verify, int(verify), len(rows), 1, 1, float(number), 0.25 * (number + 1)))
+        for request, emitted in rows:
+            ledger.note_step(StepRecord(f"r{request}", verify, int(verify), 0, 0, 0, 0, 0, emitted, 0, number + 1.0))
+            if emitted == 2:
+                ledger.note_step(StepRecord(f"r{request}", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, number + 1.0))
+    log = finished(ledger)
+    assert set(log.steps["kind"].tolist()) <= {0, 1, COMMIT}
+    assert seconds_per_token(log) == pytest.approx(naive(log))
+
+
+# Operations that run at the same time.
+
+
+def log_of(*ops):
+    """A run of one request by these operations, (kind, level, start_s, duration_s, part, emitted)."""
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=3, arrived_at_s=0.0, now_s=0.0)
+    end_s = max(start_s + duration_s for _, _, start_s, duration_s, _, _ in ops)
+    for kind, level, start_s, duration_s, part, emitted in ops:
+        ledger.note_op(OpRecord(kind, level, 1, 1, 1, start_s, duration_s))
+        ledger.note_step(StepRecord("r0", kind, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0, 0, part))
+    meta = {"policy": "by hand", "members": ["draft", "mid", "target"]}
+    return ledger.finish(meta, reanchored={}, divergent={})
+
+
+@pytest.mark.parametrize(
+    ("parts", "added"),
+    [
+        ([(0.0, 4.0), (0.0, 3.0)], [4.0, 0.0]),  # two devices, the first is the longest
+        ([(0.0, 3.0), (0.0, 4.0)], [3.0, 1.0]),
+        ([(0.0, 3.0), (3.0, 4.0)], [3.0, 4.0]),  # one device
+        ([(0.0, 2.0), (2.0, 1.0), (0.0, 4.0)], [2.0, 1.0, 1.0]),
+    ],
+)
+def test_parts_of_an_overlap_add_up_to_its_seconds(parts, added):
+    before = (VERIFY, 2, 0.0, 1.0, 0, 1)
+    ahead = [
+        (VERIFY, 2 - part, 1.0 + after_s, duration_s, part, 1 - min(part, 1))
+        for part, (after_s, duration_s) in enumerate(parts)
+    ]
+    log = log_of(before, *ahead)
+    assert added_seconds(log).tolist() == [1.0, *added]
+    whole_s = max(after_s + duration_s for after_s, duration_s in parts)
+    assert request_seconds(log).tolist() == [pytest.approx(1.0 + whole_s)]
+    assert seconds_per_token(log) == {"r0": pytest.approx(whole_s)}
+
+
+def test_a_tree_is_no_verification_of_the_next_member():
+    ops = [
+        (VERIFY, 2, 0.0, 9.0, 0, 1),  # reads the prompt
+        (TREE, 1, 9.0, 5.0, 0, 0),  # likewise, by the drafter: as long as other trees
+        (VERIFY, 2, 14.0, 1.0, 0, 1),
+        (TREE, 1, 15.0, 2.0, 0, 0),
+        (VERIFY, 2, 17.0, 1.0, 0, 1),
+        (DRAFT, 1, 18.0, 1.5, 0, 0),
+        (VERIFY, 2, 19.5, 1.0, 0, 1),
+    ]
+    assert seconds_per_token(log_of(*ops)) == {"r0": pytest.approx((2.0 + 1.0 + 2.0 + 1.0 + 1.5 + 1.0) / 3)}

@@ -17,18 +17,8 @@ from rich.console import Console
 
 from ..sim.tries.small_traces import Script, replay
 
-TRACE = make_trace(
-    SyntheticSpec(
-        name="small",
-        requests=4,
-        tokens=14,
-        prompt_tokens=4,
-        models=("draft", "mid", "target"),
-        acceptance=(0.6, 0.8),
-        reach=8,
-        run=5,
-    )
-)
+SIZES = {"requests": 4, "tokens": 14, "prompt_tokens": 4, "reach": 8, "run": 5}
+TRACE = make_trace(SyntheticSpec(name="small", models=("draft", "mid", "target"), acceptance=(0.6, 0.8), **SIZES))
 POOL = recorded_pool(TRACE)
 CHAIN = "draft:2/mid:3/target"
 COMPARED = ("kind", "level", "asked", "drafted", "judged", "accepted", "own")
@@ -70,11 +60,7 @@ def test_equal_runs_agree(batch):
     assert agreement.num_steps == len(log.steps["op"])
     assert agreement.num_ops == len(log.ops["kind"])
     assert agreement.num_tokens == sum(map(len, tokens.values())) == 56
-
-
-def test_seconds_are_not_compared():
-    log, tokens = run()
-    later = {name: values + (name.endswith("_s")) for name, values in log.steps.items()}
+    later = {name: values + (name.endswith("_s")) for name, values in log.steps.items()}  # seconds are not compared
     assert compare((log, tokens), (replace(log, steps=later), tokens)).difference is None
 
 
@@ -119,15 +105,11 @@ def test_a_token_that_differs_is_found_at_the_step_that_committed_it(data, batch
     assert difference.ran.did.startswith(expected)
 
 
-def test_the_earliest_difference_is_told():
+def test_the_earliest_difference_is_told_and_of_an_operation_the_step_that_differs():
     one = run(batch=3)
     spoilt = changed(changed(one, "steps", "accepted", 20), "steps", "own", 7)
     assert first_of(compare(one, spoilt)) == place_of(one[0], 7)
-
-
-def test_of_an_operation_the_step_that_differs_is_told():
-    """Its other rows differ only in what the operation did as a whole."""
-    one = run(batch=3)
+    # Other rows of the operation differ only in what it did as a whole.
     op = int(np.flatnonzero(one[0].ops["num_rows"] == 3)[-1])
     row = int(np.flatnonzero(one[0].steps["op"] == op)[2])
     spoilt = changed(changed(one, "ops", "new_tokens", op), "steps", "drafted", row)

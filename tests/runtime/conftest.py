@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from paceline.decoding.request_text import LookupRule
-from paceline.runtime.pools.members import LoadedMember
+from paceline.runtime.pools.members import LoadedMember, describe_model
 from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -55,42 +55,27 @@ def noisy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCausalLM:
 
 
 def member(name: str, kind: str, model: LlamaForCausalLM) -> LoadedMember:
-    config = model.config
+    return describe_model(name, kind, model, None)
+
+
+def lookup_member(max_match: int) -> LoadedMember:
     return LoadedMember(
-        name=name,
-        kind=kind,
-        model=model,
-        lookup=None,
-        num_parameters=sum(weight.numel() for weight in model.parameters()),
-        num_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        kv_bytes_per_token=2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4,
-        dtype="float32",
-    )
+        name="ngram", kind="ngram", model=None, lookup=LookupRule(max_match=max_match), num_parameters=0, num_layers=0,
+        hidden_size=0, kv_bytes_per_token=0, dtype="none",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def tiny_pool() -> ModelPool:
     """ngram, draft (1 layer), mid (2 layers), slim (2 of the target's 3 layers, shared) and target; context 96."""
     target = random_llama(11)
-    lookup = LoadedMember(
-        name="ngram",
-        kind="ngram",
-        model=None,
-        lookup=LookupRule(max_match=3),
-        num_parameters=0,
-        num_layers=0,
-        hidden_size=0,
-        kv_bytes_per_token=0,
-        dtype="none",
-    )
     tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(ALPHABET)}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     return ModelPool(
         name="tiny",
         members=(
-            lookup,
+            lookup_member(3),
             member("draft", "model", noisy(make_submodel(target, (1, 2)), 0.1, seed=1)),
             member("mid", "model", noisy(make_submodel(target, (1,)), 0.05, seed=2)),
             member("slim", "submodel", make_submodel(target, (2,))),

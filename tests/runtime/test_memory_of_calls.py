@@ -19,7 +19,6 @@ from paceline.decoding.rollouts import Rollouts
 from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError, Verify
 from paceline.policies import make_policy
-from paceline.runtime import forward_choice
 from paceline.runtime.caches import MemberKV
 from paceline.runtime.decode import decode
 from paceline.runtime.distances import NonFiniteLogitsError
@@ -44,8 +43,6 @@ from ..tiny_models import random_prompts, tiny_pool_of_four
 from .features.feature_pools import written
 from .forced.forced_pools import tiny_forced_pool
 from .generation.chained_models import PAD, Models, batch
-from .graphs.counting import Counting
-from .offline import in_double
 
 GREEDY = Sampling(mode="greedy")
 REJECTION = Sampling(mode="rejection", temperature=0.9, seed=3)
@@ -145,15 +142,12 @@ class At:
         self.models = Models(31)
         self.prepared = paceline.prepare(self.models.target, self.models.assistants)
         self.features = ModelPool.load(written(folder / "features", members=("mid", "target")))
-        self.captured = in_double(tiny_pool_of_four())
         self.forced = Forced(folder)
 
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward_choice, "capture_on", lambda device: Counting())
-        yield At(tmp_path_factory.mktemp("at"))
+    return At(tmp_path_factory.mktemp("at"))
 
 
 CALLS: dict[str, Callable[..., object]] = {
@@ -175,7 +169,6 @@ CALLS: dict[str, Callable[..., object]] = {
     "states": lambda at: decoded("feature:4/target", pool=at.features, prompts=STATES),
     "caches that are checked": lambda at: decoded("draft:4/target", debug=True),
     "an interrupt": lambda at: interrupted(),
-    "graphs": lambda at: decoded("draft:4/target", pool=at.captured, forward="graphs"),
     "forced": lambda at: at.forced.run("draft:4/target"),
     "profiled": lambda at: profiled(),
     "a plain step": lambda at: plain_step_s(tiny_pool_of_four(), GREEDY, 3, 20),

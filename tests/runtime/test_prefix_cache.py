@@ -166,19 +166,11 @@ def test_both_worlds_find_the_same_in_prefix_caches(batch, cache, num_blocks):
     """Twelve blocks are fewer than six texts fill: some are evicted."""
     prompts = random_prompts(6, seed=9)
     prompts = [replace(one, text=f"{prompts[0].text} t3 t1 t4 t1 {one.text}") for one in prompts]
+    policies = ["draft:3/mid:4/target", "tree,through=mid", "tree-dynamic", "pearl,window=2", "dsi", "pipespec"]
     found = agree(
-        tiny_pool_of_four(),
-        prompts,
-        ["draft:3/mid:4/target", "tree,through=mid", "tree-dynamic", "pearl,window=2", "dsi", "pipespec"],
-        sampling=COUPLED,
-        max_new_tokens=12,
-        batch=batch,
-        cache=cache,
-        reach=12,
-        run=6,
-        prefix_cache=num_blocks,
-        block_tokens=4,
-    )
+        tiny_pool_of_four(), prompts, policies, sampling=COUPLED, max_new_tokens=8, batch=batch, cache=cache,
+        reach=10, run=6, prefix_cache=num_blocks, block_tokens=4,
+    )  # fmt: skip
     assert found.agree
     for one in found.policies:
         assert one.num_left == 0
@@ -193,16 +185,8 @@ def test_blocks_enter_in_the_order_of_an_operation():
         replace(one, text=f"{prompts[0].text[: 6 * (number % 4)]}{one.text}") for number, one in enumerate(prompts)
     ]
     found = agree(
-        tiny_pool_of_four(),
-        prompts,
-        ["plain", "draft:3/target", "tree,through=mid"],
-        sampling=COUPLED,
-        max_new_tokens=10,
-        batch=4,
-        reach=12,
-        run=6,
-        prefix_cache=8,
-        block_tokens=2,
-    )
+        tiny_pool_of_four(), prompts, ["plain", "draft:3/target", "tree,through=mid"], sampling=COUPLED,
+        max_new_tokens=7, batch=4, reach=8, run=4, prefix_cache=8, block_tokens=2,
+    )  # fmt: skip
     assert found.agree
     assert all(one.num_evicted_blocks for one in found.policies)

@@ -162,7 +162,6 @@ class Counted:
     def __init__(self, forward, counts):
         self._forward, self._counts = forward, counts
         self.kv_shape, self.slot_cache = forward.kv_shape, forward.slot_cache
-        self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
 
     def __call__(self, ids, placement, cache, keep):
         self._counts.append(len(ids))

@@ -16,9 +16,10 @@ from paceline.policies import PolicyError, make_policy
 from paceline.policies.fixed import Chain
 from paceline.policies.oracles import OracleChain, OracleWindow
 from paceline.reports import summarise_run
-from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
-from paceline.sim.cost.base import DraftTerms
+from paceline.sim import Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
+from paceline.sim.cost.base import CostModel, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
+from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable
@@ -34,7 +35,7 @@ FEW = settings(max_examples=10)
 CLOSE = 1e-9
 
 
-class AnyCost:
+class AnyCost(CostModel):
     """Seconds that follow no rule, the same for the same forward: wider may be cheaper, and so may a late cache."""
 
     name = "any"
@@ -45,12 +46,6 @@ class AnyCost:
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return Random(f"{self._seed} {model} {num_rows} {new_tokens} {context_tokens}").uniform(0.5, 1.5)
-
-    def draft_terms(self, model):
-        return None
-
-    def notes(self):
-        return ()
 
 
 class InTurn:
@@ -121,8 +116,9 @@ def pico():
 
 
 @STARTS
-@pytest.mark.parametrize("cost", [None, 0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "cost"), [(0, None), (1, 0), *(pytest.param(2, n, marks=pytest.mark.slow) for n in range(3))]
+)
 def test_every_sequence_of_windows_was_tried(seed, cost, start):
     trace = short_trace(seed, tokens=5)
     price = easy_cost(trace) if cost is None else AnyCost(cost)
@@ -135,7 +131,7 @@ def test_every_sequence_of_windows_was_tried(seed, cost, start):
 def test_every_sequence_of_chains_was_tried(seed, start):
     """All members' caches matter here: one that sat out has to catch up."""
     models = ("draft", "mid", "target")
-    trace = short_trace(seed, tokens=4, models=models, acceptance=(0.5, 0.8))
+    trace = short_trace(seed, tokens=3, models=models, acceptance=(0.5, 0.8))
     flat = [f"{name}:{window}/target" for name in models[:2] for window in (1, 2)]
     tall = [f"draft:{lower}/mid:{upper}/target" for lower, upper in product((1, 2), repeat=2)]
     price = easy_cost(trace)
@@ -188,19 +184,8 @@ def test_tries_of_any_shape_are_followed_to_their_end(trace, batch):
 # -- the shipped recording
 
 
-def test_windows_on_the_shipped_recording():
-    trace, pool = pico(), pool_of(pico())
-    cost = make_cost("cpu", trace)
-    for draft in pool.names[:-1]:
-        policy = OracleWindow(pool, draft=draft)
-        oracle = run_s(trace, policy, cost)
-        assert oracle == pytest.approx(planned_s(trace, policy, cost), abs=CLOSE)
-        for window in (1, 2, 3, 4, 6, 8, 12, 16):
-            assert oracle <= run_s(trace, make_policy(f"{draft}:{window}/target", pool), cost) + CLOSE
-
-
 def test_chains_on_the_shipped_recording():
-    trace, pool = pico(), pool_of(pico())
+    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[::3]), pool_of(pico())
     cost = make_cost("cpu", trace)
     log, outputs = replay(trace, OracleChain(pool), cost=cost)
     oracle = seconds_of(log)
@@ -208,7 +193,7 @@ def test_chains_on_the_shipped_recording():
     for draft in pool.names[:-1]:
         assert oracle <= run_s(trace, OracleWindow(pool, draft=draft), cost) + CLOSE
     pairs = [("ngram", "mid"), ("ngram", "slim"), ("draft", "mid"), ("draft", "slim"), ("mid", "slim")]
-    for (low, high), lower, upper in product(pairs, (1, 3, 6), (2, 5, 10)):
+    for (low, high), lower, upper in product(pairs, (1, 6), (2, 10)):
         assert oracle <= run_s(trace, make_policy(f"{low}:{lower}/{high}:{upper}/target", pool), cost) + CLOSE
 
 
@@ -307,7 +292,7 @@ def test_options_out_of_range(build, message):
 # -- imported recordings
 
 
-def coins(num_requests, *, tokens=60, window=4):
+def coins(num_requests, *, tokens=30, window=4):
     """Logged rounds of two drafters, one of each kind, over texts of coins, with ends and beginnings left out."""
     draws = Random(5)
     requests = []
@@ -320,10 +305,10 @@ def coins(num_requests, *, tokens=60, window=4):
     return recording_of(*requests, drafters=(("feature", True, window), ("tokens", False, window)))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_oracles_of_imported_recordings_are_never_slower(seed):
     """What is unknown is drawn from the same draws, so that the oracle knows the luck of the run."""
-    tables = RoundsTables(coins(4))
+    tables = RoundsTables(coins(3))
     seconds = {}
     for name in (
         *("oracle-chain,most=6", "oracle-window,draft=feature,most=6", "plain", "adaptive,draft=feature,most=6"),
@@ -341,7 +326,7 @@ def test_oracles_of_imported_recordings_are_never_slower(seed):
 
 
 def test_a_strict_oracle_plans_with_what_is_recorded_only():
-    tables = RoundsTables(coins(3))
+    tables = RoundsTables(coins(2))
     scenario = Scenario(tables=tables, cost=UnitCost(), strict=True)
     log = simulate(scenario, make_policy("oracle-chain,most=6", tables.pool), "oracle-chain")
     assert summarise_run(log).exact_share == 1

@@ -6,13 +6,11 @@ from html.parser import HTMLParser
 from itertools import cycle
 from pathlib import Path
 
-import paceline
 import pyarrow as pa
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.policies import Draft, PolicySpec, Verify
 from paceline.policies.windows import Adaptive
-from paceline.reports import Comparison
 from paceline.sim.recorded import recorded_pool
 from paceline.studies.compare import compare, sweep
 from paceline.studies.setting import named_policy
@@ -63,37 +61,6 @@ class Mine:
 
 def told(*args):
     return json.loads(done(*args, "--json", "-"))
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ((), {}),
-        (("--batch", 3, "--seeds", 2, "--seed", 7), {"batch": 3, "seeds": 2, "seed": 7}),
-        (("--by-tag", "--regret"), {"by_tag": True, "regret": True}),
-        (("--cost", "h100", "--tensor-parallel", 2), {"cost": "h100", "tensor_parallel": 2}),
-        (("--scale", "draft=0.5", "--start", "draft"), {"scale": {"draft": 0.5}, "start": "draft"}),
-        (("--shift-acceptance", "draft=0.1"), {"shift_acceptance": {"draft": 0.1}}),
-        (("--decide-seconds", 0.001, "--lossless"), {"decide_s": 0.001, "lossless": True}),
-    ],
-)
-def test_the_function_finds_what_the_command_prints(recording, folder, words, options):
-    policies = [word for name in CHAINS for word in ("--policy", name)]
-    found = compare(recording, CHAINS, **options)
-    assert json.loads(json.dumps(found.to_json())) == told("compare", "--trace", folder, *policies, *words)
-    assert f"{found}\n" == done("compare", "--trace", folder, *policies, *words)
-
-
-def test_without_policies_it_compares_the_set_of_the_command(recording, folder):
-    assert str(compare(recording)) + "\n" == done("compare", "--trace", folder)
-
-
-def test_a_sweep_finds_what_the_command_prints(recording, folder):
-    words = ("--trace", folder, "--sweep", "draft:1..3/target", "--batch", "1,4")
-    found = sweep(recording, "draft:1..3/target", batches=(1, 4))
-    assert json.loads(json.dumps(found.to_json())) == told("compare", *words)
-    assert f"{found}\n" == done("compare", *words)
-    assert [row["windows_draft"] for row in found.to_dicts()] == [1, 2, 3, 1, 2, 3]
 
 
 def test_policies_are_texts_classes_or_functions(recording):
@@ -271,8 +238,3 @@ def test_an_oracle_is_never_the_best(recording):
     assert found.oracles == ("oracle-window", "oracle-chain")
     assert found.runs.ranked()[0].policy in found.oracles
     assert found.best in CHAINS
-
-
-def test_the_root_has_the_functions():
-    assert isinstance(paceline.compare(paceline.open_recording(), ["plain"]), Comparison)
-    assert {"compare", "open_recording", "sweep", "generate"} <= set(dir(paceline))

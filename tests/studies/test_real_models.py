@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.decoding.seen import Start
-from paceline.runtime.forward_choice import KINDS
+from paceline.runtime.forward_kinds import KINDS
 from paceline.runtime.prompts import Prompt, prompts_of
 from paceline.studies.agree import agree
 from paceline.studies.decode import decode, load_pool

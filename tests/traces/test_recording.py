@@ -14,8 +14,8 @@ from paceline.traces.meta import NgramInfo
 from paceline.traces.shapes import presets
 
 from ..strategies import traces
+from .making import write
 from .rounds.rounds_strategies import bernoulli_trace, rounds_traces
-from .rounds.test_store import write
 
 TRIES = make_trace(SyntheticSpec(requests=2, tokens=8, models=("small", "mid", "big"), acceptance=(0.5, 0.7), reach=3))
 ROUNDS = bernoulli_trace(by_start=True, requests=3)

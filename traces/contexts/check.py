@@ -1,13 +1,12 @@
-"""What must hold of a recording, checked on whole columns; the first breach is named with its request and node.
-
-What a recording holds, as plain data: for `paceline trace inspect`.
+"""What a recording of contexts holds, counted, and what must hold of it, checked on whole columns.
 
 Letters: N nodes of some requests, R of these requests, M recorded models (smallest first, the target last).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..folder import NODES, REQUESTS, TRIE_FILES, size_of
+from ..folder import NODES, REQUESTS, TRIE_FILES, Rule, check_rules, size_of
 from ..meta import MOST
-from ..recording import Summary
-from .columns import GRIDS, NodeColumns, RequestRow, breaches
+from ..recording import RecordingSummary
+from .columns import FURTHER, GRIDS, NodeCodes, RequestRow, further_layout
 from .meta import TrieMeta
-from .trie import Floats, TrieRequest
+from .trie import NO_TOKEN, Floats, TrieRequest
 
 _COUNTS = ("num_requests", "num_prompt_tokens", "num_trunk_tokens", "num_nodes")
 
@@ -30,37 +29,25 @@ class TrieGroup:
     """Requests of one tag, or of all tags.
 
     Means are over the trunk contexts that wrote a token: all but the last context of each request.
-
-    Attributes:
-        num_requests: in the group.
-        num_prompt_tokens: all together.
-        num_trunk_tokens: all together.
-        num_nodes: all together.
-        agreement: by model below the target, share of trunk contexts where it writes the target's token, 0 to 1; None
-            without trunk tokens.
-        mean_tvd: by pair `smaller/larger`, mean total variation distance on the trunk, 0 to 1; None without trunk
-            tokens.
     """
 
-    num_requests: int
-    num_prompt_tokens: int
-    num_trunk_tokens: int
-    num_nodes: int
+    num_requests: int  # in the group
+    num_prompt_tokens: int  # all together
+    num_trunk_tokens: int  # all together
+    num_nodes: int  # all together
+    # By model below the target, share of trunk contexts where it writes the target's token, 0 to 1; None without trunk
+    # tokens.
     agreement: dict[str, float | None]
+    # By pair `smaller/larger`, mean total variation distance on the trunk, 0 to 1; None without trunk tokens.
     mean_tvd: dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrieSummary(Summary[TrieMeta, TrieGroup]):
-    """A recording at a glance.
+class TrieSummary(RecordingSummary[TrieMeta, TrieGroup]):
+    """A recording at a glance."""
 
-    Attributes:
-        nodes_per_trunk_token: contexts recorded per trunk token; None without trunk tokens.
-        bytes_per_node: of the files on the disk; None if the recording came from memory.
-    """
-
-    nodes_per_trunk_token: float | None
-    bytes_per_node: float | None
+    nodes_per_trunk_token: float | None  # contexts recorded per trunk token; None without trunk tokens
+    bytes_per_node: float | None  # of the files on the disk; None if the recording came from memory
 
 
 def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:
@@ -84,8 +71,6 @@ def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | Non
 
 
 class _Sums:
-    """What requests of a group add up to."""
-
     def __init__(self, meta: TrieMeta) -> None:
         self._meta = meta
         self._counts: Counter[str] = Counter()
@@ -93,7 +78,6 @@ class _Sums:
         self._distance = np.zeros(len(meta.pairs))
 
     def add(self, request: TrieRequest, agrees: NDArray[np.bool_], distance: Floats) -> None:
-        """One more request, its agreement on the trunk and its distances there, summed."""
         self._counts["num_requests"] += 1
         self._counts["num_prompt_tokens"] += len(request.prompt)
         self._counts["num_trunk_tokens"] += agrees.shape[1]
@@ -102,7 +86,6 @@ class _Sums:
         self._distance += distance
 
     def group(self) -> TrieGroup:
-        """The group as it is told."""
         names, num_tokens = self._meta.model_names, self._counts["num_trunk_tokens"]
         pairs = [f"{names[low]}/{names[high]}" for low, high in self._meta.pairs]
         return TrieGroup(
@@ -117,12 +100,7 @@ def _means(names: Iterable[str], sums: Floats, count: int) -> dict[str, float | 
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
-    """Refuse what cannot be the requests of the recording at `path`.
-
-    Raises:
-        TraceFormatError: no requests, duplicate ids, an empty prompt, a token outside the vocabulary, no budget, no
-            nodes.
-    """
+    """Refuse what cannot be the requests of the recording at `path`; raises TraceFormatError."""
     if not requests:
         raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
     seen: set[str] = set()
@@ -145,7 +123,7 @@ def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -
 
 
 def check_nodes(
-    columns: NodeColumns,
+    codes: NodeCodes,
     requests: Sequence[RequestRow],
     meta: TrieMeta,
     path: Path,
@@ -155,185 +133,161 @@ def check_nodes(
 ) -> None:
     """Refuse what is not one trie per request, with a trunk that the target would write, in the recording at `path`.
 
-    Args:
-        columns: the nodes of these requests.
-        requests: some that stand one after another in the recording, checked.
-        meta: of the recording.
-        path: of the recording.
-        first_request: position of the first one in the recording.
-        first_row: of its nodes.
+    The requests are checked, and stand one after another, from position `first_request` and row `first_row` on.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.
     """
     num_nodes = np.array([row.num_nodes for row in requests], dtype=np.int64)
     request = np.repeat(np.arange(len(num_nodes)), num_nodes)
-    _check_order(columns, request + first_request, path, first_row)
+    counts = codes["request"]
+    in_order = Rule(
+        "request", counts != request + first_request, "must count the requests up, num_nodes rows each", counts
+    )
+    check_rules(path / NODES, [in_order], lambda row: f"row {first_row + row}")
+    start = (np.cumsum(num_nodes) - num_nodes)[request]
+    own = np.arange(len(start)) - start
     nodes = _Nodes(
-        columns=columns,
+        codes=codes,
         meta=meta,
-        path=path,
-        request_id=[row.request_id for row in requests],
-        request=request,
-        start=(np.cumsum(num_nodes) - num_nodes)[request],
+        own=own,
+        parent_row=start + np.maximum(codes["parent"], 0),
+        is_root=codes["parent"] == -1,
         budget=np.array([row.max_new_tokens for row in requests], dtype=np.int64)[request],
     )
-    nodes.check_parents()
-    nodes.check_depths()
-    nodes.check_tokens()
-    nodes.check_children()
-    nodes.check_trunk()
-    nodes.check_quantities()
-    nodes.check_branches()
-    for wrong, field, rule, values in breaches(columns.further, meta, columns.depth, meta.sampling.mode == "greedy"):
-        nodes.refuse(wrong, field, rule, values)
-
-
-def _check_order(columns: NodeColumns, expected: NDArray[np.int64], path: Path, first_row: int) -> None:
-    wrong = columns.request != expected
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        rule = f"must count the requests up, num_nodes rows each (row {first_row + row})"
-        raise TraceFormatError(path / NODES, "request", rule, int(columns.request[row]))
+    check_rules(
+        path / NODES,
+        chain.from_iterable(rules(nodes) for rules in (_places, _tokens, _trunk, _numbers, _branches, _further)),
+        lambda row: f"request {requests[request[row]].request_id!r}, node {own[row]}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nodes:
-    """The columns, and what every check needs.
-
-    Attributes:
-        columns: to check.
-        meta: of the recording.
-        path: of the recording.
-        request_id: `[R]`.
-        request: `[N]` index of each node's request among these.
-        start: `[N]` row of the root of each node's request.
-        budget: `[N]` most trunk tokens of each node's request.
-    """
-
-    columns: NodeColumns
+    codes: NodeCodes
     meta: TrieMeta
-    path: Path
-    request_id: list[str]
-    request: NDArray[np.int64]
-    start: NDArray[np.int64]
-    budget: NDArray[np.int64]
+    own: NDArray[np.int64]  # [N] index of each node within its request
+    parent_row: NDArray[np.int64]  # [N] row of the parent, if `_places` has found that it is one; a root's own row
+    is_root: NDArray[np.bool_]  # [N]
+    budget: NDArray[np.int64]  # [N] most trunk tokens of each node's request
 
     @property
-    def own(self) -> NDArray[np.int64]:
-        """`[N]` index of each node within its request."""
-        return np.arange(len(self.start)) - self.start
+    def greedy(self) -> bool:
+        return self.meta.sampling.mode == "greedy"
 
-    @property
-    def parent_row(self) -> NDArray[np.int64]:
-        """`[N]` row of each node's parent; a root's own row (once `check_parents` has passed)."""
-        return self.start + np.maximum(self.columns.parent, 0)
 
-    def refuse(self, wrong: NDArray[np.bool_], field: str, rule: str, values: NDArray[Any]) -> None:
-        """Raise TraceFormatError for the first row that is wrong, if any is."""
-        if not wrong.any():
-            return
-        row = int(np.argmax(wrong))
-        request_id = self.request_id[int(self.request[row])]
-        where = f"(request {request_id!r}, node {int(self.own[row])})"
-        raise TraceFormatError(self.path / NODES, field, f"{rule} {where}", values[row].item())
+def _places(nodes: _Nodes) -> Iterator[Rule]:
+    """One root, which comes first; every other node after its parent, and one token deeper."""
+    parent, depth, is_first = nodes.codes["parent"], nodes.codes["depth"], nodes.own == 0
+    yield Rule("parent", is_first & ~nodes.is_root, "must be -1 at the first node, the root", parent)
+    yield Rule("parent", ~is_first & nodes.is_root, "must not be -1, only the first node is a root", parent)
+    wrong = ~is_first & ((parent < 0) | (parent >= nodes.own))
+    yield Rule("parent", wrong, "must be the index of an earlier node of the request", parent)
+    expected = np.where(nodes.is_root, 0, depth[nodes.parent_row].astype(np.int64) + 1)
+    yield Rule("depth", depth != expected, "must be 0 at the root and the parent's plus 1", depth)
 
-    def check_parents(self) -> None:
-        """One root, which comes first; every other node after its parent."""
-        parent, is_first = self.columns.parent, self.own == 0
-        self.refuse(is_first & (parent != -1), "parent", "must be -1 at the first node, the root", parent)
-        self.refuse(~is_first & (parent == -1), "parent", "must not be -1, only the first node is a root", parent)
-        wrong = ~is_first & ((parent < 0) | (parent >= self.own))
-        self.refuse(wrong, "parent", "must be the index of an earlier node of the request", parent)
 
-    def check_depths(self) -> None:
-        """0 at the root, and one more than the parent's."""
-        depth, is_root = self.columns.depth, self.columns.parent == -1
-        expected = np.where(is_root, 0, depth[self.parent_row].astype(np.int64) + 1)
-        self.refuse(depth != expected, "depth", "must be 0 at the root and the parent's plus 1", depth)
+def _tokens(nodes: _Nodes) -> Iterator[Rule]:
+    """Of the vocabulary, none at the root; no two children of one node with the same one (the second is refused)."""
+    token, is_root, size = nodes.codes["token"], nodes.is_root, nodes.meta.vocab_size
+    yield Rule("token", is_root & (token != -1), "must be 0 in the file (-1 in memory) at the root", token)
+    inside = f"must lie in [0, {size})"
+    yield Rule("token", ~is_root & ((token < 0) | (token >= size)), inside, token)
+    for name, written in zip(nodes.meta.model_names, nodes.codes["next_token"], strict=True):
+        yield Rule(f"{name}.next_token", (written < 0) | (written >= size), inside, written)
+    keys = nodes.parent_row * (size + 1) + (token + 1)
+    order = np.argsort(keys, kind="stable")
+    wrong = np.zeros(len(keys), dtype=np.bool_)
+    wrong[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    yield Rule("token", wrong, "must differ from the other children of the same node", token)
 
-    def check_tokens(self) -> None:
-        """Tokens of the vocabulary; none at the root."""
-        token, is_root, size = self.columns.token, self.columns.parent == -1, self.meta.vocab_size
-        self.refuse(is_root & (token != -1), "token", "must be 0 in the file (-1 in memory) at the root", token)
-        inside = f"must lie in [0, {size})"
-        self.refuse(~is_root & ((token < 0) | (token >= size)), "token", inside, token)
-        for name, next_token in zip(self.meta.model_names, self.columns.next_token, strict=True):
-            self.refuse((next_token < 0) | (next_token >= size), f"{name}.next_token", inside, next_token)
 
-    def check_children(self) -> None:
-        """No two children of one node with the same token (the second one is refused)."""
-        token = self.columns.token
-        keys = self.parent_row * (self.meta.vocab_size + 1) + (token + 1)
-        order = np.argsort(keys, kind="stable")
-        wrong = np.zeros(len(keys), dtype=np.bool_)
-        wrong[order[1:]] = keys[order[1:]] == keys[order[:-1]]
-        self.refuse(wrong, "token", "must differ from the other children of the same node", token)
+def _trunk(nodes: _Nodes) -> Iterator[Rule]:
+    """One path from the root, written by the target to its end: the budget, or an end-of-sequence token."""
+    codes, parent_row, is_root = nodes.codes, nodes.parent_row, nodes.is_root
+    on_trunk, token, depth = codes["on_trunk"], codes["token"], codes["depth"]
+    yield Rule("on_trunk", is_root & ~on_trunk, "must be true at the root", on_trunk)
+    after_root = on_trunk & ~is_root
+    yield Rule("on_trunk", after_root & ~on_trunk[parent_row], "must be a path from the root", on_trunk)
+    # Children of a node differ in their tokens, so following the target also means not to fork.
+    strays = after_root & (token != codes["next_token"][-1][parent_row])
+    yield Rule("on_trunk", strays, "must follow the target's next_token", token)
+    ended = on_trunk & np.isin(token, nodes.meta.eos_token_ids)
+    yield Rule("on_trunk", after_root & ended[parent_row], "must end at an end-of-sequence token", token)
+    too_deep = on_trunk & (depth > nodes.budget)
+    yield Rule("depth", too_deep, "of the trunk must be at most max_new_tokens", depth)
+    goes_on = np.zeros(len(on_trunk), dtype=np.bool_)
+    goes_on[parent_row[after_root]] = True
+    cut = on_trunk & ~goes_on & ~ended & (depth < nodes.budget)
+    yield Rule("depth", cut, "of the trunk's end must be max_new_tokens where it is no end of sequence", depth)
 
-    def check_trunk(self) -> None:
-        """One path from the root, written by the target to its end: the budget, or an end-of-sequence token."""
-        columns, parent_row = self.columns, self.parent_row
-        on_trunk, is_root = columns.on_trunk, columns.parent == -1
-        self.refuse(is_root & ~on_trunk, "on_trunk", "must be true at the root", on_trunk)
-        after_root = on_trunk & ~is_root
-        self.refuse(after_root & ~on_trunk[parent_row], "on_trunk", "must be a path from the root", on_trunk)
-        target_token = columns.next_token[-1][parent_row]
-        # Children of a node differ in their tokens, so following the target also means not to fork.
-        strays = after_root & (columns.token != target_token)
-        self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
-        ended = on_trunk & np.isin(columns.token, self.meta.eos_token_ids)
-        self.refuse(after_root & ended[parent_row], "on_trunk", "must end at an end-of-sequence token", columns.token)
-        too_deep = on_trunk & (columns.depth > self.budget)
-        self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
-        goes_on = np.zeros(len(on_trunk), dtype=np.bool_)
-        goes_on[parent_row[after_root]] = True
-        cut = on_trunk & ~goes_on & ~ended & (columns.depth < self.budget)
-        rule = "of the trunk's end must be max_new_tokens where it is no end of sequence"
-        self.refuse(cut, "depth", rule, columns.depth)
 
-    def check_quantities(self) -> None:
-        """Codes within their grids, a top probability that is one, no probability of a root's token."""
-        pairs = [f"{self.meta.model_names[low]}.{self.meta.model_names[high]}" for low, high in self.meta.pairs]
-        for attribute, grid in GRIDS.items():
-            names = pairs if attribute == "tvd" else self.meta.model_names
-            for name, codes in zip(names, getattr(self.columns, attribute), strict=True):
-                field = f"tvd.{name}" if attribute == "tvd" else f"{name}.{attribute}"
-                self.refuse(codes > grid.high, field, f"must be a code of at most {grid.high}", codes)
-        is_root = self.columns.parent == -1
-        for row, name in enumerate(self.meta.model_names):
-            own, top, following = (
-                getattr(self.columns, attribute)[row] for attribute in ("own_log_prob", "top_log_prob", "next_log_prob")
-            )
-            self.refuse(is_root & (own != 0), f"{name}.own_log_prob", "must be 0 at the root", own)
-            wrong = top != following if self.meta.sampling.mode == "greedy" else top > following
-            rule = "must equal next_log_prob if greedy, else be at least that; its code is wrong"
-            self.refuse(wrong, f"{name}.top_log_prob", rule, top)
+def _numbers(nodes: _Nodes) -> Iterator[Rule]:
+    """Codes within their grids, a top probability that is one, no probability of a root's token."""
+    codes, names = nodes.codes, nodes.meta.model_names
+    pairs = [f"{names[low]}.{names[high]}" for low, high in nodes.meta.pairs]
+    for array, grid in GRIDS.items():
+        if array != "branch_log_prob":
+            fields = [f"tvd.{pair}" for pair in pairs] if array == "tvd" else [f"{name}.{array}" for name in names]
+            for field, values in zip(fields, codes[array], strict=True):
+                yield Rule(field, values > grid.high, f"must be a code of at most {grid.high}", values)
+    for row, name in enumerate(names):
+        own, top = codes["own_log_prob"][row], codes["top_log_prob"][row]
+        yield Rule(f"{name}.own_log_prob", nodes.is_root & (own != 0), "must be 0 at the root", own)
+        yield _top(f"{name}.top_log_prob", top, codes["next_log_prob"][row], greedy=nodes.greedy)
 
-    def check_branches(self) -> None:
-        """Ranks of a node's children count up from 0, at most as many as were asked for, best first."""
-        parent_row, is_root, greedy = self.parent_row, self.columns.parent == -1, self.meta.sampling.mode == "greedy"
-        for row, model in enumerate(self.meta.tree_drafters):
-            name, rank, ranked = self.meta.model_names[model], self.columns.rank[row], self.columns.ranked[row]
-            branch, own = self.columns.branch_log_prob[row], self.columns.own_log_prob[model]
-            self.refuse(is_root & (rank != -1), f"{name}.rank", "must be -1 at the root", rank)
-            inside = "must be -1 or a rank below those asked for at the parent"
-            self.refuse((rank < -1) | (rank >= np.where(is_root, 0, ranked[parent_row])), f"{name}.rank", inside, rank)
-            self.refuse(ranked < 0, f"{name}.ranked", "must be >= 0", ranked)
-            first = (rank == 0) & (self.columns.token != self.columns.next_token[model][parent_row])
-            self.refuse(first, f"{name}.rank", "must be 0 of the model's next token only", rank)
-            nodes = np.flatnonzero(rank >= 0)
-            nodes = nodes[np.lexsort((rank[nodes], parent_row[nodes]))]
-            follows = np.zeros(len(nodes), dtype=np.bool_)
-            follows[1:] = parent_row[nodes[1:]] == parent_row[nodes[:-1]]
-            wrong = np.zeros(len(rank), dtype=np.bool_)
-            wrong[nodes] = rank[nodes] != np.where(follows, np.roll(rank[nodes], 1) + 1, 0)
-            self.refuse(wrong, f"{name}.rank", "must count up from 0 among the children of a node", rank)
-            wrong[nodes] = follows & (branch[nodes] < np.roll(branch[nodes], 1))
-            best = "must not grow with the rank; its code is wrong"
-            self.refuse(wrong, f"{name}.branch_log_prob", best, branch)
-            count = np.bincount(parent_row[nodes], minlength=len(rank))
-            self.refuse((ranked > 0) & (count == 0), f"{name}.ranked", "must have its branches as children", ranked)
-            self.refuse((rank < 0) & (branch != 0), f"{name}.branch_log_prob", "must be 0 without a rank", branch)
-            if greedy:
-                other = (rank >= 0) & (branch != own)
-                self.refuse(other, f"{name}.branch_log_prob", "must equal own_log_prob if greedy", branch)
+
+def _top(field: str, top: NDArray[Any], following: NDArray[Any], *, greedy: bool) -> Rule:
+    """Codes count down from the largest probability."""
+    words = "must equal next_log_prob if greedy, else be at least that; its code is wrong"
+    return Rule(field, top != following if greedy else top > following, words, top)
+
+
+def _branches(nodes: _Nodes) -> Iterator[Rule]:
+    """Ranks of a node's children count up from 0, at most as many as were asked for, best first."""
+    codes, parent_row, is_root = nodes.codes, nodes.parent_row, nodes.is_root
+    for row, model in enumerate(nodes.meta.tree_drafters):
+        name, rank, ranked = nodes.meta.model_names[model], codes["rank"][row], codes["ranked"][row]
+        branch, own = codes["branch_log_prob"][row], codes["own_log_prob"][model]
+        yield Rule(f"{name}.rank", is_root & (rank != -1), "must be -1 at the root", rank)
+        inside = "must be -1 or a rank below those asked for at the parent"
+        yield Rule(f"{name}.rank", (rank < -1) | (rank >= np.where(is_root, 0, ranked[parent_row])), inside, rank)
+        yield Rule(f"{name}.ranked", ranked < 0, "must be >= 0", ranked)
+        first = (rank == 0) & (codes["token"] != codes["next_token"][model][parent_row])
+        yield Rule(f"{name}.rank", first, "must be 0 of the model's next token only", rank)
+        placed = np.flatnonzero(rank >= 0)
+        placed = placed[np.lexsort((rank[placed], parent_row[placed]))]
+        follows = np.zeros(len(placed), dtype=np.bool_)
+        follows[1:] = parent_row[placed[1:]] == parent_row[placed[:-1]]
+        wrong = np.zeros(len(rank), dtype=np.bool_)
+        wrong[placed] = rank[placed] != np.where(follows, np.roll(rank[placed], 1) + 1, 0)
+        yield Rule(f"{name}.rank", wrong, "must count up from 0 among the children of a node", rank)
+        wrong[placed] = follows & (branch[placed] < np.roll(branch[placed], 1))
+        yield Rule(f"{name}.branch_log_prob", wrong, "must not grow with the rank; its code is wrong", branch)
+        count = np.bincount(parent_row[placed], minlength=len(rank))
+        yield Rule(f"{name}.ranked", (ranked > 0) & (count == 0), "must have its branches as children", ranked)
+        yield Rule(f"{name}.branch_log_prob", (rank < 0) & (branch != 0), "must be 0 without a rank", branch)
+        if nodes.greedy:
+            other = (rank >= 0) & (branch != own)
+            yield Rule(f"{name}.branch_log_prob", other, "must equal own_log_prob if greedy", branch)
+
+
+def _further(nodes: _Nodes) -> Iterator[Rule]:
+    """Views at further depths: there, of tokens and on their grids, where the target has not read all."""
+    size, num_models = nodes.meta.vocab_size, len(nodes.meta.models)
+    for field, array, row, _ in further_layout(nodes.meta):
+        assert row is not None
+        name, values = array.removeprefix(FURTHER), nodes.codes[array][row]
+        depth = 2 + (row // (num_models - 1) if name == "tvd" else row)
+        # What was given at the parent is there where the parent has a view.
+        known = nodes.codes["depth"] >= depth + (name == "own_log_prob")
+        if name == "next_token":
+            low, most = np.where(known, 0, NO_TOKEN), np.where(known, size, NO_TOKEN + 1)
+            words = f"must lie in [0, {size}), or be -1 where the target has read"
+            yield Rule(field, (values < low) | (values >= most), words, values)
+            continue
+        high = GRIDS[name].high
+        yield Rule(field, values > high, f"must be a code of at most {high}", values)
+        yield Rule(field, ~known & (values != 0), "must be 0 where the target has read", values)
+        if name == "top_log_prob":
+            yield _top(field, values, nodes.codes[f"{FURTHER}next_log_prob"][row], greedy=nodes.greedy)

@@ -1,25 +1,13 @@
-"""Requests of a recording as columns: all their nodes one after another, with probabilities as 16-bit codes.
+"""A recording's nodes as columns: grids of 16-bit codes, names and types in the file, to arrays and back.
 
-The resolution at which probabilities are observed: 16 bits, the same in a recording and on a real model.
-
-A policy compares probabilities with thresholds. If a recording stored rounded numbers and the runtime showed
-unrounded ones, the two would now and then decide differently. So both show the rounded number: log-probabilities are
-multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of 1/32768. All fit an unsigned 16-bit integer.
-
-Views at further depths as columns of a file, and what must hold of them.
-
-Letters: N nodes, E further depths, O other models.
-
-Letters: N nodes of these requests, R requests, M recorded models (smallest first), P pairs of models.
-
-The Parquet side of a recording: column names, their types, and tables to arrays and back.
-
-Letters: N nodes of some requests, M recorded models (smallest first), P pairs of models.
+Recording and runtime both show numbers rounded to these grids, so that a policy's comparisons with thresholds decide
+alike in both: log-probabilities are multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of 1/32768.
+All fit an unsigned 16-bit integer. Letters: N nodes of some requests that stand one after another, R such requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,24 +20,29 @@ from ...base.errors import repeated
 from ..errors import TraceFormatError
 from ..folder import NODES
 from .meta import TrieMeta
-from .trie import NO_TOKEN, FeatureViews, Ints, TreeRanks, Trie, TrieRequest, feature_fields, joined, split
+from .trie import (
+    FeatureViews,
+    NodeFacts,
+    Part,
+    TreeRanks,
+    Trie,
+    TrieRequest,
+    arrays_of,
+    joined,
+    names_of,
+    split,
+)
 
 MAX_CODE = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """One quantity's grid: value = sign x code x step, code an integer in [0, 65535].
+class CodeGrid:
+    """One quantity's grid: value = sign x code x step, code an integer in [0, 65535]."""
 
-    Attributes:
-        step: distance of neighbouring values.
-        sign: +1 or -1 (log-probabilities are stored by magnitude).
-        high: largest code the quantity may take; larger magnitudes saturate for log-probabilities only.
-    """
-
-    step: float
-    sign: int
-    high: int
+    step: float  # distance of neighbouring values
+    sign: int  # +1 or -1 (log-probabilities are stored by magnitude)
+    high: int  # largest code the quantity may take; larger magnitudes saturate for log-probabilities only
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.uint16]:
         """Nearest codes; raises ValueError for NaN or a value of the wrong sign or beyond the grid."""
@@ -83,168 +76,80 @@ class Grid:
         return min(max(code, 0), self.high) * (self.sign * self.step) + 0.0
 
 
-LOG_PROBS = Grid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
-ENTROPIES = Grid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
-UNITS = Grid(step=1.0 / 32768.0, sign=1, high=32768)
-# Of what is stored of a view, by name.
-GRIDS: dict[str, Grid] = {
+LOG_PROBS = CodeGrid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
+ENTROPIES = CodeGrid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
+UNITS = CodeGrid(step=1.0 / 32768.0, sign=1, high=32768)
+# Of the arrays that hold numbers, by name; the others hold tokens, counts and truths.
+GRIDS: dict[str, CodeGrid] = {
     "next_log_prob": LOG_PROBS,
     "top_log_prob": LOG_PROBS,
     "gap": UNITS,
     "entropy": ENTROPIES,
     "own_log_prob": LOG_PROBS,
     "tvd": UNITS,
+    "branch_log_prob": LOG_PROBS,
 }
+FURTHER = "features."
 
 
-Columns = Mapping[str, NDArray[Any]]
+def rounded(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Arrays by name, with numbers that have a grid as the nearest ones on it."""
+    return {name: GRIDS[name].round(array) if name in GRIDS else array for name, array in arrays.items()}
 
 
-class Column(NamedTuple):
-    """One column: its name in the file, and where it lies in `FeatureViews`."""
-
-    name: str
-    attribute: str
-    row: int
-    depth: int
+# The arrays of some requests by name, numbers as codes; those of `FeatureViews` after `FURTHER`, those that are not
+# recorded without rows. `request` is the position of each node's request; parents count within their request.
+NodeCodes = Mapping[str, NDArray[Any]]
 
 
-def layout(meta: TrieMeta) -> Iterator[Column]:
-    """The columns of a recording, in file order; none without such a drafter."""
-    known = meta.features
-    if known is None:
+class NodeColumn(NamedTuple):
+    """A column of `nodes.parquet`."""
+
+    name: str  # in the file
+    array: str  # of `NodeCodes`
+    row: int | None  # of the array; None of one without rows
+    kind: pa.DataType  # in the file
+
+
+_CODE = pa.uint16()
+_SMALL_VOCABULARY = 65536
+_FLAT_TYPES = {"request": pa.int32(), "parent": pa.int32(), "depth": pa.int32(), "on_trunk": pa.bool_()}
+_SAID = tuple(name for name in names_of(NodeFacts) if name != "tvd")
+
+
+def layout(meta: TrieMeta) -> Iterator[NodeColumn]:
+    """The columns of a recording, in file order; what others tell (under greedy sampling) is not among them."""
+    greedy, names = meta.sampling.mode == "greedy", meta.model_names
+    token_type = pa.uint16() if meta.vocab_size <= _SMALL_VOCABULARY else pa.int32()
+    for name, kind in _FLAT_TYPES.items():
+        yield NodeColumn(name, name, None, kind)
+    yield NodeColumn("token", "token", None, token_type)
+    for row, model in enumerate(names):
+        for name in _SAID:
+            if not (greedy and name == "top_log_prob"):
+                yield NodeColumn(f"{model}.{name}", name, row, token_type if name == "next_token" else _CODE)
+    for row, (low, high) in enumerate(meta.pairs):
+        yield NodeColumn(f"tvd.{names[low]}.{names[high]}", "tvd", row, _CODE)
+    for row, place in enumerate(meta.tree_drafters):
+        for name in names_of(TreeRanks):
+            if not (greedy and name in GRIDS):
+                yield NodeColumn(f"{names[place]}.{name}", name, row, _CODE if name in GRIDS else pa.int16())
+    yield from further_layout(meta)
+
+
+def further_layout(meta: TrieMeta) -> Iterator[NodeColumn]:
+    """The columns of `FeatureViews`; none without such a drafter."""
+    if meta.features is None:
         return
-    others = [name for name in meta.model_names if name != known.model]
-    for row, depth in enumerate(range(2, known.depths + 1)):
-        said = f"{known.model}@{depth}"
-        for attribute in feature_fields():
-            if attribute != "tvd":
-                yield Column(f"{said}.{attribute}", attribute, row, depth)
+    others = [name for name in meta.model_names if name != meta.features.model]
+    for row in range(meta.features.depths - 1):
+        speaker = f"{meta.features.model}@{row + 2}"
+        for name in _SAID:
+            yield NodeColumn(
+                f"{speaker}.{name}", f"{FURTHER}{name}", row, pa.int32() if name == "next_token" else _CODE
+            )
         for place, other in enumerate(others):
-            yield Column(f"tvd.{said}.{other}", "tvd", row * len(others) + place, depth)
-
-
-def schema_fields(meta: TrieMeta) -> list[pa.Field]:
-    """The columns as Parquet has them: tokens as int32, all else as 16-bit codes."""
-    kinds = {"next_token": pa.int32()}
-    return [pa.field(column.name, kinds.get(column.attribute, pa.uint16()), nullable=False) for column in layout(meta)]
-
-
-def encoded(tries: Sequence[Trie], meta: TrieMeta, path: Path) -> Columns:
-    """The columns of requests that lie one after another.
-
-    Raises:
-        TraceFormatError: views that the recording must not have, or must have and has not, of another shape or type, or
-            off their grids.
-    """
-    views = [trie.features for trie in tries if trie.features is not None]
-    rows = 0 if meta.features is None else meta.features.depths - 1
-    if len(views) != (len(tries) if rows else 0):
-        rule = f"must be there at {rows} further depths in every request, as features says"
-        raise TraceFormatError(path / NODES, "features", rule, f"{len(views)} of {len(tries)}")
-    if not rows:
-        return {}
-    for trie, said in zip(tries, views, strict=True):
-        _check_feature_arrays(said, rows, len(meta.models) - 1, trie.num_nodes, path)
-    whole = joined(views)
-    return {column.name: _codes(getattr(whole, column.attribute)[column.row], column, path) for column in layout(meta)}
-
-
-def decoded(columns: Columns, meta: TrieMeta) -> FeatureViews | None:
-    """The views of validated columns; None where there are none."""
-    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in feature_fields()}
-    for column in layout(meta):
-        array = columns[column.name]
-        grid = GRIDS.get(column.attribute)
-        rows[column.attribute].append(array.astype(np.int32) if grid is None else grid.decode(array))
-    if not rows["next_token"]:
-        return None
-    return FeatureViews(**{name: np.stack(parts) for name, parts in rows.items()})
-
-
-def breaches(
-    columns: Columns, meta: TrieMeta, depth: NDArray[Any], top_is_next: bool
-) -> Iterator[tuple[NDArray[np.bool_], str, str, NDArray[Any]]]:
-    """Of each rule: where it is broken `[N]`, the column, the rule and its values.
-
-    Args:
-        columns: as stored.
-        meta: of the recording.
-        depth: `[N]` of the nodes, in tokens after the prompt.
-        top_is_next: whether tokens are the most probable ones.
-    """
-    for column in layout(meta):
-        values = columns[column.name]
-        # What was given at the parent is there where the parent has a view.
-        known = depth > column.depth if column.attribute == "own_log_prob" else depth >= column.depth
-        if column.attribute == "next_token":
-            low = np.where(known, 0, NO_TOKEN)
-            wrong = (values < low) | (values >= np.where(known, meta.vocab_size, NO_TOKEN + 1))
-            yield wrong, column.name, f"must lie in [0, {meta.vocab_size}), or be -1 where the target has read", values
-            continue
-        high = GRIDS[column.attribute].high
-        yield values > high, column.name, f"must be a code of at most {high}", values
-        yield ~known & (values != 0), column.name, "must be 0 where the target has read", values
-        if column.attribute == "top_log_prob":
-            following = columns[column.name.replace("top_log_prob", "next_log_prob")]
-            wrong = values != following if top_is_next else values > following
-            rule = "must equal next_log_prob if greedy, else be at least that; its code is wrong"
-            yield wrong, column.name, rule, values
-
-
-def _check_feature_arrays(views: FeatureViews, rows: int, others: int, num_nodes: int, path: Path) -> None:
-    for name in feature_fields():
-        array: NDArray[Any] = getattr(views, name)
-        shape = (rows * others if name == "tvd" else rows, num_nodes)
-        kind = np.dtype(np.int32 if name == "next_token" else np.float64)
-        if array.shape != shape or array.dtype != kind:
-            rule = f"must be a {kind} array of shape {shape}"
-            raise TraceFormatError(path / NODES, f"features.{name}", rule, f"{array.dtype} of shape {array.shape}")
-
-
-def _codes(values: NDArray[Any], column: Column, path: Path) -> NDArray[Any]:
-    grid = GRIDS.get(column.attribute)
-    if grid is None:
-        return values
-    try:
-        codes = grid.encode(values)
-    except ValueError as error:
-        raise TraceFormatError(path / NODES, column.name, "must be numbers on its grid", str(error)) from None
-    off_grid = values != grid.decode(codes)
-    if off_grid.any():
-        rule = f"must be a multiple of {grid.step:g} in range"
-        raise TraceFormatError(path / NODES, column.name, rule, float(values[off_grid][0]))
-    return codes
-
-
-Codes = NDArray[np.uint16]
-
-PLAIN_FIELDS = ("parent", "token", "depth", "on_trunk", "next_token")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeColumns:
-    """Nodes of requests that stand one after another in a recording; the fields mean what they mean in `Trie`.
-
-    Parents count within their request.
-    """
-
-    request: Ints  # [N] position of the request in the recording
-    parent: Ints  # [N]
-    token: Ints  # [N]
-    depth: Ints  # [N]
-    on_trunk: NDArray[np.bool_]  # [N]
-    next_token: Ints  # [M, N]
-    next_log_prob: Codes  # [M, N] codes
-    top_log_prob: Codes  # [M, N] codes
-    gap: Codes  # [M, N] codes
-    entropy: Codes  # [M, N] codes
-    own_log_prob: Codes  # [M, N] codes
-    tvd: Codes  # [P, N] codes
-    rank: Ints  # [D, N]
-    ranked: Ints  # [D, N]
-    branch_log_prob: Codes  # [D, N] codes
-    further: Mapping[str, NDArray[Any]]  # by column of `features.columns.layout`, [N] each
+            yield NodeColumn(f"tvd.{speaker}.{other}", f"{FURTHER}tvd", row * len(others) + place, _CODE)
 
 
 class RequestRow(NamedTuple):
@@ -265,77 +170,98 @@ def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
     ]
 
 
-def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_request: int) -> NodeColumns:
-    """The columns of requests that are to lie in the recording at `path`, the first one at position `first_request`.
+def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_request: int) -> NodeCodes:
+    """The arrays of requests that are to lie in the recording at `path`, the first one at position `first_request`.
 
     Raises:
-        TraceFormatError: an array of another shape or type, a number that is NaN or off its grid.
+        TraceFormatError: an array of another shape or type, a number that is NaN or off its grid, views or branches
+            that the recording must not have, or must have and has not.
     """
     tries = [request.trie for request in requests]
     for request, trie in zip(requests, tries, strict=True):
-        _check_arrays(meta, trie, request.request_id, path)
+        rows = dict.fromkeys(_SAID, len(meta.models)) | {"tvd": len(meta.pairs)}
+        _check_arrays(trie, rows, trie.num_nodes, "", f" (request {request.request_id!r})", path)
+    codes = {name: _encoded(values, name, name, path) for name, values in arrays_of(joined(tries)).items()}
     sizes = [trie.num_nodes for trie in tries]
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(trie, name) for trie in tries], axis=-1) for name in PLAIN_FIELDS
-    }
-    for name, grid in GRIDS.items():
-        values = np.concatenate([getattr(trie, name) for trie in tries], axis=-1)
-        arrays[name] = _encode(values, grid, name, path)
-    arrays |= _joined_ranks(tries, meta, path)
-    request_of = np.repeat(np.arange(first_request, first_request + len(sizes), dtype=np.int32), sizes)
-    return NodeColumns(request=request_of, **arrays, further=encoded(tries, meta, path))
-
-
-def tries(columns: NodeColumns, num_nodes: Sequence[int], meta: TrieMeta) -> tuple[Trie, ...]:
-    """The tries of validated columns, `num_nodes` of each request."""
-    arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
-    values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}
-    ranks = None
-    if len(columns.rank):
-        branch_log_prob = LOG_PROBS.decode(columns.branch_log_prob)
-        ranks = TreeRanks(rank=columns.rank, ranked=columns.ranked, branch_log_prob=branch_log_prob)
-    return split(Trie(**arrays, **values, ranks=ranks, features=decoded(columns.further, meta)), num_nodes)
+    codes["request"] = np.repeat(np.arange(first_request, first_request + len(sizes), dtype=np.int32), sizes)
+    for name, values in _joined_ranks(tries, meta, path).items():
+        codes[name] = _encoded(values, name, name, path)
+    return codes | _joined_features(tries, meta, path)
 
 
 def _joined_ranks(tries: Sequence[Trie], meta: TrieMeta, path: Path) -> dict[str, Any]:
     """Branches of all requests: no rows where no trees are recorded."""
-    wanted, num_nodes = len(meta.tree_drafters), sum(trie.num_nodes for trie in tries)
+    wanted = len(meta.tree_drafters)
     known = [trie.ranks for trie in tries if trie.ranks is not None]
     found = {len(ranks.rank) for ranks in known} | ({0} if len(known) < len(tries) else set())
     if found - {wanted}:
         rule = f"must be branches of {wanted} models in every request, as closure.trees says"
         raise TraceFormatError(path / NODES, "rank", rule, f"{sorted(found)}")
-    if not wanted:
-        none = np.zeros((0, num_nodes), dtype=np.int32)
-        return {"rank": none, "ranked": none, "branch_log_prob": none.astype(np.uint16)}
-    joined = {
-        name: np.concatenate([getattr(ranks, name) for ranks in known], axis=-1)
-        for name in ("rank", "ranked", "branch_log_prob")
-    }
-    return joined | {"branch_log_prob": _encode(joined["branch_log_prob"], LOG_PROBS, "branch_log_prob", path)}
+    if wanted:
+        return arrays_of(joined(known))
+    return dict.fromkeys(names_of(TreeRanks), np.zeros((0, sum(trie.num_nodes for trie in tries)), dtype=np.int32))
 
 
-def _check_arrays(meta: TrieMeta, trie: Trie, request_id: str, path: Path) -> None:
-    rows = dict.fromkeys(("next_token", *GRIDS), len(meta.models)) | {"tvd": len(meta.pairs)}
-    for name in (*PLAIN_FIELDS, *GRIDS):
-        array: NDArray[Any] = getattr(trie, name)
-        shape = (rows[name], trie.num_nodes) if name in rows else (trie.num_nodes,)
+def _joined_features(tries: Sequence[Trie], meta: TrieMeta, path: Path) -> dict[str, Any]:
+    """Views at further depths of all requests: nothing where there are none."""
+    views = [trie.features for trie in tries if trie.features is not None]
+    depths = 0 if meta.features is None else meta.features.depths - 1
+    if len(views) != (len(tries) if depths else 0):
+        rule = f"must be there at {depths} further depths in every request, as features says"
+        raise TraceFormatError(path / NODES, "features", rule, f"{len(views)} of {len(tries)}")
+    if not depths:
+        return {}
+    rows = dict.fromkeys(_SAID, depths) | {"tvd": depths * (len(meta.models) - 1)}
+    for trie, said in zip(tries, views, strict=True):
+        _check_arrays(said, rows, trie.num_nodes, FURTHER, "", path)
+    arrays = arrays_of(joined(views))
+    codes: dict[str, list[NDArray[Any]]] = {f"{FURTHER}{name}": [] for name in arrays}
+    for column in further_layout(meta):
+        name = column.array.removeprefix(FURTHER)
+        codes[column.array].append(_encoded(arrays[name][column.row], name, column.name, path))
+    return {name: np.stack(parts) for name, parts in codes.items()}
+
+
+def _check_arrays(
+    part: NodeFacts, rows: Mapping[str, int], num_nodes: int, prefix: str, where: str, path: Path
+) -> None:
+    for name, array in arrays_of(part).items():
+        shape = (rows[name], num_nodes) if name in rows else (num_nodes,)
         kind = np.dtype(np.float64 if name in GRIDS else np.bool_ if name == "on_trunk" else np.int32)
         if array.shape != shape or array.dtype != kind:
-            rule = f"must be a {kind} array of shape {shape} (request {request_id!r})"
-            raise TraceFormatError(path / NODES, name, rule, f"{array.dtype} of shape {array.shape}")
+            rule = f"must be a {kind} array of shape {shape}{where}"
+            raise TraceFormatError(path / NODES, f"{prefix}{name}", rule, f"{array.dtype} of shape {array.shape}")
 
 
-def _encode(values: NDArray[np.float64], grid: Grid, name: str, path: Path) -> Codes:
+def _encoded(values: NDArray[Any], name: str, field: str, path: Path) -> NDArray[Any]:
+    """The codes of numbers; of arrays that hold none, what they hold."""
+    grid = GRIDS.get(name)
+    if grid is None:
+        return values
     try:
         codes = grid.encode(values)
     except ValueError as error:
-        raise TraceFormatError(path / NODES, name, "must be numbers on its grid", str(error)) from None
+        raise TraceFormatError(path / NODES, field, "must be numbers on its grid", str(error)) from None
     off_grid = values != grid.decode(codes)
     if off_grid.any():
         rule = f"must be a multiple of {grid.step:g} in range"
-        raise TraceFormatError(path / NODES, name, rule, float(values[off_grid][0]))
+        raise TraceFormatError(path / NODES, field, rule, float(values[off_grid][0]))
     return codes
+
+
+def tries(codes: NodeCodes, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
+    """The tries of validated codes, `num_nodes` of each request."""
+
+    def decoded(kind: type[Part], prefix: str = "") -> Part:
+        arrays: dict[str, Any] = {}
+        for name in names_of(kind):
+            grid, values = GRIDS.get(name), codes[f"{prefix}{name}"]
+            arrays[name] = values if grid is None else grid.decode(values)
+        return kind(**arrays)
+
+    ranks = decoded(TreeRanks) if len(codes["rank"]) else None
+    features = decoded(FeatureViews, FURTHER) if f"{FURTHER}next_token" in codes else None
+    return split(replace(decoded(Trie), ranks=ranks, features=features), num_nodes)
 
 
 REQUEST_SCHEMA = pa.schema(
@@ -347,9 +273,6 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("num_nodes", pa.int32(), nullable=False),
     ]
 )
-_SMALL_VOCABULARY = 65536
-_RANKS = ("rank", "ranked")
-_FLAT_TYPES = {"request": pa.int32(), "parent": pa.int32(), "depth": pa.int32(), "on_trunk": pa.bool_()}
 
 
 @contextmanager
@@ -376,15 +299,6 @@ def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         yield writer
 
 
-def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
-    """Columns of `nodes.parquet`; raises TraceFormatError where model names make two columns the same."""
-    fields = [pa.field(name, kind, nullable=False) for name, _, _, kind in _layout(meta)] + schema_fields(meta)
-    doubles = sorted(set(repeated(field.name for field in fields)))
-    if doubles:
-        raise TraceFormatError(path, "models", "names must give different column names", doubles)
-    return pa.schema(fields)
-
-
 def to_request_table(requests: Sequence[RequestRow]) -> pa.Table:
     """The table of validated requests."""
     columns = zip(zip(*requests, strict=True), REQUEST_SCHEMA, strict=True)
@@ -394,64 +308,52 @@ def to_request_table(requests: Sequence[RequestRow]) -> pa.Table:
 def from_request_table(table: pa.Table) -> list[RequestRow]:
     """The requests of a table of the right schema, not validated yet."""
     prompts = table.column("prompt").combine_chunks()
-    ends = np.cumsum(prompts.value_lengths().to_numpy())
-    tokens = prompts.flatten().to_numpy().astype(np.int64)
+    # Without `flatten` and `value_lengths`, which import all functions of pyarrow.compute.
+    offsets = prompts.offsets.to_numpy()
+    first, last = (offsets[0], offsets[-1]) if len(offsets) else (0, 0)
+    tokens = prompts.values.to_numpy()[first:last].astype(np.int64)
     known = table.drop_columns(["prompt"]).to_pydict()
-    prompt = np.split(tokens, ends[:-1])
+    prompt = np.split(tokens, offsets[1:-1] - first)
     return list(map(RequestRow, known["id"], known["tag"], prompt, known["max_new_tokens"], known["num_nodes"]))
 
 
-def to_table(columns: NodeColumns, meta: TrieMeta, path: Path) -> pa.Table:
-    """The table of validated columns. A root has no token; its cell holds 0."""
+def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
+    """Columns of `nodes.parquet`; raises TraceFormatError where model names make two columns the same."""
+    fields = [pa.field(column.name, column.kind, nullable=False) for column in layout(meta)]
+    doubles = sorted(set(repeated(field.name for field in fields)))
+    if doubles:
+        raise TraceFormatError(path, "models", "names must give different column names", doubles)
+    return pa.schema(fields)
+
+
+def to_table(codes: NodeCodes, meta: TrieMeta, path: Path) -> pa.Table:
+    """The table of validated codes. A root has no token; its cell holds 0."""
     arrays = []
-    for name, attribute, row, kind in _layout(meta):
-        array = getattr(columns, attribute) if row is None else getattr(columns, attribute)[row]
-        if name == "token":
+    for column in layout(meta):
+        array = codes[column.array] if column.row is None else codes[column.array][column.row]
+        if column.name == "token":
             array = np.maximum(array, 0)
-        arrays.append(pa.array(array.astype(kind.to_pandas_dtype(), copy=False)))
-    arrays += [pa.array(columns.further[column.name]) for column in layout(meta)]
+        arrays.append(pa.array(array.astype(column.kind.to_pandas_dtype(), copy=False)))
     return pa.table(arrays, schema=node_schema(meta, path))
 
 
-def from_table(table: pa.Table, meta: TrieMeta) -> NodeColumns:
-    """The columns of a table of the right schema, not validated yet."""
-    arrays: dict[str, Any] = {}
-    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("next_token", *GRIDS, *_RANKS, "branch_log_prob")}
-    for name, attribute, row, _ in _layout(meta):
-        array = table.column(name).to_numpy()
-        if row is None:
-            arrays[attribute] = array
+def from_table(table: pa.Table, meta: TrieMeta) -> NodeCodes:
+    """The codes of a table of the right schema, not validated yet."""
+    flat: dict[str, NDArray[Any]] = {}
+    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in (*names_of(NodeFacts), *names_of(TreeRanks))}
+    for column in layout(meta):
+        array = table.column(column.name).to_numpy()
+        if column.row is None:
+            flat[column.array] = array
         else:
-            rows[attribute].append(array)
+            rows.setdefault(column.array, []).append(array)
     if meta.sampling.mode == "greedy":
         rows["top_log_prob"] = rows["next_log_prob"]
         own = [rows["own_log_prob"][model] for model in meta.tree_drafters]
         rows["branch_log_prob"] = [np.where(rank < 0, 0, log) for rank, log in zip(rows["rank"], own, strict=True)]
-    for attribute, parts in rows.items():
-        kind = np.int32 if attribute in ("next_token", *_RANKS) else np.uint16
-        arrays[attribute] = np.stack(parts).astype(kind) if parts else np.empty((0, len(table)), kind)
-    token = arrays["token"].astype(np.int32)
-    arrays["token"] = np.where((arrays["parent"] == -1) & (token == 0), -1, token).astype(np.int32)
-    return NodeColumns(**arrays, further={one.name: table.column(one.name).to_numpy() for one in layout(meta)})
-
-
-def _layout(meta: TrieMeta) -> Iterator[tuple[str, str, int | None, pa.DataType]]:
-    """Column name, attribute of `NodeColumns`, row of that attribute (None if flat) and type, in file order."""
-    token_type = pa.uint16() if meta.vocab_size <= _SMALL_VOCABULARY else pa.int32()
-    for name, kind in _FLAT_TYPES.items():
-        yield name, name, None, kind
-    yield "token", "token", None, token_type
-    for row, model in enumerate(meta.model_names):
-        yield f"{model}.next_token", "next_token", row, token_type
-        for attribute in GRIDS:
-            coded_apart = attribute != "top_log_prob" or meta.sampling.mode == "coupled"
-            if attribute != "tvd" and coded_apart:
-                yield f"{model}.{attribute}", attribute, row, pa.uint16()
-    for row, (low, high) in enumerate(meta.pairs):
-        yield f"tvd.{meta.model_names[low]}.{meta.model_names[high]}", "tvd", row, pa.uint16()
-    for row, place in enumerate(meta.tree_drafters):
-        model = meta.model_names[place]
-        for attribute in _RANKS:
-            yield f"{model}.{attribute}", attribute, row, pa.int16()
-        if meta.sampling.mode == "coupled":
-            yield f"{model}.branch_log_prob", "branch_log_prob", row, pa.uint16()
+    for name, parts in rows.items():
+        kind = np.uint16 if name.removeprefix(FURTHER) in GRIDS else np.int32
+        flat[name] = np.stack(parts).astype(kind) if parts else np.empty((0, len(table)), kind)
+    token = flat["token"].astype(np.int32)
+    flat["token"] = np.where((flat["parent"] == -1) & (token == 0), -1, token).astype(np.int32)
+    return flat

@@ -1,8 +1,8 @@
 """What a recording of contexts says of itself."""
 
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from ..meta import (
     MOST,
@@ -17,6 +17,7 @@ from ..meta import (
     ProfileTaken,
     Record,
     Sampling,
+    SparseRecord,
     Version,
 )
 
@@ -24,58 +25,58 @@ ROUNDING = "in half precision rounding changes with a forward's width, and a nea
 
 
 class FeatureDepths(Record):
-    """The model that drafts from the target's last hidden states, and how far what it says is recorded.
+    """The model that drafts from the target's last hidden states, and how far what it says is recorded."""
 
-    Attributes:
-        model: its name.
-        depths: most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
-    """
-
-    model: str = Field(pattern=NAME_PATTERN)
+    model: str = Field(pattern=NAME_PATTERN)  # its name
+    # Most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
     depths: int = Field(ge=1, le=MOST)
 
 
-class TrieMeta(Record):
-    """`meta.json` of a recording.
-
-    Attributes:
-        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named).
-        models: smallest first, the target last.
-        ngram: the pool's prompt-lookup member, or None.
-        features: of the model that reads the target's states, or None; then it is not written, as it never was.
-        eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
-        tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
-        software: name to version.
-        hardware: the machine that recorded, in words.
-        costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
-        profile: that the costs were taken from; None where they were measured for the recording, or there are none.
-        near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
-        trunk_near_ties: of the target along the trunks; None where it is not known (synthetic and older recordings).
-        origin: how it was made, in words: the options of the recorder or the generator.
-    """
+class TrieMeta(SparseRecord):
+    """`meta.json` of a recording."""
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
+    # "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named)
     kind: Literal["recorded", "synthetic"]
-    models: tuple[ModelInfo, ...] = Field(min_length=1)
-    ngram: NgramInfo | None = None
+    models: tuple[ModelInfo, ...] = Field(min_length=1)  # smallest first, the target last
+    ngram: NgramInfo | None = None  # the pool's prompt-lookup member, or None
+    # of the model that reads the target's states, or None; then it is not written, as it never was
     features: FeatureDepths | None = None
     vocab_size: int = Field(ge=1)
+    # each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
     eos_token_ids: EosTokens = ()
-    tokenizer_sha256: str = ""
+    tokenizer_sha256: str = ""  # of the tokenizer the token ids belong to ("" if synthetic)
     sampling: Sampling
     closure: Closure
-    software: dict[str, str] = Field(default_factory=dict)
-    hardware: str = ""
+    software: dict[str, str] = Field(default_factory=dict)  # name to version
+    hardware: str = ""  # the machine that recorded, in words
+    # device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda")
     costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
+    # that the costs were taken from; None where they were measured for the recording, or there are none
     profile: ProfileTaken | None = None
+    # next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them)
     near_ties: int = Field(default=0, ge=0)
+    # of the target along the trunks; None where it is not known (synthetic and older recordings)
     trunk_near_ties: NearTies | None = None
-    origin: str = ""
+    origin: str = ""  # how it was made, in words: the options of the recorder or the generator
+
+    _unwritten: ClassVar[tuple[str, ...]] = ("features",)
 
     @model_validator(mode="after")
-    def _names(self) -> "TrieMeta":
+    def _goes_together(self) -> "TrieMeta":
+        self._check_names()
+        self._check_drafters()
+        if self.sampling.mode == "rejection":
+            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
+        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
+        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
+        return self
+
+    def _check_names(self) -> None:
         names = [model.name for model in self.models] + ([self.ngram.name] if self.ngram else [])
         if len(set(names)) != len(names):
             raise ValueError(f"model names must be unique, got {names}")
@@ -84,47 +85,16 @@ class TrieMeta(Record):
         unknown = sorted(str(name) for name in (shared | costed) - set(names))
         if unknown:
             raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
-        return self
 
-    @model_serializer(mode="wrap")
-    def _without_features(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        whole: dict[str, Any] = written(self)
-        if self.features is None:
-            del whole["features"]
-        return whole
-
-    @model_validator(mode="after")
-    def _features(self) -> "TrieMeta":
-        below = self.model_names[:-1]
-        if self.features is not None and self.features.model not in below:
-            raise ValueError(
-                f"features.model must be below the target ({', '.join(below)}), got {self.features.model!r}"
-            )
-        if self.features is not None and self.closure.trees:
-            raise ValueError(f"closure.trees must be empty beside features of {self.features.model}")
-        return self
-
-    @model_validator(mode="after")
-    def _trees(self) -> "TrieMeta":
-        below = self.model_names[:-1]
+    def _check_drafters(self) -> None:
+        below, reader = self.model_names[:-1], self.features
+        if reader is not None and reader.model not in below:
+            raise ValueError(f"features.model must be below the target ({', '.join(below)}), got {reader.model!r}")
+        if reader is not None and self.closure.trees:
+            raise ValueError(f"closure.trees must be empty beside features of {reader.model}")
         others = [tree.model for tree in self.closure.trees if tree.model not in below]
         if others:
             raise ValueError(f"closure.trees must name models below the target ({', '.join(below)}), got {others}")
-        return self
-
-    @model_validator(mode="after")
-    def _replayable(self) -> "TrieMeta":
-        if self.sampling.mode == "rejection":
-            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
-        return self
-
-    @model_validator(mode="after")
-    def _eos(self) -> "TrieMeta":
-        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
-            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
-        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
-            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
-        return self
 
     @property
     def dtype(self) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from ...base.errors import ArgumentError, counted
 from ..meta import ModelInfo
 from ..recording import AboutRecording
-from ..shapes import Named, derived_submodels
-from ..shapes_given import given_decoders, given_shapes
+from ..shapes import Named
+from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_tries
 from .check import TrieSummary, summary_of
 from .meta import TrieMeta
@@ -17,21 +17,14 @@ from .trie import TrieRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrieRecording:
-    """A recording of contexts; see `Recording`.
+    """A recording of contexts; see `Recording`."""
 
-    Attributes:
-        meta: what it says of itself.
-        requests: in file order; those of a stored recording are read as they are asked for.
-        shapes: of other models, whose seconds and memory some members are to have; see `with_shapes`.
-        shapes_asked: those of them that were asked for, as they were.
-        shapes_derived: how those of submodels follow from them, in words.
-    """
-
-    meta: TrieMeta
-    requests: Sequence[TrieRequest]
+    meta: TrieMeta  # what it says of itself
+    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read as they are asked for
+    # of other models, whose seconds and memory some members are to have; see `with_shapes`
     shapes: tuple[ModelInfo, ...] = ()
-    shapes_asked: tuple[str, ...] = ()
-    shapes_derived: tuple[str, ...] = ()
+    shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were
+    shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -68,12 +61,8 @@ class TrieRecording:
 
         Raises, too, for a submodel that is larger than its model, or whose shape does not follow from its model's.
         """
-        shapes = given_shapes(texts, self.meta.model_names[-1])
-        unknown = [shape.name for shape in shapes if shape.name not in self.meta.model_names]
-        if unknown:
-            known = ", ".join(self.meta.model_names)
-            raise ArgumentError(f"`models` must name members of the recording ({known}), got {unknown[0]!r}")
-        derived = derived_submodels(self.meta.models, shapes, given_decoders(texts, self.meta.model_names[-1]))
+        meta = self.meta
+        shapes, derived = asked_shapes(texts, meta.model_names[-1], meta.model_names, meta.models)
         return replace(
             self,
             shapes=(*shapes, *(each.shape for each in derived)),

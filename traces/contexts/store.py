@@ -1,13 +1,10 @@
-"""The requests of a recording on the disk: what is small of them in memory, tries read as they are needed.
+"""A recording of contexts on the disk: `meta.json`, `requests.parquet` and `nodes.parquet`, tries read as needed.
 
-A *batch* is a run of requests with about `BATCH_NODES` nodes. The writer makes a row group of each, so that reading one
-request decodes one small row group. Other files have row groups that begin and end anywhere: reading a batch decodes
-all those it touches, of which the last one is kept.
-
-Write and read a recording: a directory of `meta.json`, `requests.parquet` and `nodes.parquet`.
-
-A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `validate` of the
-rest. The same recording gives the same bytes. Both ways memory follows a few requests, not the recording.
+A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `check` of the rest.
+The same recording gives the same bytes. Both ways memory follows a few requests, not the recording: a *batch* is a run
+of requests with about `BATCH_NODES` nodes, of which the writer makes a row group, so that reading one request decodes
+one small row group. Other files have row groups that begin and end anywhere: reading a batch decodes all those it
+touches, of which the last one is kept.
 """
 
 from collections import OrderedDict
@@ -28,15 +25,13 @@ from ..folder import (
     META,
     NODES,
     REQUESTS,
-    Hashed,
+    StoredFolder,
     check_nulls,
     check_schema,
-    hash_file,
     hash_of_file,
     kind_of,
     opened,
     parquet_errors,
-    read_meta,
     read_table,
     refuse_foreign,
 )
@@ -58,6 +53,7 @@ from .meta import TrieMeta
 from .recording import TrieRecording
 from .trie import LazyRequest, Trie, TrieRequest
 
+_FOLDER = StoredFolder(TrieMeta, (REQUESTS, NODES))
 BATCH_NODES = 1 << 14
 MOST_KEPT_NODES = 1 << 16  # of the batches read last: some 20 MB with three models
 
@@ -76,12 +72,7 @@ class StoredNodes:
     """The tries of a recording's requests, each batch checked when it is read for the first time.
 
     The file stays open as long as this lives, so that a recording written in its place is not mixed up with it.
-
-    Args:
-        path: of the recording.
-        meta: of the recording.
-        requests: its requests, checked.
-        sha256: that the file must have.
+    `requests` are checked; `sha256` is what the file must have.
 
     Raises:
         TraceFormatError: a file that cannot be read, of another hash, other columns, or another number of rows.
@@ -130,14 +121,13 @@ class StoredNodes:
     def _read(self, number: int) -> tuple[Trie, ...]:
         first, end = self._batches[number]
         rows = self._requests[first:end]
-        columns = from_table(self._table(self._row[first], self._row[end]), self._meta)
+        codes = from_table(self._table(self._row[first], self._row[end]), self._meta)
         if not self._checked[number]:
-            check_nodes(columns, rows, self._meta, self._path, first_request=first, first_row=self._row[first])
+            check_nodes(codes, rows, self._meta, self._path, first_request=first, first_row=self._row[first])
             self._checked[number] = True
-        return tries(columns, [row.num_nodes for row in rows], self._meta)
+        return tries(codes, [row.num_nodes for row in rows])
 
     def _table(self, start: int, end: int) -> pa.Table:
-        """Rows `start` to `end`."""
         parts = []
         for group, (first, after) in enumerate(pairwise(self._group_rows)):
             if first < end and start < after:
@@ -171,12 +161,7 @@ class StoredNodes:
 
 
 class StoredRequests(Sequence[TrieRequest]):
-    """The requests of a stored recording, in file order; each is made when it is asked for.
-
-    Args:
-        rows: what is stored of them besides their nodes.
-        nodes: their nodes.
-    """
+    """The requests of a stored recording, in file order; each is made when it is asked for."""
 
     def __init__(self, rows: Sequence[RequestRow], nodes: StoredNodes) -> None:
         self._rows, self._nodes = rows, nodes
@@ -205,12 +190,6 @@ class StoredRequests(Sequence[TrieRequest]):
         )
 
 
-class StoredMeta(Hashed, TrieMeta):
-    """`meta.json` as it lies on the disk."""
-
-    hashed = (REQUESTS, NODES)
-
-
 def write_trace(trace: TrieRecording, path: Path) -> None:
     """Write a recording, whole or not at all; a recording already there is replaced at the very end.
 
@@ -224,9 +203,7 @@ def write_trace(trace: TrieRecording, path: Path) -> None:
         with parquet_writer(unfinished / REQUESTS, REQUEST_SCHEMA) as writer:
             writer.write_table(to_request_table(requests))
         _write_nodes(trace, requests, path, unfinished / NODES)
-        hashes = {name: hash_file(unfinished / name) for name in (REQUESTS, NODES)}
-        stored = StoredMeta(**trace.meta.model_dump(), sha256=hashes)
-        (unfinished / META).write_bytes(f"{stored.model_dump_json(indent=2)}\n".encode())
+        _FOLDER.write_meta(unfinished, trace.meta)
 
 
 def _write_nodes(trace: TrieRecording, rows: Sequence[RequestRow], path: Path, file: Path) -> None:
@@ -234,10 +211,10 @@ def _write_nodes(trace: TrieRecording, rows: Sequence[RequestRow], path: Path, f
     first_row = 0
     with parquet_writer(file, node_schema(trace.meta, path / META)) as writer:
         for first, end in batches([row.num_nodes for row in rows]):
-            columns = join(trace.requests[first:end], trace.meta, path, first_request=first)
-            check_nodes(columns, rows[first:end], trace.meta, path, first_request=first, first_row=first_row)
-            writer.write_table(to_table(columns, trace.meta, path), row_group_size=len(columns.request))
-            first_row += len(columns.request)
+            codes = join(trace.requests[first:end], trace.meta, path, first_request=first)
+            check_nodes(codes, rows[first:end], trace.meta, path, first_request=first, first_row=first_row)
+            writer.write_table(to_table(codes, trace.meta, path), row_group_size=len(codes["request"]))
+            first_row += len(codes["request"])
 
 
 def read_trace(path: Path) -> TrieRecording:
@@ -252,8 +229,7 @@ def read_trace(path: Path) -> TrieRecording:
             "must be recorded or synthetic here; an imported recording holds rounds, not contexts: `paceline compare`"
         )
         raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
-    stored = read_meta(path / META, StoredMeta)
-    meta = TrieMeta.model_validate(stored.model_dump(exclude={"sha256"}))
-    rows = from_request_table(read_table(path / REQUESTS, stored.sha256[REQUESTS], REQUEST_SCHEMA))
+    meta, sha256 = _FOLDER.read_meta(path)
+    rows = from_request_table(read_table(path / REQUESTS, sha256[REQUESTS], REQUEST_SCHEMA))
     check_requests(rows, meta, path)
-    return TrieRecording(meta=meta, requests=StoredRequests(rows, StoredNodes(path, meta, rows, stored.sha256[NODES])))
+    return TrieRecording(meta=meta, requests=StoredRequests(rows, StoredNodes(path, meta, rows, sha256[NODES])))

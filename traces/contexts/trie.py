@@ -1,31 +1,19 @@
-"""The token trie of one request: contexts, and every model's view of each.
+"""The token trie of one request: contexts, every model's view of each, and the closure they are grown by.
 
-What a drafter that reads the target's states says of a context, by how much of it the target has judged.
-
-The *depth* of a draft is the number of tokens of its context that the target has not judged: 1 where all but the last
-one are. What the drafter says at depth 1 stands among the views of all models (`Trie`); here are the further depths.
-
-Letters: N nodes, D depths recorded (`FeatureDepths.depths`), E = D - 1 further ones, O other models (smallest first).
-
-Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TrieMeta.pairs`).
 Node 0 is the prompt; a node is its parent's context and one token more; parents come before their children.
+The monotone closure holds, off the trunk, what chains of exact verifiers visit. Order the members below the target by
+size: a path starts with a run of one member's own next tokens, of any length up to `reach`; runs of strictly smaller
+members follow, each at most `run` tokens; all in all it leaves the trunk by at most `reach` tokens.
 
-The monotone closure: which contexts off the trunk a recording holds, grown one token at a time.
-
-Order the members below the target by size. A path off the trunk starts with a run of one member's own next tokens, of
-any length up to `reach`; runs of strictly smaller members follow, each at most `run` tokens; all in all a path leaves
-the trunk by at most `reach` tokens. A chain of exact verifiers visits no other context.
-
-Letters: S members below the target (smallest first), F contexts of one level (equal number of tokens off the trunk),
-C their children.
-
-A request that makes its trie when it is asked for: read from a file, or worked out of another one.
+Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TrieMeta.pairs`). Of a drafter that
+reads the target's states: D depths (`FeatureDepths.depths`), E = D - 1 further ones, O other models. Of the closure: S
+members below the target, F contexts of one level (equal number of tokens off the trunk), C their children.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import Any, Self, cast, final
+from typing import Any, Self, TypeVar, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,120 +24,58 @@ NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureViews:
-    """Views at depths 2 to D; row 0 is depth 2. All probabilities are on the grids of `GRIDS`.
+class NodeFacts:
+    """What is said of each node, a row for each who says it: W of them. Numbers are on the grids of `GRIDS`."""
 
-    Where a node lies fewer tokens after the prompt than the depth says, which the target has read in any case, there is
-    no such view: the token is -1, and all else 0.
+    next_token: Ints  # `[W, N]` the token that is written here (argmax, or the coupled sample)
+    next_log_prob: Floats  # `[W, N]` its log-probability, nats, <= 0
+    top_log_prob: Floats  # `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling)
+    gap: Floats  # `[W, N]` largest probability less the second largest, 0 to 1
+    entropy: Floats  # `[W, N]` nats, >= 0
+    own_log_prob: Floats  # `[W, N]` log-probability given, at the parent, to this node's token (0 at the root)
+    tvd: Floats  # `[pairs, N]` total variation distance of pairs of models here, 0 to 1
 
-    Attributes:
-        next_token: `[E, N]` the token the drafter writes here.
-        next_log_prob: `[E, N]` its log-probability, nats, <= 0.
-        top_log_prob: `[E, N]` log of the largest probability.
-        gap: `[E, N]` largest probability less the second largest, 0 to 1.
-        entropy: `[E, N]` nats, >= 0.
-        own_log_prob: `[E, N]` log-probability that the drafter gave at the parent, at this depth of the parent, to this
-            node's token; 0 where the parent has no such view.
-        tvd: `[E O, N]` total variation distance to each other model here, all of one depth side by side, 0 to 1.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureViews(NodeFacts):
+    """What a drafter that reads the target's states says where the target has not judged 2 to D tokens of the context.
+
+    A row for each such depth, W = E; row 0 is depth 2. What it says at depth 1, where all but the last token are
+    judged, stands among the views of all models (`Trie`). Distances `[E O, N]` are to each other model here, all of one
+    depth side by side. Where a node lies fewer tokens after the prompt than the depth says, which the target has read
+    in any case, there is no such view: the token is -1, and all else 0, as `own_log_prob` is where the parent has none.
     """
-
-    next_token: Ints
-    next_log_prob: Floats
-    top_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    own_log_prob: Floats
-    tvd: Floats
 
     def children(self, parent: Ints, token: Ints) -> Ints:
         """`[E, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said."""
         return children_of(self.next_token, parent, token)
 
 
-def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
-    """`[W, N]` the child that each of W next tokens `[W, N]` leads to in a trie, -1 where there is none."""
-    found = np.full(next_token.shape, -1, dtype=np.int32)
-    nodes = np.arange(1, len(parent), dtype=np.int32)
-    above, leading = parent[1:], token[1:]
-    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
-    for child, written in zip(found, next_token, strict=True):
-        follows = written[above] == leading
-        child[above[follows]] = nodes[follows]
-    return found
-
-
-def feature_fields() -> tuple[str, ...]:
-    """Names of the arrays of `FeatureViews`."""
-    return tuple(field.name for field in fields(FeatureViews))
-
-
-def arrays_of(views: FeatureViews) -> dict[str, Any]:
-    """Its arrays by name."""
-    return {name: getattr(views, name) for name in feature_fields()}
-
-
-def cut(views: FeatureViews, nodes: slice) -> FeatureViews:
-    """Those of some nodes."""
-    return FeatureViews(**{name: array[:, nodes] for name, array in arrays_of(views).items()})
-
-
-def joined(parts: list[FeatureViews]) -> FeatureViews:
-    """Those of requests whose nodes lie one after another; at least one."""
-    names = feature_fields()
-    return FeatureViews(**{name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRanks:
-    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`).
+    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`)."""
 
-    Attributes:
-        rank: `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
-            recorded.
-        ranked: `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for
-            tokens that sampling leaves out.
-        branch_log_prob: `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the
-            softmax of the scores that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
-    """
-
+    # `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
+    # recorded.
     rank: Ints
+    # `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for tokens that
+    # sampling leaves out.
     ranked: Ints
+    # `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the softmax of the scores
+    # that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
     branch_log_prob: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trie:
-    """Contexts reached from one prompt. All probabilities are on the grids of `GRIDS`.
+class Trie(NodeFacts):
+    """Contexts reached from one prompt, with a view of every model (W = M) and the distances of all pairs `[P, N]`."""
 
-    Attributes:
-        parent: `[N]` node index, -1 at the root.
-        token: `[N]` the token that leads from the parent here, -1 at the root.
-        depth: `[N]` tokens after the prompt, 0 at the root.
-        on_trunk: `[N]` whether the target itself would write this context.
-        next_token: `[M, N]` the token each model writes here (argmax, or the coupled sample).
-        next_log_prob: `[M, N]` its log-probability, nats, <= 0.
-        top_log_prob: `[M, N]` log of the largest probability (equals `next_log_prob` under greedy sampling).
-        gap: `[M, N]` largest probability less the second largest, 0 to 1.
-        entropy: `[M, N]` nats, >= 0.
-        own_log_prob: `[M, N]` log-probability each model gave, at the parent, to this node's token (0 at the root).
-        tvd: `[P, N]` total variation distance of each pair of models here, 0 to 1.
-        ranks: branches of token trees; None where none are recorded.
-        features: views of the drafter that reads the target's states, at depths beyond 1; None where there is none. The
-            row of that model holds depth 1: what it says where the target has judged all but the last token.
-    """
-
-    parent: Ints
-    token: Ints
-    depth: Ints
-    on_trunk: NDArray[np.bool_]
-    next_token: Ints
-    next_log_prob: Floats
-    top_log_prob: Floats
-    gap: Floats
-    entropy: Floats
-    own_log_prob: Floats
-    tvd: Floats
-    ranks: TreeRanks | None = None
+    parent: Ints  # `[N]` node index, -1 at the root
+    token: Ints  # `[N]` the token that leads from the parent here, -1 at the root
+    depth: Ints  # `[N]` tokens after the prompt, 0 at the root
+    on_trunk: NDArray[np.bool_]  # `[N]` whether the target itself would write this context
+    ranks: TreeRanks | None = None  # branches of token trees; None where none are recorded
+    # views of the drafter that reads the target's states, at depths beyond 1; None where there is none
     features: FeatureViews | None = None
 
     @property
@@ -175,30 +101,53 @@ class Trie:
         return children_of(self.next_token, self.parent, self.token)
 
 
+def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
+    """`[W, N]` the child that each of W next tokens `[W, N]` leads to in a trie, -1 where there is none."""
+    found = np.full(next_token.shape, -1, dtype=np.int32)
+    nodes = np.arange(1, len(parent), dtype=np.int32)
+    above, leading = parent[1:], token[1:]
+    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
+    for child, written in zip(found, next_token, strict=True):
+        follows = written[above] == leading
+        child[above[follows]] = nodes[follows]
+    return found
+
+
+Part = TypeVar("Part", Trie, FeatureViews, TreeRanks)
+PARTS = ("ranks", "features")
+
+
+def names_of(kind: type[NodeFacts | TreeRanks]) -> tuple[str, ...]:
+    """Names of the arrays of a trie or of one of its `PARTS`."""
+    return tuple(field.name for field in fields(kind) if field.name not in PARTS)
+
+
+def arrays_of(part: NodeFacts | TreeRanks) -> dict[str, Any]:
+    """Its arrays by name; those of a trie without its `PARTS`."""
+    return {name: getattr(part, name) for name in names_of(type(part))}
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Those of requests whose nodes lie one after another, at least one; of tries without their `PARTS`."""
+    kind = type(parts[0])
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names_of(kind)
+    }
+    return kind(**arrays)
+
+
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     """The tries of requests whose nodes lie one after another, `num_nodes` each; views, nothing is copied."""
     ends = accumulate(num_nodes, initial=0)
-    return tuple(_part(joined, slice(start, end)) for start, end in pairwise(ends))
+    return tuple(_cut(joined, slice(start, end)) for start, end in pairwise(ends))
 
 
-def _part(trie: Trie, nodes: slice) -> Trie:
-    columns = {name: column[..., nodes] for name, column in columns_of(trie).items()}
-    ranks = trie.ranks
-    features = None if trie.features is None else cut(trie.features, nodes)
-    if ranks is None:
-        return Trie(**columns, features=features)
-    parts = {field.name: getattr(ranks, field.name)[:, nodes] for field in fields(TreeRanks)}
-    return Trie(**columns, ranks=TreeRanks(**parts), features=features)
-
-
-def columns_of(trie: Trie) -> dict[str, Any]:
-    """Its arrays by name, but for those of `ranks` and `features`."""
-    return {name: getattr(trie, name) for name in plain_columns()}
-
-
-def plain_columns() -> tuple[str, ...]:
-    """Names of the arrays of a trie, but for those of `ranks` and `features`."""
-    return tuple(field.name for field in fields(Trie) if field.name not in ("ranks", "features"))
+def _cut(trie: Trie, nodes: slice) -> Trie:
+    arrays: dict[str, Any] = {name: array[..., nodes] for name, array in arrays_of(trie).items()}
+    for name in PARTS:
+        if (part := getattr(trie, name)) is not None:
+            arrays[name] = type(part)(**{each: array[:, nodes] for each, array in arrays_of(part).items()})
+    return Trie(**arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,20 +155,13 @@ class TrieRequest:
     """One recorded request.
 
     That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
-
-    Attributes:
-        request_id: unique in the recording.
-        tag: task or domain.
-        prompt: token ids, at least one.
-        max_new_tokens: the budget the trunk was recorded with, >= 1.
-        trie: its contexts.
     """
 
-    request_id: str
-    tag: str
-    prompt: tuple[int, ...]
-    max_new_tokens: int
-    trie: Trie
+    request_id: str  # unique in the recording
+    tag: str  # task or domain
+    prompt: tuple[int, ...]  # token ids, at least one
+    max_new_tokens: int  # the budget the trunk was recorded with, >= 1
+    trie: Trie  # its contexts
 
     @property
     def num_nodes(self) -> int:
@@ -228,18 +170,12 @@ class TrieRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branches:
-    """The next level of the closure.
+class NextLevel:
+    """The next level of the closure."""
 
-    Attributes:
-        parent: `[C]` index among the F contexts, ascending.
-        token: `[C]` the token that leads from the parent here, ascending within a parent.
-        allowance: `[S, C]` how many more tokens each member may write from here.
-    """
-
-    parent: Ints
-    token: Ints
-    allowance: Ints
+    parent: Ints  # `[C]` index among the F contexts, ascending
+    token: Ints  # `[C]` the token that leads from the parent here, ascending within a parent
+    allowance: Ints  # `[S, C]` how many more tokens each member may write from here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,16 +183,11 @@ class Writers:
     """Who may write off the trunk. A drafter from the target's states is a writer for each depth, of one level.
 
     Letter: W writers.
-
-    Attributes:
-        level: `[W]` ascending; a larger one's run may be followed by runs of those of lower levels.
-        next: `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none.
-        depth: `[W]` of a drafter from the target's states, >= 1; 0 of others.
     """
 
-    level: Ints
-    next: Ints
-    depth: Ints
+    level: Ints  # `[W]` ascending; a larger one's run may be followed by runs of those of lower levels
+    next: Ints  # `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none
+    depth: Ints  # `[W]` of a drafter from the target's states, >= 1; 0 of others
 
     @classmethod
     def of(cls, num_models: int, *, reader: int | None = None, depths: int = 1) -> "Writers":
@@ -274,11 +205,11 @@ class Writers:
         return len(self.level)
 
 
-def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Writers | None = None) -> Branches:
+def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Writers | None = None) -> NextLevel:
     """Children of one level: each member that may write here does, and equal tokens meet in one child.
 
-    A child written by a member leaves that member one token less; every smaller member may start a run there. Where
-    several members write the same token the child keeps the most that any of them allows.
+    A child written by a member leaves that member one token less; every smaller member may start a run of `run` tokens
+    there. Where several members write the same token the child keeps the most that any of them allows.
 
     Args:
         next_token: `[S, F]` what each member writes; set the allowance to 0 where that stays on the trunk.
@@ -298,7 +229,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
         written = child[member == larger]
         smaller = int(np.searchsorted(known.level, known.level[larger]))
         grown[:smaller, written] = np.maximum(grown[:smaller, written], run)
-    return Branches(
+    return NextLevel(
         parent=(children >> 32).astype(np.int32),
         token=(children & 0xFFFFFFFF).astype(np.int32),
         allowance=grown,
@@ -307,7 +238,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
 
 @final
 class LazyRequest(TrieRequest):
-    """A request whose trie is made anew for each who asks, and not kept: to hold many of them takes little memory.
+    """A request whose trie is made anew for each who asks, and not kept, which saves memory.
 
     What `dataclasses.replace` makes of it is a `TrieRequest` like any other.
     """

@@ -1,4 +1,4 @@
-"""Recordings out of what other engines and benchmarks log, one small file per format.
+"""Recordings out of what other engines and benchmarks log.
 
 Needs what `traces` needs; every reader yields requests one by one and raises TraceFormatError with file and line.
 """
@@ -7,8 +7,8 @@ from ...base.names import imported_when_asked
 
 MODULES = {
     "AUTO": ".formats",
-    "ImportOptions": ".reading",
-    "Load": ".reading",
+    "ImportOptions": ".rounds",
+    "Load": ".rounds",
     "choose_format": ".formats",
     "format_names": ".formats",
     "import_recording": ".formats",

@@ -1,28 +1,16 @@
 """Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and the blocks that they print.
 
-The block of lines that `vllm bench serve` and SGLang's `bench_serving` print at their end, as their result files.
+`vllm bench serve --save-result`, with `--save-detailed` or without, writes one object with
+`spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
+`spec_decode_accepted_tokens`; SGLang's `bench_serving` one with a mean `accept_length`, whose window,
+`--speculative-num-steps` of the server, it does not say. Both have `output_lens` with `input_lens`, or `completed` with
+`total_output_tokens`. Both print a block at their end that begins with `==== Serving Benchmark Result ====`: each line
+is a name and a number; names that say something of speculation are read, or refused if they are unknown. Rates are per
+cent.
 
-It begins with a line `==== Serving Benchmark Result ====`. Each line is a name and a number; what names it has that
-say something of speculation are read, or refused if they are unknown. Rates are per cent.
-
-Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
-
-One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`; or the
-block of lines that it prints. The window is `--speculative-num-steps` of the server: the file does not say it.
-
-Results of `vllm bench serve --save-result`, with `--save-detailed` or without: rates per position, lengths.
-
-One object: `spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
-`spec_decode_accepted_tokens`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`. Or the
-block of lines that it prints.
-
-vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`).
-
-One response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and
-no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. A response whose
-`speculative_decoding` is null is one of the target alone.
-
-What AIPerf and GuideLLM keep of vLLM's per-request speculative metrics, beside what they measured themselves.
+`vllm-summary` is vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`): a
+response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and no
+steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. Null is a request of the target alone.
 
 AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: an object a request, `metadata`, `metrics` and
 `spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one report:
@@ -38,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ..rounds.rounds import RoundsRequest
-from .agreement import check_mean
 from .format import Format, described, having
-from .reading import JSON_BEGINS, Fields, lines_of, read_objects, text_lines
+from .reading import JSON_BEGINS, Fields, lines_of, placed_lines, read_objects
 from .responses import (
     ACCEPTED,
     HISTOGRAM,
@@ -98,15 +85,14 @@ def result_of(ongoing: Ongoing, path: Path) -> Fields:
         if JSON_BEGINS.match(line.lstrip()):
             break
         return ongoing.the_one(path, printed_results(path))
-    return ongoing.one_object(path)
+    return ongoing.the_one(path, read_objects(path))
 
 
 def printed_results(path: Path) -> Iterator[Fields]:
     """The blocks of a text, each under the keys of a result file; raises TraceFormatError."""
     values: dict[str, object] = {}
     place = ""
-    for number, line in text_lines(path):
-        here = f"{path}: line {number}"
+    for here, line in placed_lines(path):
         if _TITLE.fullmatch(line):
             if values:
                 yield Fields(place, values)
@@ -130,7 +116,6 @@ def printed_results(path: Path) -> Iterator[Fields]:
 
 
 def _take(values: dict[str, object], place: str, label: str, text: str) -> None:
-    """Add what a line says."""
     fields = Fields(place, {})
     position = _POSITION.fullmatch(label)
     key = _RATES if position else _KEYS.get(label)
@@ -158,12 +143,11 @@ _MEAN = "accept_length"
 
 
 def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of one run."""
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
     window = ongoing.drafters.window_of(log.name, run)
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
-    yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)
+    yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
 
 
 SGLANG_BENCH = Format(
@@ -178,7 +162,6 @@ _CUT_SHARE = 0.01  # of tokens: counters are read while the server counts
 
 
 def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of one run."""
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
     hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
@@ -192,7 +175,7 @@ def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
         drafted = run.count("spec_decode_draft_tokens", least=0)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
     drafting = drafting_share(ongoing, lengths, drafts, accepted)
-    yield from log.requests(run, lengths, hazards, window=len(hazards), drafting=drafting)
+    yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
 
 
 def _check(run: Fields, drafts: int, accepted: int) -> None:
@@ -202,15 +185,15 @@ def _check(run: Fields, drafts: int, accepted: int) -> None:
     if abs(kept - accepted) > _CUT_SHARE * max(kept, accepted) + 1:
         rule = f"must be about {kept:.0f}, the sum of the {len(rates)} rates per position of {drafts} drafts"
         raise run.error("spec_decode_accepted_tokens", rule, accepted)
-    check_mean(
-        run, "spec_decode_acceptance_length", 1 + accepted / drafts, f"1 and {accepted} accepted, {drafts} drafts"
+    run.check_mean(
+        "spec_decode_acceptance_length", 1 + accepted / drafts, f"1 and {accepted} accepted, {drafts} drafts"
     )
     if drafted := run.known_count("spec_decode_draft_tokens", least=0):
         if not accepted <= drafted <= drafts * len(rates):
             rule = f"must lie between the {accepted} accepted and {drafts} drafts of {len(rates)} tokens"
             raise run.error("spec_decode_draft_tokens", rule, drafted)
         why = f"{accepted} accepted of {drafted} drafted tokens, in per cent"
-        check_mean(run, "spec_decode_acceptance_rate", 100 * accepted / drafted, why)
+        run.check_mean("spec_decode_acceptance_rate", 100 * accepted / drafted, why)
 
 
 VLLM_BENCH = Format(
@@ -235,7 +218,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
 
 
 def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
-    """The request of a response with a histogram of its steps; as `steps.vllm_detailed.request_of_steps`."""
+    """The request of a response with a histogram of its steps; as `responses.request_of_steps`."""
     counted = of_histogram(
         metrics.counts(HISTOGRAM, least=0),
         num_tokens=usage.known_count("completion_tokens", least=0),
@@ -268,7 +251,6 @@ def _sees_report(found: Fields) -> bool:
 
 
 def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of AIPerf's profiling phase."""
     for path in files:
         file, some = Responses(path, ongoing), False
         for request in ongoing.each(path, partial(_record, file)):

@@ -1,35 +1,26 @@
-"""What llama.cpp counts of each request, in its responses or in the log of its server: tokens, drafts and seconds.
+"""What engines count of each request: llama.cpp's totals, histograms or means of SGLang and TensorRT-LLM.
 
-What llama.cpp counts of each request in its responses: tokens, drafts and seconds.
+llama.cpp's `timings` have `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`; its server's log says the same in lines. They do not say how many steps
+there were, but every step emits what it accepted and one token of the target's own, and the prefill emits the first:
+steps = tokens - 1 - accepted. Where drafts of a window would not fit into so few steps, there were more of them and the
+last one was cut by the end of the answer. The window is `--spec-draft-n-max` of the server. A request without a field
+of drafts or acceptance is one of the target alone; with fields of other names it is refused: they may be those of
+another version.
 
-Its totals do not say how many steps there were, but every step emits what it accepted and one token of the target's
-own, and the prefill emits the first: steps = tokens - 1 - accepted. Where drafts of a window would not fit into so few
-steps, there were more of them and the last one was cut by the end of the answer. The window is `--spec-draft-n-max` of
-the server: responses do not say it.
-
-A response has `timings`: `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
-`draft_n_accepted`, `prompt_ms`, `predicted_ms`. A request without a field of drafts or acceptance is one of the target
-alone; with fields of other names it is refused: they may be those of another version. The server's log says the same
-in lines: `server_logs.py`.
-
-SGLang's counts of each request (`meta_info` of its responses): a histogram of accepted tokens, or only their mean.
-
-One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
+SGLang's `meta_info`, of the response or its first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
 `spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
 every step. For chains the window is that by the step, at most in any response of the file: servers may draft less now
-and then. A tree proposes more tokens than its
-deepest path has: where every histogram of the file ends before the tokens proposed in a step, it may be one (or a chain
-that no step kept whole), and a stated window has to say how deep drafts were. Without a histogram nothing shows a tree:
-drafts are chains unless the window is less than what was proposed. A response without `spec_verify_ct` is one of the
-target alone.
+and then. A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the
+tokens proposed in a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep
+drafts were. Without a histogram nothing shows a tree: drafts are chains unless the window is less than what was
+proposed. A response without `spec_verify_ct` is one of the target alone.
 
-TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
-
-One response an object: each choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
-`total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
-the prefill, and then a window must be given. `usage` counts tokens.
+TensorRT-LLM's choices have `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`, `total_draft_tokens`
+and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count the prefill, and then
+a window must be given. `usage` counts tokens.
 """
 
 import re
@@ -43,7 +34,6 @@ import numpy as np
 
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
-from .agreement import check_equal, check_mean
 from .format import Format, described
 from .reading import Fields, read_objects, refuse_pipe
 from .responses import (
@@ -73,7 +63,7 @@ def _parse_llamacpp(file: Responses, line: Fields) -> RoundsRequest | None:
     timings = line.nested("timings")
     tokens = (timings.count("predicted_n", least=0),)
     for place, key in ((usage_of(line), "completion_tokens"), (line, "tokens_predicted")):
-        check_equal(place, key, tokens, "by timings.predicted_n")
+        place.check_equal(key, tokens, "by timings.predicted_n")
     return request_of(file, timings, request_id)
 
 
@@ -82,15 +72,8 @@ def request_of(
 ) -> RoundsRequest | None:
     """The request that timings tell of, of the target alone if nothing was drafted; None for an answer of no token.
 
-    Args:
-        file: of the request.
-        timings: under the names that they have in responses.
-        request_id: of the request.
-        window: most tokens drafted in a step, None if nothing says it.
-        drafts: steps that drafted, None if nothing says it, so that all are taken to.
-
-    Raises:
-        TraceFormatError: counts that cannot be.
+    Timings have the names of responses. `window` is the most tokens drafted in a step, and `drafts` counts the steps
+    that drafted: None if nothing says it, so that all are taken to.
     """
     tokens = timings.count("predicted_n", least=0)
     if not tokens:
@@ -146,20 +129,9 @@ _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_d
 
 
 class _Proposed(NamedTuple):
-    """What all responses of a file show of drafts.
-
-    Attributes:
-        window: most tokens that one proposed by the step, if that is as many in each of its steps; None if not.
-        longest: most tokens that a step can have kept by the length of a histogram; None without any.
-    """
-
+    # most tokens that one proposed by the step, if that is as many in each of its steps; None if not
     window: int | None
-    longest: int | None
-
-
-def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request an answer; a file is gone through twice, since only all of it shows the window."""
-    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
+    longest: int | None  # most tokens that a step can have kept by the length of a histogram; None without any
 
 
 def _proposed(path: Path) -> _Proposed:
@@ -261,6 +233,11 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     return counted
 
 
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """A file is gone through twice, since only all of it shows the window."""
+    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
+
+
 SGLANG_META = Format(**described("sglang-meta"), read=_read, sees=_sees_sglang)
 
 
@@ -298,10 +275,10 @@ def _of_statistics(line: Fields, statistics: Fields) -> Counted:
     if steps != counted.num_steps:
         raise statistics.error(_HISTOGRAM, f"must add up to num_spec_steps, {steps}", counted.num_steps)
     accepted = counted.num_accepted
-    check_equal(statistics, "total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
+    statistics.check_equal("total_accepted_draft_tokens", (accepted,), f"the tokens that {_HISTOGRAM} adds up to")
     if drafted := counted.num_drafted:
         why = f"{accepted} accepted of {drafted} drafted tokens"
-        check_mean(statistics, "acceptance_rate", accepted / drafted, why)
+        statistics.check_mean("acceptance_rate", accepted / drafted, why)
     return counted
 
 

@@ -35,37 +35,23 @@ def _never(_: object) -> bool:
 
 
 class Format(BaseModel):
-    """One foreign format.
-
-    Attributes:
-        name: as the command line calls it.
-        words: what its files are, in words.
-        keys: what tells its files, for error messages.
-        near: what else stands in such files, and in those of their kin that lack what tells them.
-        form: what they usually know.
-        by_line: whether a line that is bad can be skipped.
-        exact: what becomes exact.
-        unknown: what stays unknown, or is drawn.
-        read: the requests of files, in a generator or all at once; raises TraceFormatError.
-        sees: whether an object could be of such a file; of a format of text none is.
-        sees_beside: whether an object could be of a file that goes with those that `sees` tells.
-        sees_line: whether a line could be of such a file; of a format of JSON none is.
-    """
+    """One foreign format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    words: str
-    keys: tuple[str, ...]
-    near: tuple[str, ...] = ()
-    form: Form
-    by_line: bool
-    exact: str
-    unknown: str
+    name: str  # as the command line calls it
+    words: str  # what its files are, in words
+    keys: tuple[str, ...]  # what tells its files, for error messages
+    near: tuple[str, ...] = ()  # what else stands in such files, and in those of their kin that lack what tells them
+    form: Form  # what they usually know
+    by_line: bool  # whether a line that is bad can be skipped
+    exact: str  # what becomes exact
+    unknown: str  # what stays unknown, or is drawn
+    # the requests of files, in a generator or all at once; raises TraceFormatError
     read: Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]
-    sees: Sees = _never
-    sees_beside: Sees = _never
-    sees_line: Callable[[str], bool] = _never
+    sees: Sees = _never  # whether an object could be of such a file; of a format of text none is
+    sees_beside: Sees = _never  # whether an object could be of a file that goes with those that `sees` tells
+    sees_line: Callable[[str], bool] = _never  # whether a line could be of such a file; of a format of JSON none is
 
     @property
     def notes(self) -> tuple[str, str]:

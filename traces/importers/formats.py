@@ -1,12 +1,7 @@
-"""Foreign files to a recording: in memory, or streamed to a folder, whole or not at all.
+"""The formats by name, which one files have, and foreign files to a recording: in memory, or streamed to a folder.
 
-The formats by name: the one list that the command line, the detector and the tests go through.
-
-What to say of a file that is of no known format: what it is, or which format is nearest, and what to save instead.
-
-One line of at most 300 characters with the command's own words, unless the file's path alone is longer than 60.
-
-Tell the format of files by the keys of their first objects or by their lines, or say which one is nearest.
+What no format fits is refused in one line of at most 300 characters with the command's own words, unless the file's
+path alone is longer than 60: what it is, or which format is nearest, and what to save instead.
 """
 
 import re
@@ -28,11 +23,11 @@ from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMM
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
-from .reading import JSON_BEGINS, Fields, ImportOptions, lines_of, opened, peek_objects, refuse_pipe, text_lines
-from .responses import FRONTIER, VLLM_DETAILED, is_plain
-from .rounds import Ongoing
+from .reading import JSON_BEGINS, Fields, lines_of, opened, peek_objects, refuse_pipe, text_lines
+from .responses import VLLM_DETAILED, is_plain
+from .rounds import ImportOptions, Ongoing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
-from .steps import EAGLE_TIMED, POSITIONS, SPEC_BENCH
+from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
 from .totals import ACCEPTANCE_BY_K, KeptTokens
 
 FORMATS: tuple[Format, ...] = (
@@ -90,17 +85,11 @@ _SERVER = "save responses, a log or /metrics of a server that speculates (docs/i
 
 
 class _Kind(NamedTuple):
-    """Files that are something else.
+    """Files that are something else."""
 
-    Attributes:
-        signs: bytes that they begin with, or keys of which an object has all.
-        words: what they are.
-        instead: what to do.
-    """
-
-    signs: tuple[bytes, ...] | tuple[str, ...]
-    words: str
-    instead: str
+    signs: tuple[bytes, ...] | tuple[str, ...]  # bytes that they begin with, or keys of which an object has all
+    words: str  # what they are
+    instead: str  # what to do
 
 
 _BYTES = (
@@ -251,11 +240,7 @@ _MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
 
 
 def detect(files: Sequence[Path]) -> Format:
-    """The one format all files have, or those that go with them.
-
-    Raises:
-        TraceFormatError: a file cannot be read, has no known format, or another than the first one.
-    """
+    """The one format all files have, or those that go with them."""
     seen: dict[Path, Format] = {}
     objects: dict[Path, Fields] = {}
     for path in files:
@@ -282,7 +267,8 @@ def _telling(path: Path) -> Format | Fields:
     except TraceFormatError as error:
         if error.field != "JSON":
             raise
-        known = _format_of_lines(path)
+        refuse_pipe(path)
+        known = next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
         if known is None:
             raise unreadable(path, error) from None
         return known
@@ -293,11 +279,6 @@ def _telling(path: Path) -> Format | Fields:
         return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
     except TraceFormatError:  # whoever reads the file says so, or skips it
         return first
-
-
-def _format_of_lines(path: Path) -> Format | None:
-    refuse_pipe(path)
-    return next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
 
 
 def _format_of(first: Fields) -> Format:
@@ -345,25 +326,13 @@ def read_recording(format_name: str, files: Sequence[Path], options: ImportOptio
 
 
 def import_recording(
-    format_name: str,
-    files: Sequence[Path],
-    out: Path,
-    options: ImportOptions | None = None,
-    *,
-    watch: Watch = iter,
+    format_name: str, files: Sequence[Path], out: Path, options: ImportOptions | None = None, *, watch: Watch = iter
 ) -> RoundsMeta:
     """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
 
-    Args:
-        format_name: see `formats`; "auto" to have it told by the files.
-        files: in the order in which drafters are to be numbered.
-        out: the folder to write.
-        options: what the files do not say.
-        watch: is handed the requests and hands them on, for a progress bar.
-
-    Raises:
-        TraceFormatError: a file breaks its format, or what it holds is no sound recording.
-        ValueError: an option that names nothing of the files.
+    Drafters are numbered in the order of files. `watch` is handed the requests and hands them on, for a progress bar.
+    Raises TraceFormatError where a file breaks its format, or what it holds is no sound recording, and ValueError for
+    an option that names nothing of the files.
     """
     source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
     return write_rounds(watch(_requests(source, files, ongoing)), lambda: _meta(source, files, ongoing), out)

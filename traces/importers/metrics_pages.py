@@ -1,25 +1,16 @@
-"""Metrics pages of engines, scraped once or twice: what they count of drafts, and the recording it makes.
+"""Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
 
-Pages of Prometheus metrics, as servers give them at `/metrics`: counters over several scrapes, and gauges.
+Lines of known metrics are read by the parser of `prometheus_client`: what nobody asks for may have any form. Series
+with equal labels are one counter at several times, so that it counted its last value less its first; one that is
+missing at first began at 0. Of several pages, in files or one after another in a file, counts are those between the
+first and the last; of one, those since the server started.
 
-Lines are read one by one by the parser of `prometheus_client`, those alone whose metrics are known: what nobody asks
-for may have any form. Series with equal labels are one counter at several times, so that it counted its last value less
-its first; one that is missing at first began at 0.
-
-What the metrics pages of engines say of speculative decoding, by the names that each engine gives its counters.
-
-vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft. TensorRT-LLM
-counts drafted and accepted tokens, newer versions both by position. SGLang counts verifications and tokens of answers,
-and shows what the last interval accepted as a gauge. Names: `vllm/v1/spec_decode/metrics.py` (vLLM 0.33),
-`observability/metrics_collector.py` (SGLang 0.5.23), `tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's
-`tools/server/server-task.cpp`.
-
-Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
-
-Of several pages, in files or one after another in a file, counts are those between the first and the last; of one,
-those since the server started. Rates by position come from vLLM's, llama.cpp's and newer TensorRT-LLM's counters. Older
-TensorRT-LLM counts drafted and accepted tokens only, and SGLang steps and tokens: they give a mean, as their gauges do
-where counters are missing. Requests are those that the page counts; without them the load that is stated does.
+vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft; newer
+TensorRT-LLM counts both kinds by position: they give rates. Older TensorRT-LLM counts drafted and accepted tokens only,
+and SGLang verifications and tokens of answers: they give a mean, as gauges of the last interval do where counters are
+missing. Requests are those that the page counts; without them the load that is stated does. Names:
+`vllm/v1/spec_decode/metrics.py` (vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23),
+`tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's `tools/server/server-task.cpp`.
 """
 
 import re
@@ -37,10 +28,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
 from .format import Format, described
-from .reading import MOST_WINDOW, Fields, text_lines
-from .rounds import Ongoing
+from .reading import Fields, placed_lines
+from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
-    Lengths,
     StatedLog,
     drafting_share,
     even_lengths,
@@ -57,19 +47,12 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Sample(NamedTuple):
-    """One series at one time.
+    """One series at one time."""
 
-    Attributes:
-        place: page and line, as errors name them.
-        name: of the metric, without `_total`.
-        labels: by name.
-        value: finite, >= 0.
-    """
-
-    place: str
-    name: str
-    labels: Mapping[str, str]
-    value: float
+    place: str  # page and line, as errors name them
+    name: str  # of the metric, without `_total`
+    labels: Mapping[str, str]  # by name
+    value: float  # finite, >= 0
 
     @property
     def key(self) -> Key:
@@ -79,15 +62,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page says of known metrics.
+    """What a page says of known metrics."""
 
-    Attributes:
-        samples: in order.
-        others: names of metrics that are near those known, and are not.
-    """
-
-    samples: tuple[Sample, ...] = ()
-    others: frozenset[str] = field(default_factory=frozenset)
+    samples: tuple[Sample, ...] = ()  # in order
+    others: frozenset[str] = field(default_factory=frozenset)  # names of metrics that are near those known, and are not
 
     def of_model(self, model: str) -> "Page":
         """The page without the series that name another model."""
@@ -101,15 +79,10 @@ class Page:
 
 
 def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Sequence[str] = ()) -> Page:
-    """The samples of some metrics.
+    """The samples of metrics of these names, without `_total`; when they began to count (`_created`) is read along.
 
-    Args:
-        lines: of the page, each with its place.
-        names: of metrics, without `_total`; when they began to count (`_created`) is read along.
-        near: what names begin with that are worth telling if they are not known.
-
-    Raises:
-        TraceFormatError: a line of a known metric that is no sample, or whose value is no finite number >= 0.
+    Raises TraceFormatError for a line of a known metric that is no sample, or whose value is no finite number >= 0.
+    `near` is what names begin with that are worth telling if they are not known.
     """
     samples, others = [], set()
     for place, line in lines:
@@ -125,11 +98,7 @@ def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Seq
 
 
 class Scrapes:
-    """The pages of one server in the order of time. Final.
-
-    Args:
-        pages: one or more; one in which a series stands twice is several.
-    """
+    """The pages of one server in the order of time; one in which a series stands twice is several."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._scrapes: list[dict[Key, Sample]] = []
@@ -159,34 +128,22 @@ class Scrapes:
     def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
         """What a counter counted between the first page and the last, or with one page since the server started.
 
-        Args:
-            name: of the metric, without `_total`.
-            by: a label to count by; "": none.
-            summed: labels in which series may differ and are added.
-
-        Returns:
-            By value of that label, "" for series without it; nothing if the last page does not have the metric.
-
-        Raises:
-            TraceFormatError: a counter went down or vanished, or series differ in another label.
+        It is by the values of the label `by`, "" for series without it; empty if the last page lacks the metric. Series
+        that differ in the labels `summed` are added. Raises TraceFormatError for a counter that went down or vanished,
+        or series that differ in another label.
         """
-        series = [key for key in self._keys(name) if self._still_there(key)]
+        series = list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
+        for key in series:
+            if key not in self._last:
+                before = next(scrape[key] for scrape in reversed(self._scrapes) if key in scrape)
+                rule = f"must be there in the last page as in {before.place}: {_ANEW}"
+                raise TraceFormatError(before.place, _series(key), rule, "nothing")
         counts: dict[str, float] = {}
         for key in series:
             value = dict(key[1]).get(by, "")
             counts[value] = counts.get(value, 0.0) + self._increase(key)
         self._refuse_differing(series, {by, *summed})
         return counts
-
-    def _keys(self, name: str) -> list[Key]:
-        return list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
-
-    def _still_there(self, key: Key) -> bool:
-        if key not in self._last:
-            before = next(scrape[key] for scrape in reversed(self._scrapes) if key in scrape)
-            rule = f"must be there in the last page as in {before.place}: {_ANEW}"
-            raise TraceFormatError(before.place, _series(key), rule, "nothing")
-        return True
 
     def _increase(self, key: Key) -> float:
         seen = [scrape[key] for scrape in self._scrapes if key in scrape]
@@ -210,7 +167,8 @@ class Scrapes:
             if len(values) > 1:
                 allowed = ", ".join(sorted(may_differ - {""})) or "no label"
                 rule = f"must be series that differ in {allowed} only; others are not added: take those of one {name}"
-                raise TraceFormatError(self._last[series[0]].place, f"{series[0][0]}.{name}", rule, _listed(values))
+                told = ", ".join([*(value or "none" for value in values[:4]), *(["..."] if len(values) > 4 else [])])
+                raise TraceFormatError(self._last[series[0]].place, f"{series[0][0]}.{name}", rule, told)
 
 
 def _sample(place: str, name: str, line: str) -> Sample:
@@ -232,11 +190,6 @@ def _series(key: Key) -> str:
     return f"{key[0]}{{{labels}}}" if labels else key[0]
 
 
-def _listed(values: Sequence[str]) -> str:
-    shown = [value or "none" for value in values[:4]]
-    return ", ".join([*shown, *(["..."] if len(values) > 4 else [])])
-
-
 _REASON = "finished_reason"
 _NO_ANSWERS = frozenset({"abort", "error", "cancelled", "timeout"})
 
@@ -245,38 +198,25 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Names of an engine's metrics, without `_total`; "" for one that it does not have.
+    """Names of an engine's metrics, without `_total`; "" for one that it does not have."""
 
-    Attributes:
-        name: as people write it.
-        prefix: what the names of all its metrics begin with.
-        near: what the names of its metrics of speculative decoding begin with.
-        drafts: rounds that drafted.
-        drafted, accepted: tokens.
-        accepted_by_place, drafted_by_place: the same by position of the draft, in the label `place`.
-        verified: steps of the target that verified a draft.
-        length: gauge of tokens a step, the target's own among them.
-        depths: gauges of the tokens drafted in a step, each with how many more it counts.
-        requests, tokens, prompts: answers, and tokens of them and of their prompts.
-        summed: labels whose series are parts of one server's count.
-    """
-
-    name: str
-    prefix: str
-    near: str
-    drafts: str = ""
-    drafted: str = ""
+    name: str  # as people write it
+    prefix: str  # what the names of all its metrics begin with
+    near: str  # what the names of its metrics of speculative decoding begin with
+    drafts: str = ""  # rounds that drafted
+    drafted: str = ""  # tokens
     accepted: str = ""
-    accepted_by_place: str = ""
+    accepted_by_place: str = ""  # the same by position of the draft, in the label `place`
     drafted_by_place: str = ""
     place: str = "position"
-    verified: str = ""
-    length: str = ""
+    verified: str = ""  # steps of the target that verified a draft
+    length: str = ""  # gauge of tokens a step, the target's own among them
+    # gauges of the tokens drafted in a step, each with how many more it counts
     depths: tuple[tuple[str, int], ...] = ()
-    requests: str = ""
+    requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
-    summed: frozenset[str] = frozenset({"engine", "model_name"})
+    summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are parts of one server's count
 
     @property
     def names(self) -> frozenset[str]:
@@ -352,12 +292,7 @@ def engine_of(scrapes: Scrapes) -> Engine | None:
 
 
 class Speculation:
-    """What the pages of a server say of its speculative decoding. Final.
-
-    Args:
-        scrapes: of the server.
-        engine: whose names are read.
-    """
+    """What the pages of a server say of its speculative decoding, by the names of an engine."""
 
     def __init__(self, scrapes: Scrapes, engine: Engine) -> None:
         self._scrapes, self._engine = scrapes, engine
@@ -387,11 +322,7 @@ class Speculation:
         return float(self.by_place(self._engine.accepted_by_place).sum())
 
     def by_place(self, name: str) -> Floats:
-        """`[W]` what a counter counted by position of the draft, none where the page does not have it.
-
-        Raises:
-            TraceFormatError: a position that is none, or as `Scrapes.counted`.
-        """
+        """`[W]` what a counter counted by position of the draft, none where the page does not have it."""
         if not name:
             return np.zeros(0)
         found = self._scrapes.counted(name, by=self._engine.place, summed=self._engine.summed)
@@ -406,32 +337,12 @@ class Speculation:
         return int(text)
 
     @property
-    def tokens(self) -> float | None:
-        """Tokens of answers."""
-        return self.total(self._engine.tokens)
-
-    @property
-    def prompts(self) -> float | None:
-        """Tokens of prompts."""
-        return self.total(self._engine.prompts)
-
-    @property
-    def requests(self) -> float | None:
-        """Requests that were answered: those that were aborted or failed are none."""
-        return None if (found := self._by_reason()) is None else sum(found[0].values())
-
-    @property
-    def unanswered(self) -> float:
-        """Requests that ended without being answered."""
-        return 0.0 if (found := self._by_reason()) is None else sum(found[1].values())
-
-    def _by_reason(self) -> tuple[dict[str, float], dict[str, float]] | None:
+    def requests(self) -> tuple[float | None, float]:
+        """(requests that were answered, None where nothing counts them; those that were aborted or failed)."""
         name = self._engine.requests
         found = self._scrapes.counted(name, by=_REASON, summed=self._engine.summed) if name else {}
-        if not found:
-            return None
-        ended = {reason: count for reason, count in found.items() if reason in _NO_ANSWERS}
-        return {reason: count for reason, count in found.items() if reason not in ended}, ended
+        ended = sum(count for reason, count in found.items() if reason in _NO_ANSWERS)
+        return (sum(found.values()) - ended if found else None), ended
 
     @property
     def counted_length(self) -> float | None:
@@ -439,38 +350,22 @@ class Speculation:
 
         The prefill gives the first token of each answer.
         """
-        steps = self.total(self._engine.verified)
-        if not steps or self.tokens is None or self.requests is None:
-            return None
-        return (self.tokens - self.requests) / steps
+        steps, tokens, (requests, _) = self.total(self._engine.verified), self.total(self._engine.tokens), self.requests
+        return None if not steps or tokens is None or requests is None else (tokens - requests) / steps
 
     @property
     def shown_length(self) -> float | None:
-        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified.
-
-        Raises:
-            TraceFormatError: gauges that differ.
-        """
+        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified."""
         shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
         values = sorted({one.value for one in shown})
         if len(values) > 1:
-            raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", self._gauges(shown))
+            told = _gauges([f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)])
+            raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", told)
         return values[0] if values and values[0] > 0 else None
-
-    def _gauges(self, shown: Sequence[Sample]) -> str:
-        """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
-        values = [f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)]
-        many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
-        listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
-        return f"{many} gauges, {listed}"
 
     @property
     def depth(self) -> int | None:
-        """Tokens drafted in a step as gauges show them now, None where none does or they differ.
-
-        Raises:
-            TraceFormatError: a gauge of more than any draft has.
-        """
+        """Tokens drafted in a step as gauges show them now, None where none does or they differ."""
         for name, more in self._engine.depths:
             gauges = self._scrapes.gauges(name)
             if gauges and gauges[0].value > MOST_WINDOW:
@@ -479,6 +374,13 @@ class Speculation:
             if len(values) == 1 and (depth := round(values.pop()) - more) >= 1:
                 return depth
         return None
+
+
+def _gauges(values: Sequence[str]) -> str:
+    """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
+    many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
+    listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
+    return f"{many} gauges, {listed}"
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"
@@ -498,46 +400,37 @@ def _metrics_format(name: str, engine: Engine) -> Format:
 def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         log = StatedLog(files, ongoing, several=True)
-        pages = [_page(path, engine) for path in files]
-        scrapes = Scrapes(pages)
-        found, fields = Speculation(scrapes, engine), Fields(str(log.path), {})
-        _remark(ongoing, scrapes, pages, found)
-        lengths = _lengths(fields, found)
+        pages = [page_of(placed_lines(path), [engine]) for path in files]
+        scrapes, fields = Scrapes(pages), log.fields
+        found = Speculation(scrapes, engine)
+        answered, unanswered = found.requests
+        _remark(ongoing, scrapes, pages, unanswered)
+        counts = (answered, found.total(engine.tokens), found.total(engine.prompts))
+        requests, tokens, prompts = (round(count or 0.0) for count in counts)
+        lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None
         near = sorted({name for page in pages for name in page.others})
         rates = _rates(ongoing, fields, engine, found, near)
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
             drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted)
-            yield from log.requests(fields, lengths, hazards, window=len(hazards), drafting=drafting)
+            yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
             return
         window = ongoing.drafters.window_of(log.name, fields, found.depth)
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
-        yield from log.requests(fields, lengths, hazards_of_mean(fields, key, length, window), window=window)
+        yield from log.requests(lengths, hazards_of_mean(fields, key, length, window), window=window)
 
     return read
 
 
-def _page(path: Path, engine: Engine) -> Page:
-    return page_of(((f"{path}: line {number}", line) for number, line in text_lines(path)), [engine])
-
-
-def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], found: Speculation) -> None:
+def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswered: float) -> None:
     if len(scrapes) > 1:
         ongoing.findings.remark(_PAGES.format(len(scrapes)))
     models = sorted({model for page in pages for model in page.models})
     if len(models) > 1:
         ongoing.findings.remark(_MODELS.format(len(models), ", ".join(models)))
-    if found.unanswered:
-        ongoing.findings.remark(_UNANSWERED.format(round(found.unanswered)))
-
-
-def _lengths(fields: Fields, found: Speculation) -> Lengths | None:
-    """The requests that the pages count, None if they count none."""
-    requests, tokens, prompts = (round(count or 0.0) for count in (found.requests, found.tokens, found.prompts))
-    if not requests or not tokens:
-        return None
-    return even_lengths(fields, requests, tokens, prompts)
+    if unanswered:
+        ongoing.findings.remark(_UNANSWERED.format(round(unanswered)))
 
 
 def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
@@ -580,11 +473,7 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
 def _mean(
     ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str], window: int
 ) -> tuple[str, float]:
-    """(what tells it, tokens that a step gives on average, the target's own among them).
-
-    Raises:
-        TraceFormatError: nothing tells it, which names what is near.
-    """
+    """(what tells it, tokens that a step gives on average, the target's own among them); refused where nothing does."""
     length = found.counted_length
     if length is not None:
         return f"{engine.tokens}_total", length

@@ -1,52 +1,42 @@
-"""A JSON object with the place it came from: each field is asked for with its rule, and a breach names both.
+"""Files of JSON objects, one a line, each over many lines, in an array, or as event streams, and lines of text.
 
-The lines of a file, plain or gzip, with their numbers: what every reader here starts from.
+An object keeps the place it came from: each field is asked for with its rule, and a breach names both. Lines and values
+are bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory. A value goes
+on over lines until its brackets are closed. A line that was cut off leaves brackets open too; it is told by the next
+line, which is an object of its own and starts where lines start.
 
-A line is bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory.
-
-Server-sent events, as completions are streamed: bytes as they come, the data of each event as it was sent.
-
-The format is that of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or both; a
-byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by LF;
-comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
+Server-sent events are those of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or
+both; a byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by
+LF; comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
 none.
 
-Where one JSON value of a file ends and the next begins: on one line, or over many (pretty-printed).
-
-A value on one line is one line. One that leaves brackets open goes on until they are closed. A line that was cut off
-leaves brackets open too; it is told by the next line, which is an object of its own and starts where lines start.
-
-What the user says of files that do not say it themselves.
-
-Streamed responses as they came over the wire (server-sent events): the chunks of each, as one object.
-
-The data of an event is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk with another `id` or one
-after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a field that is not empty
-is that of the response: what engines count comes with the last chunk. Choices are kept by their `index`, and answers
-that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are responses of their own.
-
-Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams.
+The data of an event of a streamed response is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk
+with another `id` or one after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a
+field that is not empty is that of the response: what engines count comes with the last chunk. Choices are kept by their
+`index`; answers that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are
+responses of their own.
 """
 
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import ArgumentError, check_within, message_of
+from ...base.errors import message_of
 from ...base.files import MOST_BYTES, decode_json, kind_of_json
 from ..errors import TraceFormatError
-from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS, NAME_PATTERN, ModelInfo, NgramInfo, check_title
+from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS
 
 _LONGEST_FIELD = 100
+_NOISE = 1e-6  # of single precision
 _NOTHING = object()
 
 
@@ -72,11 +62,12 @@ class Fields:
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
         """What to raise of a field that breaks `rule`."""
-        shown = _in_words(value) if isinstance(value, (dict, list)) else value
+        if isinstance(value, (dict, list)):
+            value = f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
         named = self.prefix + field
         if len(named) > _LONGEST_FIELD:  # keys of a file can be of any length
             named = f"{named[:_LONGEST_FIELD]}..."
-        return TraceFormatError(self.place, named, rule, shown)
+        return TraceFormatError(self.place, named, rule, value)
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string, or a whole number as one; `default` where the field is missing and there is one."""
@@ -116,7 +107,8 @@ class Fields:
     def counts(self, key: str, *, least: int) -> NDArray[np.int64]:
         """`[N]` whole numbers in [least, 2^31 - 1]."""
         values = self.sequence(key)
-        array = np.array(values, dtype=np.int64) if set(map(type, values)) <= {int} and _fit(values) else None
+        fits = set(map(type, values)) <= {int} and (not values or -MOST <= min(values) <= max(values) <= MOST)
+        array = np.array(values, dtype=np.int64) if fits else None
         if array is None or (len(array) and array.min() < least):
             place, wrong = next((i, v) for i, v in enumerate(values) if not _is_whole(v) or not least <= v <= MOST)
             raise self.error(f"{key}[{place}]", f"must be a whole number in [{least}, {MOST}]", wrong)
@@ -156,6 +148,18 @@ class Fields:
         values = {str(place): found for place, found in enumerate(self.sequence(key))}
         return Fields(self.place, values, f"{self.prefix}{key}.")
 
+    def check_mean(self, key: str, value: float, why: str) -> None:
+        """Raise TraceFormatError for a number that is there, is not null, and is not rounded from `value`."""
+        if key in self:
+            told = str(self.rate(key, most=1e9))
+            check_agrees(self.place, f"{self.prefix}{key}", told, value, value, why)
+
+    def check_equal(self, key: str, values: tuple[int, ...], why: str) -> None:
+        """Raise TraceFormatError for a count that is there and none of `values`, which it may be by all readings."""
+        told = self.known_count(key, least=0)
+        if told is not None and told not in values:
+            raise self.error(key, f"must be {values[0]}, {why}", told)
+
     def _value(self, key: str, default: object) -> Any:  # noqa: ANN401 - what JSON holds
         found = self.values.get(key, _NOTHING)
         if found is not _NOTHING and found is not None:
@@ -176,16 +180,48 @@ class Fields:
         return float(found)
 
 
+def half_of_last_digit(text: str) -> float:
+    """How far a number that is printed so can be from what it was, by rounding alone."""
+    return 0.5 * 10.0 ** int(Decimal(text).as_tuple().exponent)
+
+
+def check_agrees(place: str, field: str, text: str, least: float, most: float, why: str) -> None:
+    """Raise TraceFormatError for a printed number that no number in [least, most] is rounded to.
+
+    The digits of `text` tell the rounding; `why` says how the bounds follow from other values.
+    """
+    number = float(text)
+    within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
+    if not least - within <= number <= most + within:
+        told = f"{(least + most) / 2:.4g}" if most - least < within else f"in [{least:.4g}, {most:.4g}]"
+        raise TraceFormatError(place, field, f"must be {told}: {why}", text)
+
+
+def by_request(
+    result: Fields,
+    needed: Sequence[str],
+    more: Sequence[str] = (),
+    *,
+    missing: Mapping[str, str] | None = None,
+    of: str = "requests",
+) -> dict[str, list[Any]]:
+    """The lists of a benchmark's result that hold an entry for each of its requests, `of` what, in words.
+
+    Lists `needed` must be there, and the first says how many requests there are; lists `more` may be. `missing` has by
+    key the rule of one that is not there; None: that it must be.
+    """
+    lists: dict[str, list[Any]] = {}
+    for key in (*needed, *(key for key in more if key in result)):
+        if missing is not None and key not in result:
+            raise result.error(key, missing[key], "nothing")
+        lists[key] = result.sequence(key)
+        if len(lists[key]) != (count := len(lists[needed[0]])):
+            raise result.error(key, f"must hold one entry for each of the {count} {of}", len(lists[key]))
+    return lists
+
+
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _fit(values: list[int]) -> bool:
-    return not values or (min(values) >= -MOST and max(values) <= MOST)
-
-
-def _in_words(value: dict[str, Any] | list[Any]) -> str:
-    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -247,6 +283,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))
 
 
+def placed_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The same with their places; where most lines say nothing, `text_lines` is quicker."""
+    return ((f"{path}: line {number}", line) for number, line in text_lines(path))
+
+
 _LINE_ENDS = b"\r\n"
 _SILENT_FIELDS = frozenset({b"", b"id", b"retry"})
 _MOST_KIND = 100  # bytes
@@ -257,27 +298,19 @@ class BrokenStreamError(ValueError):
 
 
 class Event(NamedTuple):
-    """One event.
+    """One event."""
 
-    Attributes:
-        data: its lines of data.
-        number: of the last of them in the stream, from 1.
-        kind: what its field `event` says; "" without one.
-    """
-
-    data: str
-    number: int
-    kind: str = ""
+    data: str  # its lines of data
+    number: int  # of the last of them in the stream, from 1
+    kind: str = ""  # what its field `event` says; "" without one
 
 
 class EventStream:
-    """Turns pieces of a stream into its events. Final.
+    """Turns pieces of a stream into its events.
 
-    Args:
-        most_bytes: of one event, and of any one line.
-        unknown: is handed the number and the text of each line whose field has an unknown name.
-        alone: whether one line of data is an event by itself if another follows without an empty line between: some
-            save streams without them. None: it never is, as the format says.
+    No event and no line has more than `most_bytes`. `unknown` is handed the number and the text of each line whose
+    field has an unknown name. `alone` says whether one line of data is an event by itself if another follows without an
+    empty line between: some save streams without them.
     """
 
     def __init__(
@@ -296,11 +329,7 @@ class EventStream:
         self._ended_by_cr = False
 
     def feed(self, piece: bytes) -> Iterator[Event]:
-        """Take the next bytes, which may end anywhere; each event that is whole now, to be read to the end.
-
-        Raises:
-            BrokenStreamError: an event, or a line, of more bytes than it may have.
-        """
+        """Take the next bytes, which may end anywhere; each event that is whole now. Raises BrokenStreamError."""
         if not piece:
             return
         if self._ended_by_cr:
@@ -353,19 +382,12 @@ _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonText:
-    """The text of one value.
+class JsonText(NamedTuple):
+    """The text of one value."""
 
-    Attributes:
-        number: of its first line, from 1.
-        text: all its lines.
-        last: whether it is known to be the last of the file.
-    """
-
-    number: int
-    text: bytes
-    last: bool = False
+    number: int  # of its first line, from 1
+    text: bytes  # all its lines
+    last: bool = False  # whether it is known to be the last of the file
 
 
 def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
@@ -376,7 +398,7 @@ def json_texts(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonT
             yield before
         before = found
     if before is not None:
-        yield replace(before, last=True)
+        yield before._replace(last=True)
 
 
 def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
@@ -384,7 +406,7 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
     first = depth = size = 0
     for number, line in lines:
         if len(gathered) == 1 and gathered[0].startswith(b"{") and _is_object(line):
-            yield JsonText(number=first, text=gathered[0])
+            yield JsonText(first, gathered[0])
             gathered, depth = [], 0
         if not gathered:
             first, size = number, 0
@@ -394,10 +416,10 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
             raise too_long(f"{path}: line {first}", "value")
         depth = 0 if len(gathered) == 1 and _looks_whole(line) else depth + _opened(line)
         if depth <= 0:
-            yield JsonText(number=first, text=b"".join(gathered))
+            yield JsonText(first, b"".join(gathered))
             gathered, depth = [], 0
     if gathered:
-        yield JsonText(number=first, text=b"".join(gathered))
+        yield JsonText(first, b"".join(gathered))
 
 
 def _looks_whole(line: bytes) -> bool:
@@ -421,109 +443,6 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-MOST_REQUESTS = 1_000_000
-MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Requests that a log does not name.
-
-    Attributes:
-        requests: how many, 1 to a million.
-        output_tokens: of each answer, >= 1.
-        prompt_tokens: of each prompt, 0 if unknown.
-    """
-
-    requests: int
-    output_tokens: int
-    prompt_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
-        for name, (least, most) in bounds.items():
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be in [{least}, {most}], got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """Options of an import.
-
-    Attributes:
-        name: of the recording, one line.
-        target: name of the model that verifies.
-        names: a file (its path, or its name alone) or a method, as the files call it -> the drafter's name.
-        token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
-            position it drafted whatever round that is in.
-        windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
-        prefilled: drafter -> whether the target's prefill had emitted a token before its first round, where the format
-            does not settle it; otherwise the first verification doubled as prefill.
-        models: shapes for cost models.
-        skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
-        lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
-        load: the requests of a log that names none; None: the log names them.
-        line: on which the result to import begins, in a file of several, from 1; None: it holds one.
-        seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
-    """
-
-    name: str = "imported"
-    target: str = "target"
-    names: Mapping[str, str] = field(default_factory=dict)
-    token_drafters: frozenset[str] = frozenset()
-    windows: Mapping[str, int] = field(default_factory=dict)
-    prefilled: Mapping[str, bool] = field(default_factory=dict)
-    models: tuple[ModelInfo, ...] = ()
-    skip_bad_lines: bool = False
-    lookup: NgramInfo | None = None
-    load: Load | None = None
-    line: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_title(self.name)
-        for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
-            if not re.fullmatch(NAME_PATTERN, name):
-                raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
-        for name, window in self.windows.items():
-            if not 1 <= window <= MOST:
-                raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
-        if self.line is not None:
-            check_within("`line`", self.line, f"[1, {MOST}]")
-
-    def key_of_file(self, path: Path) -> str | None:
-        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
-        return next((key for key in (str(path), path.name) if key in self.names), None)
-
-    def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
-        """Raise ArgumentError for an option that named nothing, or something that got its name from another one.
-
-        Args:
-            used: keys of `names` that gave some drafter its name.
-            drafters: names they were given.
-        """
-        for key in self.names:
-            if key not in used:
-                rule = "must name a file or a method of the files, and one that no other key names"
-                raise ArgumentError(f"`names` {rule}, got {key!r}")
-        for argument in ("token_drafters", "windows", "prefilled"):
-            unknown = sorted(name for name in getattr(self, argument) if name not in drafters)
-            if unknown:
-                known = ", ".join(drafters) or "none"
-                raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
-
-    def refuse_idle(self, mattered: Set[str]) -> None:
-        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
-        for argument, rule in (
-            ("seed", "nothing of this log is drawn"),
-            ("load", "this log names its requests"),
-            ("line", "files of this format are taken whole"),
-            ("lookup", "this log has no token ids to look up"),
-        ):
-            if getattr(self, argument) is not None and argument not in mattered:
-                raise ArgumentError(f"`{argument}` must be left out: {rule}")
-
-
 Refuse = Callable[[TraceFormatError], None]
 
 _DATA, _SILENT = b"data:", (b"event:", b"id:", b"retry:", b":")
@@ -535,11 +454,7 @@ _JSON = (b"{", b"[")
 
 
 def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """The first lines of a file, and whether they are an event stream's: known fields, or unknown ones before data.
-
-    Args:
-        lines: taken from as far as needed.
-    """
+    """The first lines of a file, and whether they are an event stream's: known fields, or unknown ones before data."""
     head: list[bytes] = []
     seen = size = 0
     for line in lines:
@@ -558,13 +473,7 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
 
 
 def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
-    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped.
-
-    Args:
-        path: of the file, for errors.
-        lines: with their ends, whatever they are.
-        bad: see above.
-    """
+    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped."""
 
     def unknown(number: int, line: bytes) -> None:
         """Fields of any name are passed over, but for JSON without one, and for `data` in another spelling."""
@@ -679,7 +588,6 @@ def _key(chunk: dict[str, Any]) -> tuple[object, object]:
 
 
 def _have_places(choices: object) -> bool:
-    """Whether choices say which they are."""
     return (
         isinstance(choices, list)
         and bool(choices)
@@ -705,7 +613,6 @@ def _whole(place: str, response: dict[str, Any]) -> Fields:
 
 
 JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # and not a line of a log that begins with a time in brackets
-First = TypeVar("First")
 _MOST_TOLD = 8  # lines that an error lists
 
 
@@ -715,11 +622,9 @@ def refuse(error: TraceFormatError) -> None:
 
 
 def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
-    """The JSON objects of a file; blank lines are passed over.
+    """The JSON objects of a file, plain, or gzip by its name; blank lines are passed over.
 
-    Args:
-        path: plain, or gzip by its name.
-        bad: is handed what is no JSON object; raises, or returns to have it skipped.
+    `bad` is handed what is no JSON object; it raises, or returns to have it skipped.
 
     Raises:
         TraceFormatError: the file cannot be read, or holds nothing.
@@ -747,16 +652,7 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
 
 
 def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
-    """The one result of a file, or of several the one that is meant.
-
-    Args:
-        path: of the file.
-        results: that it holds, at least one.
-        line: where the one begins that is meant, from 1; None: there is only one.
-
-    Raises:
-        TraceFormatError: several results and no line, or none or several on that line.
-    """
+    """The one result of a file, or of several the one that begins on a line, from 1; raises TraceFormatError."""
     only: Fields | None = None
     lines: list[str] = []
     for found in results:
@@ -778,14 +674,12 @@ def the_one(path: Path, results: Iterable[Fields], line: int | None) -> Fields:
 
 
 def peek_objects(path: Path) -> Iterator[Fields]:
-    """The objects of a file that will be read again.
-
-    Raises:
-        TraceFormatError: as `read_objects`, and for what can be read only once.
-    """
+    """The objects of a file that will be read again, at least one."""
     refuse_pipe(path)
     found = read_objects(path)
-    return chain([_first(path, found)], found)
+    for first in found:
+        return chain([first], found)
+    raise _nothing(path)
 
 
 def first_object(path: Path) -> Fields:
@@ -814,13 +708,6 @@ def _hint(found: JsonText) -> str:
     if found.last:
         return " (the file's last line: is it cut?)" if b"\n" not in found.text.rstrip() else " (is the file cut?)"
     return ""
-
-
-def _first(path: Path, found: Iterator[First]) -> First:
-    """What comes first of a file; raises TraceFormatError where nothing does."""
-    for one in found:
-        return one
-    raise _nothing(path)
 
 
 def _nothing(path: Path) -> TraceFormatError:

@@ -1,32 +1,17 @@
-"""What responses of servers have in common: a name, tokens of prompt and answer, and objects deep within.
-
-Acceptance traces of the Frontier simulator: tokens committed and drafts scheduled, iteration by iteration.
-
-One object in all: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration, the
-target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted. The
-lists that hold for all requests alike (`committed_tokens_per_iteration`) are no recording of any: refused.
-
-Several methods over the same questions: what each is called, and one recorded request out of what they all said.
+"""What responses of servers have in common, several methods over the same questions, and vLLM's steps of each request.
 
 A method's name is what the user calls it, else the first known word in its model id or in the name of its file.
 
-Where vLLM's responses keep what speculation did, whatever their format, and rows of the target alone.
+vLLM's responses keep what speculation did in `metrics.speculative_decoding`; that object may also stand alone on its
+line, or as `speculative_decoding` or `spec_decode_metrics`; drafts of the change (vLLM PR 48915) kept it in the first
+choice as `speculative_decoding_stats`. Null in its place says that the request ran without speculation. `usage` gives
+prompt and output tokens, `id` or `request_id` the name.
 
-A response has `metrics.speculative_decoding`; that object may also stand alone on its line, or as
-`speculative_decoding` or `spec_decode_metrics`; drafts of the change kept it in the first choice as
-`speculative_decoding_stats`. Null in its place says that the request ran without speculation.
-
-vLLM's acceptance of each request, step by step (`--per-request-spec-decode-metrics detailed`, vLLM PR 48915).
-
-One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
-`per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
-first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
-tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: it is
-refused here, and `vllm-summary` reads it.
-
-A step in which nothing was drafted (a *plain* one) emits one token and is not listed. An answer of known length says
-how many there were: its tokens less those of the listed steps. Nothing says where. Every order of listed and plain
-steps is taken to be equally likely, which assumes the least; what stands where is drawn, and marked as placed.
+With `--per-request-spec-decode-metrics detailed` it has `per_step_accepted` and `per_step_drafted`; a histogram alone
+(`summary`) does not say in which order steps came: `vllm-summary` reads it. A step in which nothing was drafted (a
+*plain* one) emits one token and is not listed. An answer of known length says how many there were: its tokens less
+those of the listed steps. Nothing says where. Every order of listed and plain steps is taken to be equally likely,
+which assumes the least; what stands where is drawn, and marked as placed.
 """
 
 import json
@@ -44,56 +29,9 @@ from numpy.typing import NDArray
 from ...base.errors import message_of, repeated
 from ..errors import TraceFormatError
 from ..rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
-from .agreement import check_equal, check_mean
-from .format import Format, described, having
+from .format import Format, described
 from .reading import ERROR_RULE, LONGEST_TOLD, Fields, read_objects, refuse_pipe
 from .rounds import DRAFTER, Ongoing, check_drafted, rounds_at, starts_of
-
-_COMMITTED = "per_request_committed_tokens_per_iteration"
-_SCHEDULED = "per_request_scheduled_draft_tokens_per_iteration"
-_IDLE = "iterations committed nothing and were left out"
-
-
-def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per entry."""
-    for path in files:
-        name = ongoing.drafters.name(DRAFTER, path)
-        found = ongoing.one_object(path)
-        committed = found.nested(_COMMITTED)
-        scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None
-        if scheduled is not None and set(scheduled.values) != set(committed.values):
-            odd = sorted(set(scheduled.values) ^ set(committed.values))
-            raise found.error(_SCHEDULED, f"must name the requests of {_COMMITTED}", odd[0])
-        for request_id in committed.values:
-            ongoing.request(committed, request_id, committed.sound("request", request_id))
-            drafted = None if scheduled is None else scheduled.counts(request_id, least=0)
-            yield _request(ongoing, name, committed, request_id, drafted)
-
-
-def _request(
-    ongoing: Ongoing, name: str, committed: Fields, request_id: str, drafted: NDArray[np.int64] | None
-) -> RoundsRequest:
-    emitted = committed.counts(request_id, least=0)
-    if drafted is not None and len(drafted) != len(emitted):
-        rule = f"must hold as many iterations as were scheduled, {len(drafted)}"
-        raise committed.error(request_id, rule, f"{len(emitted)} iterations")
-    busy = emitted > 0
-    if not busy.any():
-        raise committed.error(request_id, "must commit at least one token", "none")
-    ongoing.findings.note(_IDLE, int(len(busy) - busy.sum()))
-    emitted = emitted[busy]
-    if drafted is not None:
-        drafted = drafted[busy]
-        check_drafted(committed, emitted - 1, drafted)
-    first = int(ongoing.drafters.prefilled(name))  # its token is in no iteration
-    length = int(emitted.sum()) + first
-    start = starts_of(emitted) + first
-    rounds = rounds_at(ongoing, name, committed, start, emitted - 1, length=length, drafted=drafted)
-    return RoundsRequest(request_id=request_id, num_tokens={name: length}, rounds={name: rounds})
-
-
-FRONTIER = Format(**described("frontier"), read=_read, sees=having(_COMMITTED))
-
 
 # In this order: `..._ea_hsd` is the second of its two words.
 _METHODS = (
@@ -175,11 +113,7 @@ EMPTY = "answers without a token were left out"
 
 
 class Responses:
-    """The responses of one file.
-
-    Attributes:
-        ongoing: the import they belong to.
-    """
+    """The responses of one file, of the import `ongoing`."""
 
     def __init__(self, path: Path, ongoing: Ongoing, method: str = DRAFTER) -> None:
         self.ongoing = ongoing
@@ -187,12 +121,7 @@ class Responses:
         self._numbers = count(1)
 
     def name_of(self, line: Fields, *within: Fields) -> str:
-        """The name of the next response, by its own id or by file and number; raises TraceFormatError for one twice.
-
-        Args:
-            line: the response.
-            within: objects of it that may hold its id, if it does not itself.
-        """
+        """The name of the next response, by its own id, or that within some of its objects, or by file and number."""
         number = next(self._numbers)
         for fields in (line, *within):
             for key in ("id", "request_id"):
@@ -248,16 +177,7 @@ def by_response(parse: Parse) -> Callable[[Sequence[Path], Ongoing], Iterator[Ro
 def read_responses(
     files: Sequence[Path], ongoing: Ongoing, parse_of: Callable[[Path], Parse]
 ) -> Iterator[RoundsRequest]:
-    """The requests of files of responses; those of several drafters meet by the questions that they answer.
-
-    Args:
-        files: each of one drafter.
-        ongoing: takes note.
-        parse_of: how a file's responses are read.
-
-    Raises:
-        TraceFormatError: files of which nobody can say which answers belong together.
-    """
+    """The requests of files of responses; those of several drafters meet by the questions that they answer."""
     methods = _methods(files, ongoing) if len(files) > 1 else {}
     if methods:
         ongoing.findings.remark(_BY_PROMPT)
@@ -271,7 +191,6 @@ Question = tuple[str, bytes, int]
 
 
 def _questions(line: Fields, answers: int) -> list[Question | None]:
-    """What the answers of a response are to."""
     for place in (line, within(line, "request"), first_choice(line)):
         for key in _PROMPTS:
             prompt = None if place is None else place.values.get(key)
@@ -347,11 +266,9 @@ def _by_question(
 def answers_of(line: Fields) -> list[Fields]:
     """A response of n > 1 choices as n responses of one each, called `ID/CHOICE`; any other one as it is.
 
-    Their `usage` has the prompt's tokens alone: those of the answers are counted together.
-
-    Raises:
-        TraceFormatError: what the engine counts is of the request as a whole, so that nobody says which answer kept
-            what. vLLM counts a request only if it asks for one answer.
+    Their `usage` has the prompt's tokens alone: those of the answers are counted together. What the engine counts of
+    the request as a whole is refused, so that nobody says which answer kept what; vLLM counts a request only if it asks
+    for one answer.
     """
     choices = line.values.get("choices")
     if not isinstance(choices, list):
@@ -463,12 +380,9 @@ def is_plain(found: Fields) -> bool:
 
 
 def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
-    """Refuse a histogram or counts that the listed steps contradict.
+    """Refuse a histogram or counts that contradict `[R]` tokens that the listed steps kept and drafted.
 
-    Args:
-        metrics: the object that holds them.
-        accepted: `[R]` tokens that the listed steps kept.
-        drafted: `[R]` tokens that they drafted; those that drafted nothing may be counted or not.
+    Steps that drafted nothing may be counted or not.
     """
     if HISTOGRAM in metrics:
         told, counted = metrics.counts(HISTOGRAM, least=0), np.bincount(accepted)
@@ -483,36 +397,27 @@ def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[n
 
 
 def check_totals(metrics: Fields, steps: set[int], accepted: int, drafted: int | None, source: str) -> None:
-    """Refuse totals, a mean or a rate that contradict what steps add up to.
+    """Refuse totals, a mean or a rate that contradict what steps add up to, all counted from `source`.
 
-    Args:
-        metrics: the object that holds them.
-        steps: how many there are, by all readings.
-        accepted: tokens.
-        drafted: tokens, None if nothing but their total says it.
-        source: what all of it was counted from.
+    `steps` holds how many there are, by all readings; `drafted` is None if nothing but their total says it.
     """
     counts = tuple(sorted(steps, reverse=True))
-    check_equal(metrics, "num_spec_steps", counts, f"as many steps as {source} has")
-    check_equal(metrics, "num_accepted_draft_tokens", (accepted,), f"the tokens that {source} adds up to")
+    metrics.check_equal("num_spec_steps", counts, f"as many steps as {source} has")
+    metrics.check_equal("num_accepted_draft_tokens", (accepted,), f"the tokens that {source} adds up to")
     if drafted is None:
         drafted = metrics.known_count("num_draft_tokens", least=0)
     else:
-        check_equal(metrics, "num_draft_tokens", (drafted,), "the sum of per_step_drafted")
+        metrics.check_equal("num_draft_tokens", (drafted,), "the sum of per_step_drafted")
     if drafted:
         why = f"{accepted} accepted of {drafted} drafted tokens"
-        check_mean(metrics, "draft_acceptance_rate", accepted / drafted, why)
+        metrics.check_mean("draft_acceptance_rate", accepted / drafted, why)
     if len(counts) == 1 and counts[0]:
         why = f"1 and {accepted} accepted tokens in {counts[0]} steps"
-        check_mean(metrics, "mean_acceptance_length", 1 + accepted / counts[0], why)
+        metrics.check_mean("mean_acceptance_length", 1 + accepted / counts[0], why)
 
 
 def alone(line: Fields, request_id: str) -> RoundsRequest | None:
-    """The request of a response without speculation; None if its answer has no token.
-
-    Raises:
-        TraceFormatError: the response does not say that it ran without, or not how long it is.
-    """
+    """The request of a response without speculation; None if its answer has no token."""
     if not is_plain(line):
         rule = f"must be there, under metrics.speculative_decoding or alone, with {ACCEPTED} or {HISTOGRAM}"
         raise line.error("speculative_decoding", f"{rule}; null if the request ran without", "nothing")
@@ -558,17 +463,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
 
 
 def request_of_steps(file: Responses, metrics: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
-    """The request of a response that lists its steps; None if its answer has no token.
-
-    Args:
-        file: of the response.
-        metrics: the object that lists the steps.
-        usage: the object that counts the tokens of its prompt and answer; either may be missing.
-        request_id: of the response.
-
-    Raises:
-        TraceFormatError: steps and tokens that contradict each other.
-    """
+    """The request of a response that lists its steps; None if its answer has no token."""
     if usage.known_count("completion_tokens", least=0) == 0:
         return None
     name, after_first = file.drafter(), _tokens_after_first(usage, metrics)
@@ -611,13 +506,7 @@ def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_
 
 
 def place_plain_steps(num_listed: int, num_plain: int, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """`[R + P]` which of R listed and P plain steps are plain, all orders equally likely.
-
-    Args:
-        num_listed: R.
-        num_plain: P, 0 to 2^24.
-        generator: draws the order.
-    """
+    """`[R + P]` which of R listed and P plain steps are plain, all orders equally likely; P is at most 2^24."""
     size = num_listed + num_plain
     plain = np.zeros(size, np.bool_)
     plain[generator.permutation(size)[:num_plain]] = True

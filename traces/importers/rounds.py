@@ -1,14 +1,13 @@
-"""An import that is going on: what its reader has found so far, and must tell; skipped lines leave no trace in it.
+"""An import that is going on: what the user says of the files, what its reader has found so far and must tell.
 
-The drafters of an import: what each is called, how its answers began, its window, and what a log states of it.
-
-Rounds of one request out of the steps that a log tells of.
+Skipped lines leave no trace in it. Rounds of a request are made here out of the steps that a log tells of.
 
 Letters: R rounds of one drafter in one request.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -18,22 +17,99 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import ArgumentError, with_options
+from ...base.errors import ArgumentError, check_within, with_options
 from ..errors import TraceFormatError
-from ..meta import MOST
+from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, StatedAcceptance
 from ..shifted import keyed_generator
-from .reading import Fields, ImportOptions, read_objects, the_one
+from .reading import Fields, read_objects, the_one
 
 DRAFTER = "drafter"  # of a log that knows one and does not name it
+MOST_REQUESTS = 1_000_000
+MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests that a log does not name."""
+
+    requests: int  # how many, 1 to a million
+    output_tokens: int  # of each answer, >= 1
+    prompt_tokens: int = 0  # of each prompt, 0 if unknown
+
+    def __post_init__(self) -> None:
+        bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
+        for name, (least, most) in bounds.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be in [{least}, {most}], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Options of an import."""
+
+    name: str = "imported"  # of the recording, one line
+    target: str = "target"  # name of the model that verifies
+    # a file (its path, or its name alone) or a method, as the files call it -> the drafter's name
+    names: Mapping[str, str] = field(default_factory=dict)
+    # drafters, by their new names, that read tokens only, so that a round says something of every position it drafted
+    # whatever round that is in
+    token_drafters: frozenset[str] = frozenset()
+    # drafter -> most tokens it drafts in a round, 1 to 2^31 - 1
+    windows: Mapping[str, int] = field(default_factory=dict)
+    # drafter -> whether the target's prefill had emitted a token before its first round, where the format does not
+    # settle it; otherwise the first verification doubled as prefill
+    prefilled: Mapping[str, bool] = field(default_factory=dict)
+    models: tuple[ModelInfo, ...] = ()  # shapes for cost models
+    # whether lines that break their format are skipped and counted, where formats go by lines
+    skip_bad_lines: bool = False
+    # how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default
+    lookup: NgramInfo | None = None
+    load: Load | None = None  # the requests of a log that names none; None: the log names them
+    line: int | None = None  # on which the result to import begins, in a file of several, from 1; None: it holds one
+    seed: int | None = None  # of what is drawn because the log counts it and does not say where it stood; None: 0
+
+    def __post_init__(self) -> None:
+        check_title(self.name)
+        for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
+            if not re.fullmatch(NAME_PATTERN, name):
+                raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
+        for name, window in self.windows.items():
+            if not 1 <= window <= MOST:
+                raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
+        if self.line is not None:
+            check_within("`line`", self.line, f"[1, {MOST}]")
+
+    def key_of_file(self, path: Path) -> str | None:
+        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
+        return next((key for key in (str(path), path.name) if key in self.names), None)
+
+    def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
+        """Raise ArgumentError for an option that named nothing, or something that got its name from another one."""
+        for key in self.names:
+            if key not in used:
+                rule = "must name a file or a method of the files, and one that no other key names"
+                raise ArgumentError(f"`names` {rule}, got {key!r}")
+        for argument in ("token_drafters", "windows", "prefilled"):
+            unknown = sorted(name for name in getattr(self, argument) if name not in drafters)
+            if unknown:
+                known = ", ".join(drafters) or "none"
+                raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
+
+    def refuse_idle(self, mattered: Set[str]) -> None:
+        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
+        for argument, rule in (
+            ("seed", "nothing of this log is drawn"),
+            ("load", "this log names its requests"),
+            ("line", "files of this format are taken whole"),
+            ("lookup", "this log has no token ids to look up"),
+        ):
+            if getattr(self, argument) is not None and argument not in mattered:
+                raise ArgumentError(f"`{argument}` must be left out: {rule}")
 
 
 class Drafters:
-    """Drafters by name, in the order they were seen in.
-
-    Args:
-        options: what the user says of them.
-    """
+    """Drafters by name, in the order they were seen in: how each answer began, its window, what a log states of it."""
 
     def __init__(self, options: ImportOptions) -> None:
         self._options = options
@@ -49,17 +125,11 @@ class Drafters:
     def name(
         self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
     ) -> str:
-        """The name of a drafter the files call `method`, or that a file stands for; noted where new.
+        """The name of a drafter the files call `method`, or that files of its own stand for; noted where new.
 
-        Args:
-            method: as the files, or the importer, call it.
-            paths: the files that are this drafter's alone.
-            by_start: whether acceptance depends on where the round started, unless the user says that it does not.
-            prefilled: whether a prefill emitted a token before the first round, unless the user says otherwise.
-            settled: whether the format settles `prefilled`.
-
-        Raises:
-            ArgumentError: the user says something else of what is settled.
+        Unless the user says otherwise, acceptance depends on where the round started (`by_start`), and a prefill
+        emitted a token before the first round or did not (`prefilled`); what the format settles the user may not
+        contradict.
         """
         key = next((key for path in paths if (key := self._options.key_of_file(path)) is not None), method)
         name = self._options.names.get(key, method)
@@ -82,11 +152,7 @@ class Drafters:
         return self._found[name].prefilled
 
     def window_of(self, name: str, fields: Fields, told: int | None = None) -> int:
-        """Tokens that a drafter drafts in a round, as the user or else the log says; noted.
-
-        Raises:
-            TraceFormatError: nobody says.
-        """
+        """Tokens that a drafter drafts in a round, as the user or else the log says; noted, refused without."""
         window = self._options.windows.get(name, told)
         if window is None:
             rule = f"must be stated, the log does not say how many tokens a round drafts: `windows` {name}=K"
@@ -95,11 +161,7 @@ class Drafters:
         return window
 
     def given_window(self, name: str, fields: Fields, most: int) -> int | None:
-        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted.
-
-        Raises:
-            TraceFormatError: rounds hold more.
-        """
+        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted."""
         window = self._options.windows.get(name)
         if window is not None and most > window:
             raise fields.error(name, f"must hold rounds within `windows` {name}={window}", most)
@@ -134,18 +196,13 @@ Told = TypeVar("Told")
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Filled along the way.
+    """Filled along the way."""
 
-    Attributes:
-        counts: words of a note -> how often it happened.
-        remarks: notes that are not counted.
-        forms: what the log knows of its requests; the recording is as good as the worst of them.
-        mattered: options of `ImportOptions` that had an effect, of those that may have none.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    remarks: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # words of a note -> how often it happened
+    remarks: list[str] = field(default_factory=list)  # notes that are not counted
+    # what the log knows of its requests; the recording is as good as the worst of them
     forms: set[Form] = field(default_factory=set)
+    # options of `ImportOptions` that had an effect, of those that may have none
     mattered: set[str] = field(default_factory=set)
 
     def copy(self) -> "Findings":
@@ -171,49 +228,8 @@ class Findings:
         return (*(f"{times:,} {words}" for words, times in self.counts.items()), *self.remarks)
 
 
-class BadLines:
-    """Refuses, or counts.
-
-    Args:
-        skip: whether to skip them.
-    """
-
-    def __init__(self, *, skip: bool) -> None:
-        self._skip = skip
-        self._first: dict[Path, TraceFormatError] = {}
-        self._count = 0
-
-    def refuse(self, path: Path, error: TraceFormatError) -> None:
-        """Raise the error of a file's line, or count it."""
-        if not self._skip:
-            raise error
-        self._first.setdefault(path, error)
-        self._count += 1
-
-    def check(self, path: Path, *, any_sound: bool) -> None:
-        """Raise TraceFormatError if lines of a file were skipped and none of it was sound."""
-        first = self._first.get(path)
-        if first is not None and not any_sound:
-            raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
-
-    def notes(self) -> tuple[str, ...]:
-        """How many were skipped, and the first; a recording keeps them, and so they name options whoever imports."""
-        if not self._count:
-            return ()
-        counted = "1 bad line was" if self._count == 1 else f"{self._count:,} bad lines were"
-        first = next(iter(self._first.values()))
-        told = TraceFormatError(first.path, first.field, with_options(first.rule, rule=True), first.value)
-        return (f"{counted} skipped (--skip-bad-lines); the first: {told}",)
-
-
 class Ongoing:
-    """Filled by a reader along the way, complete once its last request is out.
-
-    Attributes:
-        options: what the user said.
-        drafters: those seen so far.
-        findings: what else was found.
-    """
+    """Filled by a reader along the way, complete once its last request is out."""
 
     def __init__(self, options: ImportOptions) -> None:
         self.options = options
@@ -221,15 +237,12 @@ class Ongoing:
         self.findings = Findings()
         self._ids: set[str] = set()
         self._new_ids: list[str] = []
-        self._bad = BadLines(skip=options.skip_bad_lines)
+        self._first_bad: dict[Path, TraceFormatError] = {}
+        self._num_bad = 0
 
     def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
-        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so.
-
-        Raises:
-            TraceFormatError: the first breach, or only bad lines.
-        """
-        return self.each_of(path, read_objects(path, partial(self._bad.refuse, path)), parse)
+        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so."""
+        return self.each_of(path, read_objects(path, partial(self._refuse, path)), parse)
 
     def each_of(self, path: Path, parts: Iterable[Part], parse: Callable[[Part], Iterable[Told]]) -> Iterator[Told]:
         """What `parse` makes of every part of a file, for what can be read once the whole file is known; as `each`."""
@@ -240,20 +253,25 @@ class Ongoing:
             try:
                 parsed = list(parse(part))
             except TraceFormatError as error:
-                self._bad.refuse(path, error)
+                self._refuse(path, error)
                 self.drafters, self.findings = drafters, findings
                 self._ids.difference_update(self._new_ids)  # not copied: there are as many as requests
                 continue
             any_sound = True
             yield from parsed
-        self._bad.check(path, any_sound=any_sound)
+        first = self._first_bad.get(path)
+        if first is not None and not any_sound:
+            raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
 
-    def one_object(self, path: Path) -> Fields:
-        """The object of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
-        return self.the_one(path, read_objects(path))
+    def _refuse(self, path: Path, error: TraceFormatError) -> None:
+        """Raise the error of a file's line, or count it."""
+        if not self.options.skip_bad_lines:
+            raise error
+        self._first_bad.setdefault(path, error)
+        self._num_bad += 1
 
     def the_one(self, path: Path, results: Iterable[Fields]) -> Fields:
-        """The same of the results of a file."""
+        """The result of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
         if self.options.line is not None:
             self.findings.mattered.add("line")
         return the_one(path, results, self.options.line)
@@ -277,8 +295,13 @@ class Ongoing:
         return keyed_generator(f"import/{self.options.seed or 0}/{request_id}")
 
     def notes(self) -> tuple[str, ...]:
-        """What was found, and what was skipped."""
-        return (*self.findings.notes(), *self._bad.notes())
+        """What was found, and what was skipped; a recording keeps them, and so they name options of the command."""
+        if not self._num_bad:
+            return self.findings.notes()
+        counted = "1 bad line was" if self._num_bad == 1 else f"{self._num_bad:,} bad lines were"
+        first = next(iter(self._first_bad.values()))
+        told = TraceFormatError(first.path, first.field, with_options(first.rule, rule=True), first.value)
+        return (*self.findings.notes(), f"{counted} skipped (--skip-bad-lines); the first: {told}")
 
 
 _CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
@@ -295,10 +318,6 @@ def after_prefill(emitted: NDArray[np.int64], length: int) -> tuple[NDArray[np.i
     It counts for each step the token that the step before it has sampled, the prefill for the first one, and not the
     one that the step samples itself. So a round starts one position after where its step does, and what the last step
     sampled is no part of the text, unless that is all it gave: then the text has it.
-
-    Args:
-        emitted: `[R]` tokens that the log counts for each step.
-        length: of the text, as the log counts it.
     """
     start = starts_of(emitted) + 1
     return start, max(length, int(start[-1]) + 1) if len(start) else length
@@ -317,22 +336,10 @@ def rounds_at(
     verify_s: NDArray[np.float64] | None = None,
     placed: NDArray[np.bool_] | None = None,
 ) -> Rounds:
-    """Rounds of one request, cut where the text ends.
+    """Rounds of one request, cut where the text ends; each array is `[R]`.
 
-    Args:
-        ongoing: takes note.
-        name: of the drafter.
-        fields: where they stood, for errors.
-        start: `[R]` tokens emitted before the round, all < length.
-        accepted: `[R]` drafted tokens that stayed.
-        length: of the text.
-        drafted: `[R]` tokens drafted, None if the log does not say.
-        draft_s: `[R]` seconds of drafting.
-        verify_s: `[R]` seconds of the target's forward.
-        placed: `[R]` whether the log does not say where the round stood; None if it does of all.
-
-    Raises:
-        TraceFormatError: a text beyond 32 bits, or more drafted or accepted than the window the user gave.
+    `start` counts tokens emitted before the round, all below `length`, that of the text; `drafted` is None if the log
+    does not say, and `placed` says of which rounds it does not say where they stood.
     """
     if length > MOST:
         raise fields.error(name, f"must add up to at most {MOST} tokens", length)

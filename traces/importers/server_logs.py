@@ -1,48 +1,38 @@
 """Logs that servers write while they run: llama.cpp, SGLang, TensorRT-LLM and vLLM.
 
-The log of llama.cpp's server: what it counts of each request, in lines that differ between its versions.
+**llama.cpp.** A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
+`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance
+length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD:
+#calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, which counts since
+the server started. Rates per position are as many as the window. Lines of several slots are told apart by `id S | task
+T |`. Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in
+part, and some versions count only what was kept whole in the first of the two lines. So where both are there and
+differ, the second holds: what it grew by since the request before, as long as no two requests ran at once. A line that
+gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
 
-A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
-`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with
-`, mean acceptance length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line
-`statistics METHOD: #calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method,
-which counts since the server started. Rates per position are as many as the window. Lines of several slots are told
-apart by `id S | task T |`.
+**SGLang.** Each `Decode batch` line sums up some forwards of all running requests. It has `#running-req: R` and `accept
+len: L`, the tokens that a step emits with the target's own; since 0.5 also `accept rate: A`, which is (L - 1) / K, or
+in older versions L / (K + 1), for K tokens proposed in a step. Lines do not say how many steps they sum up: each is
+weighed by its running requests. K is what all lines agree on; the line with `server_args=` settles how deep a tree is.
+SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
 
-Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in part,
-and some versions count only what was kept whole in the first of the two lines. So where both are there and differ, the
-second holds: what it grew by since the request before, as long as no two requests ran at once.
-
-A line that gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
-
-SGLang's log: its `Decode batch` lines, each of which sums up some forwards of all running requests.
-
-A line has `#running-req: R` and `accept len: L`, the tokens that a step emits with the target's own; since 0.5 also
-`accept rate: A`, which is (L - 1) / K, or in older versions L / (K + 1), for K tokens proposed in a step. Lines do not
-say how many steps they sum up: each is weighed by its running requests. K is what all lines agree on; the line with
-`server_args=` settles how deep a tree is. SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
-
-TensorRT-LLM's statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`).
-
-One object an iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
+**TensorRT-LLM.** Statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`), one object an
+iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
 `numAcceptedTokens`, `numRequestsWithDraftTokens` and `acceptanceLength`, which is (accepted + requests) / requests.
 Ranks of attention data parallelism beyond the first repeat its statistics (`attentionDpRank`).
 
-vLLM's log: its `SpecDecoding metrics` lines, each of which sums up some seconds of all requests.
-
-A line has `Accepted: A tokens, Drafted: D tokens, Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed,
-each weighed by its drafts: A over the sum of its rates, or D over its positions where nothing was accepted.
-
-Where depth is adapted, a line has `Current speculative depth: K`, and rates of 0 for the positions beyond, which were
-not drafted and so were not refused: these positions are known from the other lines. Drafts of a line may be of several
-depths, if depth changed within its seconds. Then its drafted tokens are not K for each draft, and it tells of the
-positions that drafts of both depths have, that of the line before it and its own.
+**vLLM.** Each `SpecDecoding metrics` line sums up some seconds of all requests: `Accepted: A tokens, Drafted: D tokens,
+Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed, each weighed by its drafts: A over the sum of its
+rates, or D over its positions where nothing was accepted. Where depth is adapted, a line has `Current speculative
+depth: K`, and rates of 0 for the positions beyond, which were not drafted and so were not refused: these positions are
+known from the other lines. If depth changed within a line's seconds, its drafted tokens are not K for each draft, and
+it tells of the positions that drafts of both depths have, that of the line before it and its own.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +41,11 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..rounds.rounds import RoundsRequest
-from .agreement import check_agrees, half_of_last_digit
 from .engine_totals import request_of
 from .format import Format, described
-from .reading import MOST_WINDOW, Fields, read_objects, text_lines
+from .reading import Fields, check_agrees, half_of_last_digit, read_objects, text_lines
 from .responses import Responses, stem
-from .rounds import Ongoing
+from .rounds import MOST_WINDOW, Ongoing
 from .totals import (
     StatedLog,
     hazard_of_lengths,
@@ -110,29 +99,15 @@ _KNOWN = re.compile(
 )
 
 
-def _sees_llamacpp_line(line: str) -> bool:
-    return any(pattern.search(line) for pattern in (_PROMPT, _ANSWER, _DRAFT, _STATISTICS))
-
-
 @dataclass(slots=True, kw_only=True)
 class _Told:
-    """What lines told of one request so far.
-
-    Attributes:
-        place: of the last of them.
-        counts: under the names that responses have.
-        window: tokens drafted in a step at most, None while no line says it.
-        drafts: steps that drafted, by the statistics, None while they do not say it.
-        mean: (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without.
-        second: whether the statistics hold, since the line of the request itself says something else.
-    """
-
-    place: str
-    counts: dict[str, int | float] = field(default_factory=dict)
-    window: int | None = None
-    drafts: int | None = None
+    place: str  # of the last of them
+    counts: dict[str, int | float] = field(default_factory=dict)  # under the names that responses have
+    window: int | None = None  # tokens drafted in a step at most, None while no line says it
+    drafts: int | None = None  # steps that drafted, by the statistics, None while they do not say it
+    # (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without
     mean: tuple[str, str, int, int] | None = None
-    second: bool = False
+    second: bool = False  # whether the statistics hold, since the line of the request itself says something else
 
     @property
     def has_answer(self) -> bool:
@@ -145,29 +120,20 @@ class _Told:
         return int(self.counts.get("draft_n", 0)), int(self.counts.get("draft_n_accepted", 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Totals:
-    """Statistics: requests begun, rounds that drafted, and tokens."""
-
-    begun: int = 0
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def less(self, other: "_Totals") -> "_Totals":
-        return _Totals(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+# Of statistics: requests begun, rounds that drafted, and tokens.
+_COUNTED = ("begun", "drafts", "drafted", "accepted")
 
 
 class _Statistics:
     """Tells what each request added to counts that run since the server started. Final."""
 
     def __init__(self) -> None:
-        self._methods: dict[str, _Totals] = {}
+        self._methods: dict[str, dict[str, int]] = {}
         self._of: _Told | None = None  # whose lines are read
-        self._before: _Totals | None = None  # at the end of the request before
+        self._before: dict[str, int] | None = None  # at the end of the request before
         self._ended = 0
         self._slots: set[str] = set()
-        self._unplaced: list[tuple[tuple[int, int], _Totals]] = []
+        self._unplaced: list[tuple[tuple[int, int], dict[str, int]]] = []
 
     def take(self, told: _Told, slot: str, found: re.Match[str]) -> None:
         """Take a line that stands at the end of a request."""
@@ -175,9 +141,9 @@ class _Statistics:
             self.settle()
         self._of = told
         self._slots.add(slot)
-        counts = {name: int(found[name] or 0) for name in ("begun", "drafts", "drafted", "accepted")}
-        now, before = _Totals(**counts), self._methods.get(found["method"], _Totals())
-        if now.begun < before.begun or now.drafted < before.drafted:  # the server was started anew
+        now = {name: int(found[name] or 0) for name in _COUNTED}
+        before = self._methods.get(found["method"], dict.fromkeys(_COUNTED, 0))
+        if now["begun"] < before["begun"] or now["drafted"] < before["drafted"]:  # the server was started anew
             self._methods, self._before, self._ended = {}, None, 0
         self._methods[found["method"]] = now
 
@@ -188,30 +154,25 @@ class _Statistics:
             return
         self._ended += 1
         each = self._methods.values()
-        now = _Totals(
-            begun=max(one.begun for one in each),
-            drafts=sum(one.drafts for one in each),
-            drafted=sum(one.drafted for one in each),
-            accepted=sum(one.accepted for one in each),
-        )
-        before = _Totals() if self._before is None and now.begun == 1 else self._before
+        now = {name: (max if name == "begun" else sum)(one[name] for one in each) for name in _COUNTED}
+        before = dict.fromkeys(_COUNTED, 0) if self._before is None and now["begun"] == 1 else self._before
         self._before = now
         if before is None:  # the log begins later than the server
             return
-        more = now.less(before)
-        one_by_one = len(self._slots) == 1 or now.begun == self._ended
-        if more.begun != 1 or not one_by_one:
+        more = {name: now[name] - before[name] for name in _COUNTED}
+        one_by_one = len(self._slots) == 1 or now["begun"] == self._ended
+        if more["begun"] != 1 or not one_by_one:
             self._unplaced.append((told.own, more))
             return
-        told.drafts = more.drafts or None
-        if (more.drafted, more.accepted) != told.own:
-            told.counts |= {"draft_n": more.drafted, "draft_n_accepted": more.accepted}
+        told.drafts = more["drafts"] or None
+        if (more["drafted"], more["accepted"]) != told.own:
+            told.counts |= {"draft_n": more["drafted"], "draft_n_accepted": more["accepted"]}
             told.second = True
 
     def check(self, place: str) -> None:
         """Raise TraceFormatError where requests say that nothing was refused, and statistics of several otherwise."""
         drafted, accepted = (sum(own[part] for own, _ in self._unplaced) for part in (0, 1))
-        counted = sum(more.drafted for _, more in self._unplaced), sum(more.accepted for _, more in self._unplaced)
+        counted = [sum(more[name] for _, more in self._unplaced) for name in ("drafted", "accepted")]
         if drafted and drafted == accepted and counted[1] < counted[0]:
             rule = (
                 "must not be all that was drafted where statistics know of refusals; requests ran at once, so that "
@@ -332,7 +293,6 @@ def _check_mean(told: _Told, window: int) -> None:
 
 
 def _told_in(path: Path) -> Iterator[_Told]:
-    """What the lines of each request say."""
     log, place, any_told = _Log(), str(path), False
     for number, written in text_lines(path):
         line = _COLOUR.sub("", written)
@@ -348,7 +308,6 @@ def _told_in(path: Path) -> Iterator[_Told]:
 
 
 def _read_llamacpp(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per answer of the logs."""
     answers = {"with drafts": 0, "alone": 0}
     for path in files:
         file = Responses(path, ongoing)
@@ -365,7 +324,11 @@ def _read_llamacpp(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRe
         ongoing.findings.note(_ALONE, answers["alone"])
 
 
-LLAMACPP_LOG = Format(**described("llamacpp-log"), read=_read_llamacpp, sees_line=_sees_llamacpp_line)
+LLAMACPP_LOG = Format(
+    **described("llamacpp-log"),
+    read=_read_llamacpp,
+    sees_line=lambda line: any(pattern.search(line) for pattern in (_PROMPT, _ANSWER, _DRAFT, _STATISTICS)),
+)
 
 
 _SGLANG_ROUNDING = 0.005  # lengths and rates are printed with two decimals
@@ -393,9 +356,8 @@ def _sees_sglang_line(line: str) -> bool:
 
 
 def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     settings: dict[str, str] = {}
     lines: list[_SglangLine] = []
     batches = 0
@@ -414,7 +376,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         raise fields.error("speculative_adaptive", "must be off: a mean over changing depths fits no window", "True")
     window = settled_window(ongoing, log.name, fields, _proposed(fields, lines), _depth(settings))
     mean = sum(line.length * line.running for line in lines) / weight
-    yield from log.requests(fields, None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
+    yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
 
 
 def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
@@ -439,11 +401,7 @@ def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]
 
 
 def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | None:
-    """How many tokens a step may have proposed, by all lines; None where none has a rate.
-
-    Raises:
-        TraceFormatError: lines that no number fits: the depth changed.
-    """
+    """How many tokens a step may have proposed, by all lines; None where none has a rate."""
     rated = [line for line in lines if line.rate is not None]
     if not rated:
         return None
@@ -485,39 +443,24 @@ _RANKS = "iterations of further ranks were left out: they repeat the statistics 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Of all iterations.
-
-    Attributes:
-        requests: those with a draft, each once an iteration.
-        accepted: drafted tokens that stayed.
-        generating: requests in generation, each once an iteration.
-        lengths: how many drafts had so many tokens; of an iteration they are as even as they can be.
-        kept: how many drafts kept the token at each place, from 1, while one request drafted at a time.
-        risked: how many had one there, and kept all before it.
-        alone: whether one request drafted at a time.
-    """
-
-    requests: int = 0
-    accepted: int = 0
-    generating: int = 0
+    requests: int = 0  # those with a draft, each once an iteration
+    accepted: int = 0  # drafted tokens that stayed
+    generating: int = 0  # requests in generation, each once an iteration
+    # how many drafts had so many tokens; of an iteration they are as even as they can be
     lengths: Counter[int] = field(default_factory=Counter[int])
+    # how many drafts kept the token at each place, from 1, while one request drafted at a time
     kept: Counter[int] = field(default_factory=Counter[int])
-    risked: Counter[int] = field(default_factory=Counter[int])
-    alone: bool = True
+    risked: Counter[int] = field(default_factory=Counter[int])  # how many had one there, and kept all before it
+    alone: bool = True  # whether one request drafted at a time
 
 
 def _sees(found: Fields) -> bool:
     return _STATS in found.values or ("iterLatencyMS" in found and "iter" in found)
 
 
-def _sees_trtllm_line(line: str) -> bool:
-    return f"'{_STATS}'" in line or "'iterLatencyMS'" in line
-
-
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     sums = _Sums()
     for found in read_objects(log.path):
         if "rank" in found:
@@ -536,9 +479,7 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     if sums.generating > sums.requests:
         drafting = sums.requests / sums.generating
         note_plain(ongoing, 1 - drafting)
-    yield from log.requests(
-        fields, None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting
-    )
+    yield from log.requests(None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting)
     if window == longest:
         note_short_drafts(ongoing, drafted=drafted, drafts=sums.requests, window=window)
 
@@ -592,7 +533,12 @@ def _take(sums: _Sums, found: Fields) -> None:
         sums.risked.update(range(1, min(accepted + 1, drafted) + 1))
 
 
-TRTLLM_ITERATIONS = Format(**described("trtllm-iterations"), read=_read_trtllm, sees=_sees, sees_line=_sees_trtllm_line)
+TRTLLM_ITERATIONS = Format(
+    **described("trtllm-iterations"),
+    read=_read_trtllm,
+    sees=_sees,
+    sees_line=lambda line: f"'{_STATS}'" in line or "'iterLatencyMS'" in line,  # as Python prints it
+)
 
 
 _LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
@@ -608,35 +554,18 @@ _UNDRAFTED = "no draft had the positions from {} on: they are left out"
 
 
 class _VllmLine(NamedTuple):
-    """What one line says.
-
-    Attributes:
-        place: file and line.
-        rates: `[W]` shares of its drafts.
-        depth: tokens of a draft when it was written.
-        known: positions that all of its drafts had.
-        drafts: as they follow from rounded rates.
-        fewest: drafts that there were at least.
-        drafted: tokens.
-    """
-
-    place: str
-    rates: NDArray[np.float64]
-    depth: int
-    known: int
-    drafts: float
-    fewest: float
-    drafted: int
-
-
-def _sees_vllm_line(line: str) -> bool:
-    return _LINE in line or _OTHER_LINE in line
+    place: str  # file and line
+    rates: NDArray[np.float64]  # `[W]` shares of its drafts
+    depth: int  # tokens of a draft when it was written
+    known: int  # positions that all of its drafts had
+    drafts: float  # as they follow from rounded rates
+    fewest: float  # drafts that there were at least
+    drafted: int  # tokens
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
+    fields = log.fields
     lines: list[_VllmLine] = []
     for found in _lines(log.path):
         if lines and len(found.rates) != len(lines[0].rates):
@@ -650,7 +579,7 @@ def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReques
         )
     _remark(ongoing, lines)
     hazards = _vllm_hazards(lines)
-    yield from log.requests(fields, None, hazards, window=len(hazards))
+    yield from log.requests(None, hazards, window=len(hazards))
 
 
 def _vllm_hazards(lines: Sequence[_VllmLine]) -> tuple[float, ...]:
@@ -676,9 +605,11 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
 
 
 def _lines(path: Path) -> Iterator[_VllmLine]:
-    """The lines that tell of drafts."""
     before: int | None = None
-    for place, line in _numbered(path):
+    for number, line in text_lines(path):
+        if _LINE not in line:
+            continue
+        place = f"{path}: line {number}"
         counts, rates, depth, told = (
             _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
         )  # fmt: skip
@@ -731,8 +662,4 @@ def _vllm_line(
     return _VllmLine(place, rates, depth, known, drafts, fewest, drafted)
 
 
-def _numbered(path: Path) -> Iterable[tuple[str, str]]:
-    return ((f"{path}: line {number}", line) for number, line in text_lines(path) if _LINE in line)
-
-
-VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=_sees_vllm_line)
+VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=lambda line: _LINE in line or _OTHER_LINE in line)

@@ -1,23 +1,24 @@
-"""Answer files of Spec-Bench, EAGLE and Medusa: what each method accepted, step by step, on the same questions.
+"""Logs of steps: answer files of Spec-Bench, EAGLE and Medusa, our own positions, traces of the Frontier simulator.
 
-Answer files of EAGLE with, beside them, files that time every step: what each step accepted and what it took.
+Answer files have one object a line: `question_id`, `category`, `model_id`, `choices`, each with, per turn,
+`new_tokens`, `wall_time` and `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns
+`accept_lengths`, or the misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit
+one token is the target alone. A file with steps and tokens only says how many tokens a step of a turn emitted on
+average: its rounds are drawn, every drafted token kept with one probability for the turn, and a window must be given.
 
-The timing file has one object a line, in the order of the answers, with lists by turn: per step `accept_length` (the
-target's own token left out), `draft_length` (depth of the tree with its root, which is no draft: one less was drafted),
-`tree_time` (the target's forward), `eval_time` (acceptance), `update_time` (the next draft); per turn `generate_time`,
-and as parts of it `reset_tree_time` (prefill and the first draft), `kv_time` and `processor_time`.
+EAGLE's answers may have a file beside them that times every step, one object a line, in the order of the answers, with
+lists by turn: per step `accept_length` (the target's own token left out), `draft_length` (depth of the tree with its
+root, which is no draft: one less was drafted), `tree_time` (the target's forward), `eval_time` (acceptance),
+`update_time` (the next draft); per turn `generate_time`, and as parts of it `reset_tree_time` (prefill and the first
+draft), `kv_time` and `processor_time`.
 
-Counterfactual acceptance: what a round of each drafter would emit from every output position.
+Positions say what a round of each drafter would emit from every output position: `id`; `drafters`: name -> for each
+output position, the number of tokens a round started there emits, the target's own token included; optional `tag`,
+`prompt_token_ids` or `prompt_tokens` (their number), `output_token_ids`.
 
-One object a line: `id`; `drafters`: name -> for each output position, the number of tokens a round started there emits,
-the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_tokens` (their number),
-`output_token_ids`. Read line by line, so that files of any length pass.
-
-One object a line: `question_id`, `category`, `model_id`, `choices`, each with, per turn, `new_tokens`, `wall_time` and
-`decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
-misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
-alone. A file with steps and tokens only says how many tokens a step of a turn emitted on average: its rounds are drawn
-(by a seed), every drafted token kept with one probability for the turn, and a window must be given.
+Frontier writes one object: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration,
+the target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted.
+Lists that hold for all requests alike (`committed_tokens_per_iteration`) are no recording of any: refused.
 """
 
 import re
@@ -36,7 +37,7 @@ from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .format import Format, described, having
 from .reading import Fields, first_object, read_objects
 from .responses import EMPTY, PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
-from .rounds import Ongoing, after_prefill, rounds_at, starts_of
+from .rounds import DRAFTER, Ongoing, after_prefill, check_drafted, rounds_at, starts_of
 from .totals import Counted, draw_steps
 
 _sees_times = having("accept_length", "draft_length", "tree_time")
@@ -45,25 +46,13 @@ _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    """One turn of a timing file.
-
-    Attributes:
-        fields: where it stood.
-        accepted: `[R]` drafted tokens that stayed.
-        drafted: `[R]` depth of the tree below its root.
-        draft_s: `[R]` seconds.
-        verify_s: `[R]` seconds.
-        wall_s: of the answer.
-        prefill_s: of those, before the first step; 0 if unknown.
-    """
-
-    fields: Fields
-    accepted: NDArray[np.int64]
-    drafted: NDArray[np.int64]
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    wall_s: float
-    prefill_s: float
+    fields: Fields  # where it stood
+    accepted: NDArray[np.int64]  # `[R]` drafted tokens that stayed
+    drafted: NDArray[np.int64]  # `[R]` depth of the tree below its root
+    draft_s: NDArray[np.float64]  # `[R]` seconds
+    verify_s: NDArray[np.float64]  # `[R]` seconds
+    wall_s: float  # of the answer
+    prefill_s: float  # of those, before the first step; 0 if unknown
 
     @property
     def num_tokens(self) -> int:
@@ -82,7 +71,6 @@ class _Asked:
 
 
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
     if not timings:
@@ -204,7 +192,6 @@ def _read_positions(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsR
 
 
 def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
-    """The one request of a line."""
     request_id = line.text("id")
     ongoing.request(line, "id", request_id)
     prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
@@ -262,29 +249,17 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One turn of one answer.
-
-    Attributes:
-        request_id: question and turn, and of further samples (choices after the first) which it is, from 1.
-        tag: category of the question.
-        fields: where it stood.
-        num_steps: of the answer.
-        emitted: `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known.
-        num_tokens: of the text.
-        wall_s: of the answer, NaN if unknown.
-    """
-
-    request_id: str
-    tag: str
-    fields: Fields
-    num_steps: int
+    request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
+    tag: str  # category of the question
+    fields: Fields  # where it stood
+    num_steps: int  # of the answer
+    # `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known
     emitted: NDArray[np.int64] | None
-    num_tokens: int
-    wall_s: float
+    num_tokens: int  # of the text
+    wall_s: float  # of the answer, NaN if unknown
 
 
 def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """One request per question and turn."""
     parts = [_read_file(path, ongoing) for path in files]
     check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
     return merged(ongoing, (answer for _, answers in parts for answer in answers))
@@ -333,7 +308,6 @@ def _turns(line: Fields) -> list[_Turn]:
 
 
 def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
-    """The turns of one answer that have tokens."""
     num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
@@ -424,3 +398,48 @@ def _drawn(ongoing: Ongoing, name: str, turn: _Turn) -> tuple[NDArray[np.int64],
 
 
 SPEC_BENCH = Format(**described("spec-bench"), read=_read_spec_bench, sees=having("question_id", "choices"))
+
+
+_COMMITTED = "per_request_committed_tokens_per_iteration"
+_SCHEDULED = "per_request_scheduled_draft_tokens_per_iteration"
+_IDLE = "iterations committed nothing and were left out"
+
+
+def _read_frontier(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    for path in files:
+        name = ongoing.drafters.name(DRAFTER, path)
+        found = ongoing.the_one(path, read_objects(path))
+        committed = found.nested(_COMMITTED)
+        scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None
+        if scheduled is not None and set(scheduled.values) != set(committed.values):
+            odd = sorted(set(scheduled.values) ^ set(committed.values))
+            raise found.error(_SCHEDULED, f"must name the requests of {_COMMITTED}", odd[0])
+        for request_id in committed.values:
+            ongoing.request(committed, request_id, committed.sound("request", request_id))
+            drafted = None if scheduled is None else scheduled.counts(request_id, least=0)
+            yield _request_of_iterations(ongoing, name, committed, request_id, drafted)
+
+
+def _request_of_iterations(
+    ongoing: Ongoing, name: str, committed: Fields, request_id: str, drafted: NDArray[np.int64] | None
+) -> RoundsRequest:
+    emitted = committed.counts(request_id, least=0)
+    if drafted is not None and len(drafted) != len(emitted):
+        rule = f"must hold as many iterations as were scheduled, {len(drafted)}"
+        raise committed.error(request_id, rule, f"{len(emitted)} iterations")
+    busy = emitted > 0
+    if not busy.any():
+        raise committed.error(request_id, "must commit at least one token", "none")
+    ongoing.findings.note(_IDLE, int(len(busy) - busy.sum()))
+    emitted = emitted[busy]
+    if drafted is not None:
+        drafted = drafted[busy]
+        check_drafted(committed, emitted - 1, drafted)
+    first = int(ongoing.drafters.prefilled(name))  # its token is in no iteration
+    length = int(emitted.sum()) + first
+    start = starts_of(emitted) + first
+    rounds = rounds_at(ongoing, name, committed, start, emitted - 1, length=length, drafted=drafted)
+    return RoundsRequest(request_id=request_id, num_tokens={name: length}, rounds={name: rounds})
+
+
+FRONTIER = Format(**described("frontier"), read=_read_frontier, sees=having(_COMMITTED))

@@ -1,32 +1,22 @@
-"""Acceptance that a log states for all its requests together: rates per position or a mean, and requests to run it on.
+"""Requests of which a log knows totals: rounds that fit what it counted of one, and acceptance that it states for all.
 
-Rounds that fit what a log counted of a request: how many tokens each drafted and kept, and in which order they came.
+Counts of a request are met exactly; where each round stood is drawn. Where only a sum is known, every drafted token
+whose predecessors were kept is kept with one and the same probability h, so that a round that drafts c tokens keeps a <
+c of them with probability h^a (1 - h), and all c with h^c. Given the sum, that distribution is drawn from by exchanges:
+two rounds at a time divide what they keep together anew, as likely as the distribution has it, which leaves the sum as
+it is.
 
-The assumption where only a sum is known: every drafted token whose predecessors were kept is kept with one and the same
-probability h, so that a round that drafts c tokens keeps a < c of them with probability h^a (1 - h), and all c with
-h^c. Given the sum, that distribution is drawn from by exchanges: two rounds at a time divide what they keep together
-anew, as likely as the distribution has it, which leaves the sum as it is.
+Of all requests together a log states rates per position or a mean, or a table has mean acceptance lengths by K, the
+tokens that a step drafts. As CSV it has columns for K (`k`, `num_speculative_tokens`, ...) and for the length
+(`acceptance_length`, `al`, ...); as JSON it is an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such
+keys, or objects of those by name; or it is the YAML of InferenceX's `golden_al_distribution` (model, thinking mode, K:
+length). A length counts the target's own token. A drafter of chains writes the first K tokens of a draft whatever K is,
+so the share of drafts that keep token K is length(K) - length(K - 1). Between two K of the table lengths lie on a line,
+before the first one every token is kept with one probability. Measured lengths are noisy, and shares cannot rise: the
+nearest ones that do not are taken (pool adjacent violators, Ayer et al. 1955), and refused where they miss a length by
+more than a twentieth.
 
-Letters: R rounds.
-
-One request of which a log knows counts only, as rounds: they meet the counts, and where each stood is drawn.
-
-Letters: R rounds.
-
-Letters: W the window.
-
-Mean acceptance lengths by K, the tokens that a step drafts: a table of measured runs, one K a run.
-
-As CSV, columns for K (`k`, `num_speculative_tokens`, ...) and for the length (`acceptance_length`, `al`, ...); as JSON,
-an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such keys, or objects of those by name; or the YAML of
-InferenceX's `golden_al_distribution` (model, thinking mode, K: length). A length counts the target's own token.
-
-A drafter of chains writes the first K tokens of a draft whatever K is, so the share of drafts that keep token K is
-length(K) - length(K - 1). Between two K of the table lengths lie on a line, before the first one every token is kept
-with one probability. Measured lengths are noisy, and shares cannot rise: the nearest ones that do not are taken (pool
-adjacent violators, Ayer et al. 1955), and refused where they miss a length by more than a twentieth.
-
-What is unlikely of any log, whatever its format: a drafter of which nothing was ever refused, or none at all.
+Letters: R rounds, W the window.
 """
 
 import csv
@@ -42,11 +32,10 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..meta import MOST
 from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
-from .agreement import check_equal
 from .format import Format, described
-from .reading import MOST_REQUESTS, MOST_WINDOW, Fields, read_objects, text_lines
+from .reading import Fields, by_request, placed_lines, read_objects, text_lines
 from .responses import EMPTY, Responses, stem
-from .rounds import DRAFTER, Ongoing, rounds_at, starts_of
+from .rounds import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 
 Ints = NDArray[np.int64]
 
@@ -55,14 +44,7 @@ _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
 
 
 def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` counts between `least` and `most` that add up to `total`, as even as they can be.
-
-    Args:
-        total: at least the sum of `least`, at most that of `most`.
-        least: `[R]` lower bounds.
-        most: `[R]` upper bounds, at least the lower ones.
-        generator: draws which of equal rounds get one more.
-    """
+    """`[R]` counts between bounds `[R]` that add up to `total`, as even as they can be; who gets one more is drawn."""
     low, high = 0, int(most.max(initial=0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -76,12 +58,8 @@ def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) 
 def draw_accepted(total: int, drafted: Ints, generator: np.random.Generator, *, one_keeps: int = 0) -> Ints:
     """`[R]` accepted tokens of rounds that drafted so many and kept `total` together, see the module.
 
-    Args:
-        total: 0 to the sum of `drafted`.
-        drafted: `[R]` of each round.
-        generator: draws them.
-        one_keeps: tokens that at least one round has to keep, for the end of the answer to cut them; where no drawn
-            round does, the longest draft keeps just so many, if there are as many.
+    At least one round keeps `one_keeps`, for the end of the answer to cut them: where no drawn round does, the longest
+    draft keeps just so many, if there are as many.
     """
     accepted = _draw_accepted(total, drafted, generator)
     if one_keeps <= accepted.max(initial=0) or one_keeps > min(total, drafted.max(initial=0)):
@@ -106,13 +84,7 @@ def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) ->
 
 
 def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely.
-
-    Args:
-        accepted: `[R]` tokens that each round kept.
-        drafted: `[R]` tokens of drafts, of which some order fits.
-        generator: draws it.
-    """
+    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely."""
     longest_first = np.sort(drafted)[::-1]
     most_first = np.argsort(accepted)[::-1]
     # Rounds that kept more can take only the first of these drafts: each takes one that no round before it took.
@@ -127,12 +99,7 @@ def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
 
 
 def constant_hazard(mean: float, drafted: Ints) -> float:
-    """The probability h, the same for every drafted token, with which rounds keep `mean` tokens on average.
-
-    Args:
-        mean: between 0 and the mean of `drafted`.
-        drafted: `[R]` tokens that each round drafts.
-    """
+    """The probability with which rounds that draft `[R]` tokens keep `mean` on average, the same for every token."""
     lengths, counts = np.unique(drafted, return_counts=True)
     return hazard_of_lengths(mean, lengths, counts / counts.sum())
 
@@ -151,17 +118,10 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
 def place(
     accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.random.Generator
 ) -> tuple[Ints, Ints] | None:
-    """Rounds (tokens accepted, tokens drafted) in a drawn order, with plain steps where they do not explain all tokens.
+    """`[R]` tokens accepted and drafted by rounds in a drawn order that emit `num_tokens` together; None if none can.
 
-    Args:
-        accepted: `[R]` of each round, in any order.
-        drafted: `[R]` of each round.
-        num_tokens: that the rounds emit together. Fewer than they add up to: the last one is cut, by at most the
-            tokens that it kept. More: the rest are plain steps.
-        generator: draws the order.
-
-    Returns:
-        Both `[R]`; None if no round keeps enough to have been cut so far.
+    Fewer tokens than the rounds add up to: the last one is cut, by at most the tokens that it kept. More: the rest are
+    plain steps.
     """
     surplus = int(accepted.sum()) + len(accepted) - num_tokens
     plain = np.zeros(max(-surplus, 0), np.int64)
@@ -197,29 +157,20 @@ MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a log counted of one request.
+    """What a log counted of one request."""
 
-    Attributes:
-        num_tokens: of the answer, >= 1.
-        prefilled: whether the first of them is the prefill's own, so that rounds emit the others.
-        num_steps: verifications after the prefill that the log counts or that follow from its totals, plain ones
-            included; a log that counts those with a draft only has as many plain ones besides as its tokens leave over.
-        num_accepted: drafted tokens that stayed in all of them.
-        num_drafted: tokens drafted in all of them, None if the log does not say.
-        histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
-        drafted_histogram: steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
-        window: most tokens drafted in a step, None if the log does not say.
-        keys: fields of the log that hold the two histograms, for errors.
-    """
-
-    num_tokens: int
+    num_tokens: int  # of the answer, >= 1
+    # verifications after the prefill that the log counts or that follow from its totals, plain ones included; a log
+    # that counts those with a draft only has as many plain ones besides as its tokens leave over
     num_steps: int
-    num_accepted: int
-    num_drafted: int | None = None
-    histogram: Ints | None = None
+    num_accepted: int  # drafted tokens that stayed in all of them
+    num_drafted: int | None = None  # tokens drafted in all of them, None if the log does not say
+    histogram: Ints | None = None  # `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
+    # steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
     drafted_histogram: Ints | None = None
-    window: int | None = None
-    prefilled: bool = True
+    window: int | None = None  # most tokens drafted in a step, None if the log does not say
+    prefilled: bool = True  # whether the first of them is the prefill's own, so that rounds emit the others
+    # fields of the log that hold the two histograms, for errors
     keys: tuple[str, str] = ("acceptance_histogram", "drafted histogram")
 
     @property
@@ -242,11 +193,7 @@ def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | 
 
 
 def draw_steps(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> tuple[Ints, Ints]:
-    """`[R]` tokens accepted and tokens drafted in steps that meet the counts, in a drawn order.
-
-    Raises:
-        TraceFormatError: counts that no rounds can meet, or a window that nobody states.
-    """
+    """`[R]` tokens accepted and drafted in steps that meet the counts; raises TraceFormatError where none can."""
     window = ongoing.drafters.window_of(name, fields, counted.window)
     _check(fields, counted, window)
     generator = ongoing.generator(request_id)
@@ -278,15 +225,7 @@ def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, co
 def counted_request(
     file: Responses, usage: Fields, fields: Fields, request_id: str, counted: Counted
 ) -> RoundsRequest | None:
-    """The request that a response counted; None if its answer has no token.
-
-    Args:
-        file: of the response.
-        usage: the object that counts the tokens of its prompt.
-        fields: the object that holds the counts, for errors.
-        request_id: of the response.
-        counted: what it says.
-    """
+    """The request of a response whose counts stand in `fields`, and its prompt in `usage`; None without a token."""
     name = file.drafter()
     if not counted.num_tokens:
         return None
@@ -299,7 +238,6 @@ def counted_request(
 
 
 def _check(fields: Fields, counted: Counted, window: int) -> None:
-    """Refuse counts that contradict each other."""
     steps, accepted, drafted = counted.num_steps, counted.num_accepted, counted.num_drafted
     if steps + counted.num_tokens > MOST_STEPS:
         raise fields.error("steps", f"must be at most {MOST_STEPS}, with the tokens", steps + counted.num_tokens)
@@ -377,21 +315,14 @@ def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_token
 
 
 def lengths_of_benchmark(run: Fields) -> Lengths | None:
-    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither.
-
-    Raises:
-        TraceFormatError: lists of unequal length, counts that are none.
-    """
+    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither."""
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
-        check_equal(run, "total_output_tokens", (sum(outputs),), "the sum of output_lens")
-        if run.count("completed", least=0, default=0) > len(outputs):
-            raise run.error(
-                "completed", f"must be at most the {len(outputs)} answers of output_lens", run.values["completed"]
-            )
-        if len(prompts) != len(outputs):
-            raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
+        run.check_equal("total_output_tokens", (sum(outputs),), "the sum of output_lens")
+        if (completed := run.count("completed", least=0, default=0)) > len(outputs):
+            raise run.error("completed", f"must be at most the {len(outputs)} answers of output_lens", completed)
+        by_request(run, ("output_lens",), ("input_lens",), of="answers")
         return list(zip(prompts, outputs, strict=True))
     requests = run.count("completed", least=0, default=0)
     tokens = run.known_count("total_output_tokens", least=0)
@@ -401,11 +332,7 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
 
 
 def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tuple[float, ...]:
-    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there.
-
-    Raises:
-        TraceFormatError: no rates, or a position that was kept more often than the one before it.
-    """
+    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there."""
     if not len(rates):
         raise fields.error(key, "must hold a rate for each position", "none")
     rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
@@ -413,31 +340,25 @@ def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tu
         place = int(rising[0]) + 1
         rule = f"must not exceed the rate before it, {rates[place - 1]:g}: drafts are kept from their beginning"
         raise fields.error(f"{key}[{place}]", rule, float(rates[place]))
-    before = np.concatenate(([1.0], rates[:-1]))
-    hazards = np.divide(np.minimum(rates, before), before, out=np.zeros(len(rates)), where=before > 0)
+    return _hazards(np.minimum(rates, np.concatenate(([1.0], rates[:-1]))), rates)
+
+
+def _hazards(kept: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, ...]:
+    """`[W]` of drafts that kept the token before, how many kept each token."""
+    before = np.concatenate(([1.0], shares[:-1]))
+    hazards = np.divide(kept, before, out=np.zeros(len(kept)), where=before > 0)
     return tuple(hazards.tolist())
 
 
 def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tuple[float, ...]:
-    """The one probability of all positions with which rounds of the window emit `length` tokens on average.
-
-    Raises:
-        TraceFormatError: a length that no round of the window has.
-    """
+    """The one probability of all positions with which rounds of the window emit `length` tokens on average."""
     if not 1 <= length <= window + 1:
         raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (`windows`)", length)
     return (constant_hazard(length - 1, np.array([window])),)
 
 
 def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
-    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if it is not all.
-
-    Args:
-        ongoing: takes note.
-        lengths: of the requests; the prefill gives one token of each answer.
-        drafts: steps that drafted.
-        accepted: drafted tokens that stayed.
-    """
+    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if not all."""
     if lengths is None or not drafts or accepted is None:
         return 1.0
     plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
@@ -455,17 +376,10 @@ def note_plain(ongoing: Ongoing, share: float) -> None:
 def settled_window(
     ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
 ) -> int:
-    """Tokens on the deepest path of a draft, as the user or else the log says.
+    """Tokens on the deepest path of a draft, as the user or else the log says; a tree is noted.
 
-    Args:
-        ongoing: takes note of a tree.
-        name: of the drafter.
-        fields: where all of it stood, for errors.
-        proposed: numbers of tokens that a step may have proposed, by the log's rates; None: it has none.
-        depth: as the log's settings or counts have it; None: it does not say.
-
-    Raises:
-        TraceFormatError: nobody says, or the log and the user contradict each other.
+    `proposed` are numbers of tokens that a step may have proposed, by the log's rates, and `depth` is as its settings
+    or counts have it; None: it does not say.
     """
     if depth is None and proposed is not None and len(proposed) == 1:
         (depth,) = proposed
@@ -487,56 +401,45 @@ def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window
 class StatedLog:
     """A log that states acceptance for all its requests together, of one drafter that is not named.
 
-    Args:
-        files: one; raises TraceFormatError for more, since they would be logs of other requests.
-        ongoing: takes note.
-        several: whether there may be more, which tell of one server in the order of time.
+    It is one file, since more would be logs of other requests, but for `several` that tell of one server in time.
     """
 
     def __init__(self, files: Sequence[Path], ongoing: Ongoing, *, several: bool = False) -> None:
         if len(files) > 1 and not several:
             raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
         self.path = files[-1]
+        self.fields = Fields(str(self.path), {})  # where all of it stood, for errors
         self.name = ongoing.drafters.name(DRAFTER, *files, prefilled=True, settled=True)
         self._ongoing = ongoing
 
     def requests(
-        self, fields: Fields, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+        self, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
     ) -> Iterator[RoundsRequest]:
-        """Requests without rounds: those of the log, or as many as the user states.
+        """Requests without rounds: those of the log, or where it does not know them as many as the user states.
 
-        Args:
-            fields: where all of it stood, for errors.
-            lengths: of the requests, None if the log does not know them.
-            hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
-            window: tokens drafted in a round.
-            drafting: share of the steps that draft at all.
-
-        Raises:
-            TraceFormatError: another window than the log's own; the log does not know its requests, and nobody
-                states them; or there is none with an answer.
+        `hazards` are probabilities of agreement by depth, among rounds that got there; the last holds for deeper ones.
+        `drafting` is the share of the steps that draft at all.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
-        self._ongoing.drafters.state(self.name, fields, stated, window)
-        lengths = self._stated_lengths(fields) if lengths is None else lengths
+        self._ongoing.drafters.state(self.name, self.fields, stated, window)
+        lengths = self._stated_lengths() if lengths is None else lengths
         empty = sum(1 for _, tokens in lengths if not tokens)
         if empty == len(lengths):
-            raise fields.error("requests", "must hold an answer of at least one token", empty)
+            raise self.fields.error("requests", "must hold an answer of at least one token", empty)
         self._ongoing.findings.note(EMPTY, empty)
         for number, (prompt, output) in enumerate(lengths, start=1):
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
 
-    def _stated_lengths(self, fields: Fields) -> Lengths:
-        """Those that the user states."""
+    def _stated_lengths(self) -> Lengths:
         load = self._ongoing.options.load
         if load is None:
             rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
-            raise fields.error("requests", rule, "nothing")
+            raise self.fields.error("requests", rule, "nothing")
         self._ongoing.findings.mattered.add("load")
         requests = load.requests
-        return even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
+        return even_lengths(self.fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -586,10 +489,8 @@ def _sees_line(line: str) -> bool:
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """As many requests as the user states."""
     log = StatedLog(files, ongoing)
-    fields = Fields(str(log.path), {})
-    curves = _of_file(log.path)
+    fields, curves = log.fields, _of_file(log.path)
     if len(curves) != 1:
         told = ", ".join(curves) or "none"
         raise fields.error("curves", "must be one, of lengths by K: keep it alone in the file", told)
@@ -600,9 +501,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     shares = _shares(fields, ongoing, curve)
     if len(curve) == 1:
         ongoing.findings.forms.add("mean")
-    before = np.concatenate(([1.0], shares[:-1]))
-    hazards = np.divide(shares, before, out=np.zeros(window), where=before > 0)
-    yield from log.requests(fields, None, tuple(np.minimum(hazards, 1.0).tolist()), window=window)
+    yield from log.requests(None, tuple(min(hazard, 1.0) for hazard in _hazards(shares, shares)), window=window)
 
 
 def _shares(fields: Fields, ongoing: Ongoing, curve: Curve) -> NDArray[np.float64]:
@@ -648,7 +547,6 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _of_file(path: Path) -> dict[str, Curve]:
-    """The curves of a file by name."""
     first = next(text_lines(path), (0, ""))[1].lstrip()
     if first.startswith(("{", "[")):
         objects = list(read_objects(path))
@@ -701,15 +599,14 @@ def _checked(fields: Fields, key: str, k: int) -> int:
 
 
 def _csv_rows(path: Path) -> list[Fields]:
-    numbered = list(text_lines(path))
+    lines = list(placed_lines(path))
     try:
-        rows = list(csv.reader([text for _, text in numbered], strict=True))
+        rows = list(csv.reader([text for _, text in lines], strict=True))
     except csv.Error as error:
         raise TraceFormatError(path, "row", "must be cells with commas between", str(error)) from None
     head = [cell.strip() for cell in rows[0]]
     found: list[Fields] = []
-    for (number, text), cells in zip(numbered[1:], rows[1:], strict=False):
-        place = f"{path}: line {number}"
+    for (place, text), cells in zip(lines[1:], rows[1:], strict=False):
         if len(cells) != len(head):
             raise TraceFormatError(place, "row", f"must have {len(head)} cells as the head has", text.strip())
         found.append(Fields(place, {key: _number(cell.strip()) for key, cell in zip(head, cells, strict=True)}))
@@ -720,11 +617,11 @@ def _yaml(path: Path) -> Fields:
     """Names, and numbers by K, each on a line of its own, indented by what they belong to."""
     top: dict[str, Any] = {}
     around: list[tuple[int, dict[str, Any]]] = [(-1, top)]
-    for number, text in text_lines(path):
+    for place, text in placed_lines(path):
         line = text.rstrip()
         if line.lstrip().startswith("#"):
             continue
-        place, match = f"{path}: line {number}", _LEAF.fullmatch(line)
+        match = _LEAF.fullmatch(line)
         if match is None:
             raise TraceFormatError(place, "line", "must be NAME: or K: LENGTH", line.strip()[:80])
         indent, key, value = len(match[1]), (match[2] or match[3]).strip(), match[4]
@@ -790,11 +687,7 @@ class KeptTokens:
                 kept.most = max(kept.most, int(counts.max()))
 
     def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
-        """What to say once all requests were seen.
-
-        Args:
-            drafters: of the recording.
-        """
+        """What to say of a recording with these drafters once all requests were seen."""
         drafters = list(drafters)
         if self._any_request and not drafters:
             return [_NO_DRAFTS]

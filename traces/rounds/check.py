@@ -1,85 +1,65 @@
-"""What must hold of an imported recording, checked on columns piece by piece; the first breach is named.
-
-What an imported recording holds, as plain data: for `paceline trace inspect`.
+"""What an imported recording holds, counted, and what must hold of it, checked on columns piece by piece.
 
 Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `columns`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..folder import META, REQUESTS, ROUNDS, ROUNDS_FILES, size_of
+from ..folder import META, REQUESTS, ROUNDS, ROUNDS_FILES, Rule, check_rules, size_of
 from ..meta import MOST
-from ..recording import Summary, by_tag
+from ..recording import RecordingSummary, by_tag
 from .columns import RoundsColumns, spans
 from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSummary:
-    """What was recorded of one method on some requests: a drafter with the target, or the target alone.
+    """What was recorded of one method on some requests: a drafter with the target, or the target alone."""
 
-    Attributes:
-        num_requests: that the method ran on.
-        num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
-        num_plain: of those, plain steps.
-        num_placed: of those, rounds of which the log does not say where they stood.
-        tokens_per_round: mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also
-            where it no longer stands in the text; None without rounds.
-        censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
-        known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
-            starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
-            None without rounds.
-        token_s: measured seconds of whole answers per output token; None if not measured.
-        draft_s: mean seconds of drafting per round, over rounds that know them; None if none does.
-        verify_s: mean seconds of the target's forward per round, over rounds that know them; None if none does.
-    """
-
-    num_requests: int
-    num_rounds: int = 0
-    num_plain: int = 0
-    num_placed: int = 0
+    num_requests: int  # that the method ran on
+    num_rounds: int = 0  # recorded, plain steps (nothing drafted) among them; 0 for the target alone
+    num_plain: int = 0  # of those, plain steps
+    num_placed: int = 0  # of those, rounds of which the log does not say where they stood
+    # Mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also where it no longer
+    # stands in the text; None without rounds.
     tokens_per_round: float | None = None
+    # Share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
     censored_share: float | None = None
+    # Share of output positions that some round speaks of that was not placed, 0 to 1: where a round starts, if
+    # acceptance depends on that, else where one says whether the drafter writes the target's token; None without
+    # rounds.
     known_share: float | None = None
-    token_s: float | None = None
-    draft_s: float | None = None
+    token_s: float | None = None  # measured seconds of whole answers per output token; None if not measured
+    draft_s: float | None = None  # mean seconds of drafting per round, over rounds that know them; None if none does
+    # Mean seconds of the target's forward per round, over rounds that know them; None if none does.
     verify_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsGroup:
-    """Requests of one tag, or of all tags.
+    """Requests of one tag, or of all tags."""
 
-    Attributes:
-        num_requests: in the group.
-        num_prompt_tokens: all together, as far as they are known.
-        num_output_tokens: all together: the target's own text, or the first method's where the target never ran alone.
-        methods: by drafter in level order; "" is the target alone, last, where its seconds were measured.
-    """
-
-    num_requests: int
-    num_prompt_tokens: int
+    num_requests: int  # in the group
+    num_prompt_tokens: int  # all together, as far as they are known
+    # All together: the target's own text, or the first method's where the target never ran alone.
     num_output_tokens: int
+    # By drafter in level order; "" is the target alone, last, where its seconds were measured.
     methods: dict[str, MethodSummary]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsSummary(Summary[RoundsMeta, RoundsGroup]):
-    """An imported recording at a glance.
+class RoundsSummary(RecordingSummary[RoundsMeta, RoundsGroup]):
+    """An imported recording at a glance."""
 
-    Attributes:
-        num_texts: requests whose output tokens are known.
-    """
-
-    num_texts: int
+    num_texts: int  # requests whose output tokens are known
 
 
 def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:
@@ -148,21 +128,15 @@ def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
 
 
 def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
-    """Seconds of the measured answers over their tokens."""
     measured = [request for request in requests if method in request.wall_s]
     tokens = sum(request.num_tokens[method] for request in measured)
     return sum(request.wall_s[method] for request in measured) / tokens if measured else None
 
 
 def _mean(parts: Sequence[NDArray[np.float64] | None]) -> float | None:
-    """Mean over what is known."""
     known = [values[~np.isnan(values)] for values in parts if values is not None]
     count = sum(len(values) for values in known)
     return sum(float(values.sum()) for values in known) / count if count else None
-
-
-# A field, which of its values are wrong, the rule, the values, and how many there are of each request, or None for one.
-_Rule = tuple[str, NDArray[np.bool_], str, NDArray[Any], NDArray[np.int64] | None]
 
 
 class RoundsCheck:
@@ -181,14 +155,12 @@ class RoundsCheck:
             TraceFormatError: see `docs/trace-format.md` for the list.
         """
         self._check_ids(columns)
-        self._check_values(columns)
+        for rule, counts in chain(_of_requests(columns), _of_answers(columns)):
+            check_rules(self._path / REQUESTS, [rule], partial(_request_at, columns, counts))
         limits = self._check_names(columns)
-        piece = _Piece(columns=columns, path=self._path, limits=limits)
-        piece.check_starts()
-        piece.check_counts()
-        piece.check_seconds()
-        for field, values in (("accepted", columns.rounds.accepted), ("drafted", columns.rounds.drafted)):
-            self._note_most(field, values, piece)
+        check_rules(self._path / ROUNDS, _of_rounds(columns, limits), partial(_round_at, columns))
+        for field in ("accepted", "drafted"):
+            self._note_most(field, columns)
 
     def finish(self, meta: RoundsMeta) -> None:
         """Refuse a recording without requests, or one that its meta does not fit."""
@@ -209,14 +181,6 @@ class RoundsCheck:
     def _refuse(self, field: str, rule: str, request_id: str, value: object) -> None:
         raise TraceFormatError(self._path / REQUESTS, field, f"{rule} (request {request_id!r})", value)
 
-    def _check_values(self, columns: RoundsColumns) -> None:
-        """Refuse the first wrong value, if any is; of each request there are `counts`, or one."""
-        for field, wrong, rule, values, counts in chain(_rules_of_requests(columns), _rules_of_seconds(columns)):
-            if wrong.any():
-                place = int(np.argmax(wrong))
-                row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
-                self._refuse(field, rule, columns.request_id[row], values[place].item())
-
     def _check_ids(self, columns: RoundsColumns) -> None:
         for request_id in columns.request_id:
             if not request_id:
@@ -226,11 +190,7 @@ class RoundsCheck:
             self._ids.add(request_id)
 
     def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
-        """Names once per request, outputs of the stated length.
-
-        Returns:
-            `[S]` output tokens of each segment's method.
-        """
+        """Names once per request, outputs of the stated length; `[S]` output tokens of each segment's method."""
         limits: list[int] = []
         places = zip(spans(columns.num_methods), spans(columns.num_drafters), strict=True)
         for row, (methods, drafters) in enumerate(places):
@@ -250,101 +210,82 @@ class RoundsCheck:
             limits += [lengths.get(name, length) for name in ran]
         return np.array(limits, dtype=np.int64)
 
-    def _note_most(self, field: str, values: NDArray[np.int32], piece: "_Piece") -> None:
+    def _note_most(self, field: str, columns: RoundsColumns) -> None:
         """Keep the largest value by drafter: windows are only known at the end of an import."""
-        columns = piece.columns
         filled = np.flatnonzero(columns.num_rounds)
         if not len(filled):
             return
         starts = (np.cumsum(columns.num_rounds) - columns.num_rounds)[filled]
-        largest = np.maximum.reduceat(values, starts).tolist()
-        requests = piece.request_of_segment
+        largest = np.maximum.reduceat(getattr(columns.rounds, field), starts).tolist()
+        requests = _request_of_segment(columns)
         for segment, most in zip(filled.tolist(), largest, strict=True):
             key = (field, columns.drafters[segment])
             if key not in self._most or most > self._most[key][0]:
                 self._most[key] = (most, columns.request_id[requests[segment]])
 
 
-def _rules_of_requests(columns: RoundsColumns) -> Iterator[_Rule]:
+def _request_of_segment(columns: RoundsColumns) -> NDArray[np.int64]:
+    """`[S]` row of each segment's request."""
+    return np.repeat(np.arange(len(columns.request_id)), columns.num_drafters)
+
+
+def _request_at(columns: RoundsColumns, counts: NDArray[np.int64] | None, place: int) -> str:
+    """The request of a value; of each request there are `counts`, or one."""
+    row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
+    return f"request {columns.request_id[row]!r}"
+
+
+def _round_at(columns: RoundsColumns, place: int) -> str:
+    ends = np.cumsum(columns.num_rounds)
+    segment = int(np.searchsorted(ends, place, side="right"))
+    request_id = columns.request_id[int(_request_of_segment(columns)[segment])]
+    own = place - int(ends[segment] - columns.num_rounds[segment])
+    return f"request {request_id!r}, drafter {columns.drafters[segment]!r}, round {own}"
+
+
+# A rule, and how many values there are of each request, or None for one.
+_Counted = tuple[Rule, NDArray[np.int64] | None]
+
+
+def _of_requests(columns: RoundsColumns) -> Iterator[_Counted]:
     """Prompts of the stated length, tokens that are ids, at least one answer."""
     stated, given, answers = columns.prompt_tokens, columns.num_prompt, columns.num_methods
-    yield "prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated, None
-    yield "prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given, None
-    yield "num_tokens", answers < 1, "must name at least one method", answers, None
-    yield "prompt", columns.prompt < 0, "must be >= 0", columns.prompt, given
-    yield "output", columns.output < 0, "must be >= 0", columns.output, columns.num_output
-    yield "num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens, answers
-    yield "num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds, columns.num_drafters
+    yield Rule("prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated), None
+    yield Rule("prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given), None
+    yield Rule("num_tokens", answers < 1, "must name at least one method", answers), None
+    yield Rule("prompt", columns.prompt < 0, "must be >= 0", columns.prompt), given
+    yield Rule("output", columns.output < 0, "must be >= 0", columns.output), columns.num_output
+    yield Rule("num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens), answers
+    yield Rule("num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds), columns.num_drafters
 
 
-def _rules_of_seconds(columns: RoundsColumns) -> Iterator[_Rule]:
-    """Positive and finite, where known; the prefill within the whole."""
+def _of_answers(columns: RoundsColumns) -> Iterator[_Counted]:
+    """Seconds positive and finite, where known; the prefill within the whole."""
     wall_s, prefill_s = columns.wall_s, columns.prefill_s
-    for field, wrong, rule, values in (
+    for field, broken, words, values in (
         ("wall_s", (wall_s <= 0) | np.isinf(wall_s), "must be > 0 and finite", wall_s),
         ("prefill_s", (prefill_s <= 0) | np.isinf(prefill_s), "must be > 0 and finite", prefill_s),
         ("prefill_s", prefill_s > wall_s, "must be at most wall_s", prefill_s),
     ):
-        method = columns.methods[int(np.argmax(wrong))]
-        yield f"{field} of {method!r}", wrong, rule, values, columns.num_methods
+        method = columns.methods[int(np.argmax(broken))]
+        yield Rule(f"{field} of {method!r}", broken, words, values), columns.num_methods
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """The rounds of one piece.
-
-    Attributes:
-        columns: to check.
-        path: of the recording.
-        limits: `[S]` output tokens of each segment's method.
-    """
-
-    columns: RoundsColumns
-    path: Path
-    limits: NDArray[np.int64]
-
-    @property
-    def request_of_segment(self) -> NDArray[np.int64]:
-        """`[S]` row of each segment's request."""
-        return np.repeat(np.arange(len(self.columns.request_id)), self.columns.num_drafters)
-
-    def refuse(self, wrong: NDArray[np.bool_], field: str, rule: str, values: NDArray[Any]) -> None:
-        """Raise TraceFormatError for the first round that is wrong, if any is."""
-        if not wrong.any():
-            return
-        place = int(np.argmax(wrong))
-        ends = np.cumsum(self.columns.num_rounds)
-        segment = int(np.searchsorted(ends, place, side="right"))
-        request_id = self.columns.request_id[int(self.request_of_segment[segment])]
-        own = place - int(ends[segment] - self.columns.num_rounds[segment])
-        where = f"(request {request_id!r}, drafter {self.columns.drafters[segment]!r}, round {own})"
-        raise TraceFormatError(self.path / ROUNDS, field, f"{rule} {where}", values[place].item())
-
-    def check_starts(self) -> None:
-        """Positions of the output, strictly ascending within a segment."""
-        start = self.columns.rounds.start
-        limit = np.repeat(self.limits, self.columns.num_rounds)
-        self.refuse((start < 0) | (start >= limit), "start", "must lie in the output, 0 to num_tokens - 1", start)
-        falling = np.zeros(len(start), dtype=np.bool_)
-        falling[1:] = start[1:] <= start[:-1]
-        firsts = np.cumsum(self.columns.num_rounds) - self.columns.num_rounds
-        falling[firsts[self.columns.num_rounds > 0]] = False
-        self.refuse(falling, "start", "must ascend strictly from round to round", start)
-
-    def check_counts(self) -> None:
-        """No more kept than drafted, or than the output holds."""
-        accepted, drafted = self.columns.rounds.accepted, self.columns.rounds.drafted
-        self.refuse(accepted < 0, "accepted", "must be >= 0", accepted)
-        wrong = ~np.isin(drafted, (UNKNOWN_DRAFTED, OPEN_DRAFTED)) & (drafted < accepted)
-        rule = f"must be >= accepted, or {UNKNOWN_DRAFTED} or {OPEN_DRAFTED} for unknown"
-        self.refuse(wrong, "drafted", rule, drafted)
-        limit = np.repeat(self.limits, self.columns.num_rounds)
-        beyond = self.columns.rounds.start.astype(np.int64) + accepted > limit
-        self.refuse(beyond, "accepted", "must end within the output, start + accepted <= num_tokens", accepted)
-
-    def check_seconds(self) -> None:
-        """Positive and finite, where known."""
-        for field in ("draft_s", "verify_s"):
-            seconds = getattr(self.columns.rounds, field)
-            if seconds is not None:
-                self.refuse((seconds <= 0) | np.isinf(seconds), field, "must be > 0 and finite", seconds)
+def _of_rounds(columns: RoundsColumns, limits: NDArray[np.int64]) -> Iterator[Rule]:
+    """Starts that ascend, no more kept than drafted or than the output, `[S]` `limits` of segments, holds; seconds."""
+    rounds, limit = columns.rounds, np.repeat(limits, columns.num_rounds)
+    start, accepted, drafted = rounds.start, rounds.accepted, rounds.drafted
+    yield Rule("start", (start < 0) | (start >= limit), "must lie in the output, 0 to num_tokens - 1", start)
+    falling = np.zeros(len(start), dtype=np.bool_)
+    falling[1:] = start[1:] <= start[:-1]
+    firsts = np.cumsum(columns.num_rounds) - columns.num_rounds
+    falling[firsts[columns.num_rounds > 0]] = False
+    yield Rule("start", falling, "must ascend strictly from round to round", start)
+    yield Rule("accepted", accepted < 0, "must be >= 0", accepted)
+    wrong = ~np.isin(drafted, (UNKNOWN_DRAFTED, OPEN_DRAFTED)) & (drafted < accepted)
+    yield Rule("drafted", wrong, f"must be >= accepted, or {UNKNOWN_DRAFTED} or {OPEN_DRAFTED} for unknown", drafted)
+    beyond = start.astype(np.int64) + accepted > limit
+    yield Rule("accepted", beyond, "must end within the output, start + accepted <= num_tokens", accepted)
+    for field, seconds in (("draft_s", rounds.draft_s), ("verify_s", rounds.verify_s)):
+        if seconds is not None:
+            yield Rule(field, (seconds <= 0) | np.isinf(seconds), "must be > 0 and finite", seconds)

@@ -1,11 +1,7 @@
-"""Some requests of an imported recording as columns, named as in the files: made, taken apart and cut.
+"""Some requests of an imported recording as columns, named as in the files: made, taken apart, cut, and as tables.
 
 Letters: Q requests, M answers (one per method of each request), S segments (one per drafter that ran on a request),
 R rounds of all segments.
-
-The Parquet side of an imported recording: columns, their types, and tables to arrays and back.
-
-Letters: R rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

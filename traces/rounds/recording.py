@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...base.errors import ArgumentError, counted
+from ...base.errors import counted
 from ..recording import AboutRecording
-from ..shapes import Named, derived_submodels, named_shapes
-from ..shapes_given import given_decoders, given_shapes
+from ..shapes import Named, named_shapes
+from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_rounds
 from .check import RoundsSummary, summary_of
 from .rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
@@ -17,15 +17,10 @@ TIMED = "timed"  # the cost of recordings that hold seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RoundsRecording:
-    """An imported recording; see `Recording`.
+    """An imported recording; see `Recording`."""
 
-    Attributes:
-        meta: what it says of itself.
-        requests: in file order.
-    """
-
-    meta: RoundsMeta
-    requests: tuple[RoundsRequest, ...]
+    meta: RoundsMeta  # what it says of itself
+    requests: tuple[RoundsRequest, ...]  # in file order
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -83,14 +78,8 @@ class RoundsRecording:
 
     def with_shapes(self, texts: Sequence[str]) -> "RoundsRecording":
         """See `Recording`."""
-        meta, members = self.meta, self.meta.model_names
-        shapes = given_shapes(texts, meta.target)
-        unknown = [shape.name for shape in shapes if shape.name not in members]
-        if unknown:
-            raise ArgumentError(
-                f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}"
-            )
-        derived = derived_submodels(meta.models, shapes, given_decoders(texts, meta.target))
+        meta = self.meta
+        shapes, derived = asked_shapes(texts, meta.target, meta.model_names, meta.models)
         given = {shape.name: shape for shape in (*meta.models, *shapes, *(each.shape for each in derived))}
         notes = (*meta.notes, *(each.words for each in derived))
         return replace(self, meta=meta.model_copy(update={"models": tuple(given.values()), "notes": notes}))

@@ -1,13 +1,9 @@
-"""Recordings that know rounds, not contexts: what an engine's log says of speculation, drafter by drafter.
-
-What an imported recording says of itself, and how far a replay of it can be trusted.
+"""What an imported recording holds: rounds of drafters in requests, as an engine's log says, and how far to trust them.
 
 A round starts at an output position, drafts some tokens, and the target keeps the first few of them. A round whose
 draft was kept whole is *censored*: it says that at least so many would have been kept. A round that drafted nothing is
 a plain step: there the drafter had nothing to say. What no round says is unknown, and is drawn from `hazard`, never
-filled in silently.
-
-Letters: R rounds of one drafter in one request.
+filled in silently. Letters: R rounds of one drafter in one request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,70 +31,48 @@ LOOKUP = NgramInfo(name="ngram", max_match=3)  # as in the shipped pool, where n
 
 
 class StatedAcceptance(Record):
-    """Acceptance that a log states of a drafter instead of rounds.
+    """Acceptance that a log states of a drafter instead of rounds."""
 
-    Attributes:
-        hazards: `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one
-            holds for all deeper ones.
-        drafting: share of the steps that draft at all, above 0.
-    """
-
+    # `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one holds for all
+    # deeper ones.
     hazards: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1)
-    drafting: float = Field(default=1.0, gt=0, le=1)
+    drafting: float = Field(default=1.0, gt=0, le=1)  # share of the steps that draft at all, above 0
 
 
 class DrafterInfo(Record):
-    """One drafter of an imported recording.
+    """One drafter of an imported recording."""
 
-    Attributes:
-        name: as chains call it.
-        by_start: True if acceptance depends on where the round started, as with drafters fed on the target's features
-            or with draft trees: a round says nothing of other starts. False for a model that reads tokens only:
-            whether it writes the target's token at a position does not depend on the round, so rounds of any window
-            answer for all.
-        window: most tokens it drafts in a round, None if unknown.
-        prefilled: whether the target's prefill had emitted a token before the first round, so that rounds start at
-            output position 1 or later; False if the first verification doubled as prefill.
-        stated: acceptance, where the log states it instead of rounds; None where rounds tell it.
-    """
-
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    # True if acceptance depends on where the round started, as with drafters fed on the target's features or with draft
+    # trees: a round says nothing of other starts. False for a model that reads tokens only: whether it writes the
+    # target's token at a position does not depend on the round, so rounds of any window answer for all.
     by_start: bool
-    window: int | None = Field(default=None, ge=1, le=MOST)
+    window: int | None = Field(default=None, ge=1, le=MOST)  # most tokens it drafts in a round, None if unknown
+    # Whether the target's prefill had emitted a token before the first round, so that rounds start at output position 1
+    # or later; False if the first verification doubled as prefill.
     prefilled: bool = False  # recordings made before this was kept start their rounds at 0
+    # Acceptance, where the log states it instead of rounds; None where rounds tell it.
     stated: StatedAcceptance | None = None
 
 
 class RoundsMeta(Record):
-    """`meta.json` of an imported recording.
-
-    Attributes:
-        source: the format it was imported from.
-        form: what the log knew.
-        target: name of the model that verifies.
-        drafters: in level order, smallest first.
-        models: shapes for cost models, by name; may leave members out.
-        served_model: preset of the target that the log names (`shapes.decoder.presets`), "" if it names none.
-        ngram: how prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
-        notes: what is exact and what is unknown, in words.
-        software: name to version.
-        hardware: the machine that ran it, in words.
-    """
+    """`meta.json` of an imported recording."""
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
-    source: str
-    form: Form = "rounds"
-    target: str = Field(default="target", pattern=NAME_PATTERN)
-    drafters: tuple[DrafterInfo, ...]
-    models: tuple[ModelInfo, ...] = ()
-    served_model: str = ""
+    source: str  # the format it was imported from
+    form: Form = "rounds"  # what the log knew
+    target: str = Field(default="target", pattern=NAME_PATTERN)  # name of the model that verifies
+    drafters: tuple[DrafterInfo, ...]  # in level order, smallest first
+    models: tuple[ModelInfo, ...] = ()  # shapes for cost models, by name; may leave members out
+    served_model: str = ""  # preset of the target that the log names (`traces.shapes.presets`), "" if it names none
+    # How prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
     ngram: NgramInfo = LOOKUP
-    notes: tuple[str, ...] = ()
-    software: dict[str, str] = Field(default_factory=dict)
-    hardware: str = ""
+    notes: tuple[str, ...] = ()  # what is exact and what is unknown, in words
+    software: dict[str, str] = Field(default_factory=dict)  # name to version
+    hardware: str = ""  # the machine that ran it, in words
 
     @model_validator(mode="after")
     def _names(self) -> "RoundsMeta":
@@ -140,41 +114,34 @@ UNKNOWN = {"draft_s": nan, "verify_s": nan, "placed": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """One drafter's recorded rounds of one request, by ascending start.
+    """One drafter's recorded rounds of one request, by ascending start."""
 
-    Attributes:
-        start: `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending.
-        accepted: `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0.
-        drafted: `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it
-            was more than `accepted` and nothing is known of the rest.
-        draft_s: `[R]` seconds of drafting, NaN if unknown; None if none is known.
-        verify_s: `[R]` seconds of the target's forward, NaN if unknown; None if none is known.
-        placed: `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says
-            counts as modelled; None if none was.
-    """
-
+    # `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending
     start: NDArray[np.int32]
+    # `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0
     accepted: NDArray[np.int32]
+    # `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it was more than
+    # `accepted` and nothing is known of the rest
     drafted: NDArray[np.int32]
-    draft_s: NDArray[np.float64] | None = None
+    draft_s: NDArray[np.float64] | None = None  # `[R]` seconds of drafting, NaN if unknown; None if none is known
+    # `[R]` seconds of the target's forward, NaN if unknown; None if none is known
     verify_s: NDArray[np.float64] | None = None
+    # `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says counts as
+    # modelled; None if none was
     placed: NDArray[np.bool_] | None = None
 
     def censored(self, window: int | None) -> NDArray[np.bool_]:
         """`[R]` whether the draft was kept whole, so that more might have been.
 
-        Args:
-            window: most tokens the drafter drafts, for rounds that do not say how many they drafted.
+        `window`, most tokens the drafter drafts, is for rounds that do not say how many they drafted.
         """
         most = np.iinfo(np.int32).max if window is None else window
         return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
 
     def short(self, window: int | None, length: int) -> NDArray[np.bool_]:
-        """`[R]` whether the drafter itself stopped drafting: with less than its window, and before the text ended.
+        """`[R]` whether the drafter itself stopped: with less than its window, and before the text's `length` ended.
 
-        Args:
-            window: most tokens the drafter drafts; None if unknown, so that only an empty draft is known to be short.
-            length: tokens of the text.
+        `window` is None if unknown, so that only an empty draft is known to be short.
         """
         stopped = (self.drafted >= 0) & (self.drafted < (1 if window is None else window))
         return stopped & (self.start + self.drafted < length)
@@ -210,30 +177,21 @@ def is_known(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsRequest:
-    """One request of an imported recording.
+    """One request of an imported recording."""
 
-    Attributes:
-        request_id: unique in the recording.
-        tag: task or domain; "" if unknown.
-        prompt_tokens: length of the prompt, 0 if unknown (its prefill is then charged as one token).
-        num_tokens: output tokens by method: "" is the target alone, others are drafters. Methods that should write the
-            same text may differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
-        rounds: by drafter; a drafter that never ran on this request is absent.
-        wall_s: measured seconds of the whole answer by method, as `num_tokens`; methods without are absent.
-        prefill_s: of those, seconds before the first round, by method; methods without are absent.
-        prompt: token ids, empty if unknown.
-        output: token ids of the target's text, empty if unknown.
-    """
-
-    request_id: str
-    tag: str = ""
-    prompt_tokens: int = 0
+    request_id: str  # unique in the recording
+    tag: str = ""  # task or domain; "" if unknown
+    prompt_tokens: int = 0  # length of the prompt, 0 if unknown (its prefill is then charged as one token)
+    # Output tokens by method: "" is the target alone, others are drafters. Methods that should write the same text may
+    # differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
     num_tokens: Mapping[str, int]
-    rounds: Mapping[str, Rounds]
+    rounds: Mapping[str, Rounds]  # by drafter; a drafter that never ran on this request is absent
+    # Measured seconds of the whole answer by method, as `num_tokens`; methods without are absent.
     wall_s: Mapping[str, float] = field(default_factory=dict)
+    # Of those, seconds before the first round, by method; methods without are absent.
     prefill_s: Mapping[str, float] = field(default_factory=dict)
-    prompt: tuple[int, ...] = ()
-    output: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()  # token ids, empty if unknown
+    output: tuple[int, ...] = ()  # token ids of the target's text, empty if unknown
 
     def length(self, method: str) -> int:
         """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""

@@ -17,16 +17,13 @@ from ...base.files import whole_folder
 from ..errors import TraceFormatError
 from ..folder import (
     IMPORTED,
-    META,
     REQUESTS,
     ROUNDS,
-    Hashed,
+    StoredFolder,
     check_columns,
-    hash_file,
     kind_of,
     open_parquet,
     parquet_errors,
-    read_meta,
     read_table,
     refuse_foreign,
 )
@@ -53,19 +50,14 @@ _GROUP = 2**20
 _MOST_REQUESTS = 2**14
 
 
-class StoredRoundsMeta(Hashed, RoundsMeta):
-    """`meta.json` as it lies on the disk."""
-
-    hashed = (REQUESTS, ROUNDS)
+_FOLDER = StoredFolder(RoundsMeta, (REQUESTS, ROUNDS))
 
 
 def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
     """Write an imported recording, whole or not at all; a recording already there is replaced at the very end.
 
-    Args:
-        requests: taken one by one; what they raise goes through, and nothing stays of what was written.
-        meta: asked after the last request: an importer knows drafters and windows only then.
-        path: the folder to write.
+    `requests` are taken one by one; what they raise goes through, and nothing stays of what was written. `meta` is
+    asked after the last request: an importer knows drafters and windows only then.
 
     Raises:
         TraceFormatError: the recording is not sound, or something that is no recording lies at `path`.
@@ -84,9 +76,7 @@ def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMet
                 rounds_file.write_table(rounds_table(columns.rounds))
         learned = meta()
         check.finish(learned)
-        hashes = {name: hash_file(unfinished / name) for name in (REQUESTS, ROUNDS)}
-        stored = StoredRoundsMeta(**learned.model_dump(), sha256=hashes)
-        (unfinished / META).write_text(f"{stored.model_dump_json(indent=2)}\n", encoding="utf-8")
+        _FOLDER.write_meta(unfinished, learned)
     return learned
 
 
@@ -99,10 +89,9 @@ def read_rounds(path: Path) -> RoundsRecording:
     kind = kind_of(path)
     if kind not in (None, IMPORTED):
         raise TraceFormatError(path, "kind", f"must be {IMPORTED} here", kind)
-    stored = read_meta(path / META, StoredRoundsMeta)
-    meta = RoundsMeta.model_validate(stored.model_dump(exclude={"sha256"}))
-    requests = _read_requests(path / REQUESTS, stored.sha256[REQUESTS])
-    rounds = _read_rounds(path / ROUNDS, stored.sha256[ROUNDS], requests["num_rounds"])
+    meta, sha256 = _FOLDER.read_meta(path)
+    requests = _read_requests(path / REQUESTS, sha256[REQUESTS])
+    rounds = _read_rounds(path / ROUNDS, sha256[ROUNDS], requests["num_rounds"])
     columns = RoundsColumns(**requests, rounds=rounds)
     check = RoundsCheck(path)
     for piece in slices(columns, _GROUP):

@@ -1,20 +1,13 @@
 """What a workload hands out: requests with their times of arrival, and what follows them in their sessions.
 
-Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order.
-
-Times of files as whole picoseconds, read from their decimal text and never through floats.
-
-What may be done to a workload, by explicit options only.
-
-Texts whose full units have ids: for sessions in which requests go on from what others read and wrote.
-
-All requests of a session, as if each ended when it arrived: for those who count and serve nothing.
+Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order; those of files
+are read from their decimal text and never through floats.
 """
 
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
@@ -23,6 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...base.errors import ArgumentError, check_least, check_within
+from ...base.options import given, opt
 
 # Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
 # whoever makes one sees to it that all are in range.
@@ -30,32 +24,24 @@ Ids: TypeAlias = "tuple[int, ...] | array[int]"
 
 
 class Arrival(NamedTuple):
-    """One request.
+    """One request."""
 
-    Attributes:
-        request_id: unique in its workload.
-        arrives_ps: >= 0. Those that a workload yields never go back in time; equal times are in the order of the file.
-        prompt_tokens: >= 1.
-        output_tokens: >= 1; they end the request, not an end-of-sequence token.
-        tag: of the requests of a recording that acceptance is drawn from; "" for any of them.
-        blocks: ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id
-            stands for the text up to and with its unit, so equal ids are equal text. The last unit may be partial;
-            prompt tokens after the last unit are this request's alone. Empty where nothing is known of the text.
-        turns: what follows once this request has ended, or has written so much; None: nothing does.
-        slo: name of its class of service levels; "" for none.
-        answer: ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in
-            the prompt in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts
-            that begin with them follow this request. Empty: nobody else reads the answer.
-    """
-
-    request_id: str
+    request_id: str  # unique in its workload
+    # >= 0. Those that a workload yields never go back in time; equal times are in the order of the file.
     arrives_ps: int
-    prompt_tokens: int
-    output_tokens: int
-    tag: str = ""
+    prompt_tokens: int  # >= 1
+    output_tokens: int  # >= 1; they end the request, not an end-of-sequence token
+    tag: str = ""  # of the requests of a recording that acceptance is drawn from; "" for any of them
+    # ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id stands for the
+    # text up to and with its unit, so equal ids are equal text. The last unit may be partial; prompt tokens after the
+    # last unit are this request's alone. Empty where nothing is known of the text.
     blocks: Ids = ()
+    # what follows once this request has ended, or has written so much; None: nothing does
     turns: "Turns | None" = None
-    slo: str = ""
+    slo: str = ""  # name of its class of service levels; "" for none
+    # ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in the prompt
+    # in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts that begin with
+    # them follow this request. Empty: nobody else reads the answer.
     answer: Ids = ()
 
     @property
@@ -92,27 +78,17 @@ class Turns(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAbout:
-    """What a workload says of itself.
+    """What a workload says of itself."""
 
-    Attributes:
-        name: shown in tables.
-        files: it was read from; empty for a generator.
-        format: name of the files' format, or the generator's text.
-        unit_tokens: tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any.
-        num_requests: all of them, those of sessions too; None where that is not known before the end.
-        notes: what was done to it and what its reader has to know, a line each.
-        drawn: whether another seed gives other requests, or other times.
-        num_arrivals: of the requests those that follow no other one; None where that is not known before the end. Where
-            both numbers are known, all sessions have as many requests.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    format: str
-    unit_tokens: int
-    num_requests: int | None
-    notes: tuple[str, ...]
-    drawn: bool = False
+    name: str  # shown in tables
+    files: tuple[str, ...]  # it was read from; empty for a generator
+    format: str  # name of the files' format, or the generator's text
+    unit_tokens: int  # tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any
+    num_requests: int | None  # all of them, those of sessions too; None where that is not known before the end
+    notes: tuple[str, ...]  # what was done to it and what its reader has to know, a line each
+    drawn: bool = False  # whether another seed gives other requests, or other times
+    # of the requests those that follow no other one; None where that is not known before the end. Where both numbers
+    # are known, all sessions have as many requests.
     num_arrivals: int | None = None
 
 
@@ -162,9 +138,7 @@ def ps_of_seconds(text: str) -> int | None:
 def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | None:
     """So many units of time, rounded to the nearest picosecond, halves up; None for infinity and what is no number.
 
-    Args:
-        value: of any size; what comes to more than `MOST_READ_PS` stays more, of the same sign.
-        unit_ps: of one unit, a power of ten.
+    What comes to more than `MOST_READ_PS` stays more, of the same sign; a unit is a power of ten.
     """
     if isinstance(value, int):
         return value * unit_ps
@@ -219,33 +193,37 @@ MOST_TOKENS = 10_000_000
 _MOST_TAG = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
+@dataclass(frozen=True, kw_only=True)
+class WorkloadChanges:
+    """Scaling and truncation that every job under load takes."""
+
+    time_scale: float | None = opt(None, "Multiply all times by this; not beside --rate.")
+    limit: int | None = opt(None, "Keep the first so many arrivals.")
+    max_prompt_tokens: int | None = opt(None, "Cut longer prompts to this.")
+    max_output_tokens: int | None = opt(None, "Cut longer outputs to this.")
+    zero_tokens: str = opt("refuse", "What becomes of requests without a token.", metavar="|".join(ZERO_TOKENS))
+    tag: str | None = opt(None, "Give this tag to all requests.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(WorkloadChanges):
     """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, horizon, most tokens.
 
     Attributes:
-        rate: mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of
-            sessions without times, that of the Poisson process that starts them. None: as they are.
         time_scale: factor of all times, waits within sessions too, > 0; not beside `rate`. None: 1.
         limit: most arrivals, >= 1; a session with all its turns is one. None: all.
-        horizon_s: requests that would arrive at this time or later are left out, > 0. None: none is.
         max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
         max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
         zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
             serve it with "one" token.
         tag: of all requests, in place of theirs; None: theirs.
-        seed: of what is drawn.
     """
 
+    # mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of sessions
+    # without times, that of the Poisson process that starts them. None: as they are.
     rate: float | None = None
-    time_scale: float | None = None
-    limit: int | None = None
-    horizon_s: float | None = None
-    max_prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
-    zero_tokens: str = "refuse"
-    tag: str | None = None
-    seed: int = 0
+    horizon_s: float | None = None  # requests that would arrive at this time or later are left out, > 0. None: none is.
+    seed: int = 0  # of what is drawn
 
     def __post_init__(self) -> None:
         for name in ("rate", "time_scale", "horizon_s"):
@@ -264,22 +242,16 @@ class WorkloadOptions:
 
     def given(self) -> dict[str, Any]:
         """The options that are not as by default, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        return given(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A text, by the ids of its full units.
+    """A text, by the ids of its full units."""
 
-    Attributes:
-        unit_tokens: of a unit, >= 1.
-        num_tokens: of the text, >= 0.
-        ids: of its full units, each for the text up to and with it; `num_tokens // unit_tokens`.
-    """
-
-    unit_tokens: int
-    num_tokens: int = 0
-    ids: tuple[int, ...] = ()
+    unit_tokens: int  # of a unit, >= 1
+    num_tokens: int = 0  # of the text, >= 0
+    ids: tuple[int, ...] = ()  # of its full units, each for the text up to and with it; `num_tokens // unit_tokens`
 
     def head(self, num_tokens: int) -> "Text":
         """Its first tokens, at most as many as it has."""

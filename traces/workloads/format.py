@@ -1,9 +1,4 @@
-"""What a format of workloads is: how its files are told, and who reads them.
-
-The objects of a file that holds one a line, as Fields with their places; numbers with a point are exact decimals.
-
-Fields that requests of our own lines have, wherever they stand.
-"""
+"""What a format of workloads is: how its files are told, who reads them, and what a row of them is asked for."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,34 +9,28 @@ from typing import Any
 from ...base.errors import repeated
 from ...base.files import decode_json, kind_of_json
 from ..errors import TraceFormatError
-from ..importers.reading import lines_of
+from ..importers.reading import Fields, lines_of
 from .arrival import MOST_COUNT, MOST_PS, MOST_READ_PS, PS_PER_S, Arrival, WorkloadOptions, ps_of_decimal
 
 MOST_ID = 2**62
 FIRST_LOCAL = MOST_ID + 1  # of ids that no file may say; above it the line, then the unit
 LOCAL_BITS = 24
+_MOST_TEXT = 200
+_LONGEST_FIELD = 100
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What an iteration has met so far.
+    """What an iteration has met so far."""
 
-    Attributes:
-        dropped: requests without a token of prompt or output, left out.
-        served_as_one: such requests, served with one token.
-        cut_prompts: prompts that were cut.
-        cut_outputs: outputs that were cut.
-        late_requests: of sessions begun before it that would arrive at the horizon or later; who waits for them never
-            comes and is not counted.
-        remarks: what a format has to say of what it met, by text: how often.
-    """
-
-    dropped: int = 0
-    served_as_one: int = 0
-    cut_prompts: int = 0
-    cut_outputs: int = 0
+    dropped: int = 0  # requests without a token of prompt or output, left out
+    served_as_one: int = 0  # such requests, served with one token
+    cut_prompts: int = 0  # prompts that were cut
+    cut_outputs: int = 0  # outputs that were cut
+    # of sessions begun before it that would arrive at the horizon or later; who waits for them never comes and is not
+    # counted
     late_requests: int = 0
-    remarks: dict[str, int] = field(default_factory=dict)
+    remarks: dict[str, int] = field(default_factory=dict)  # what a format has to say of what it met, by text: how often
 
     def remark(self, text: str) -> None:
         """Count what a format has to say."""
@@ -50,20 +39,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One file while it is read.
+    """One file while it is read."""
 
-    Attributes:
-        path: the file.
-        options: what becomes of requests without tokens.
-        tally: mutated.
-        number: of the file among those of the workload, from 0.
-        first: the first object of the workload's first file; empty for tables.
-    """
-
-    path: Path
-    options: WorkloadOptions
-    tally: Tally
-    number: int = 0
+    path: Path  # the file
+    options: WorkloadOptions  # what becomes of requests without tokens
+    tally: Tally  # mutated
+    number: int = 0  # of the file among those of the workload, from 0
+    # the first object of the workload's first file; empty for tables
     first: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, line: int) -> str:
@@ -77,11 +59,7 @@ class Reading:
     def lengths(self, line: int, prompt: int, output: int, *, names: Sequence[str]) -> tuple[int, int] | None:
         """(tokens of the prompt, of the output), each >= 1; None for a request that is dropped.
 
-        Args:
-            line: where they stand.
-            prompt: tokens, >= 0.
-            output: tokens, >= 0.
-            names: of the two fields.
+        `line` is where they stand, and `names` those of the two fields.
 
         Raises:
             TraceFormatError: one is 0, and the options do not say what becomes of that.
@@ -98,15 +76,7 @@ class Reading:
         raise self.error(line, names[bool(prompt)], rule, 0)
 
     def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
-        """A time or a wait, checked.
-
-        Args:
-            line: where it stands.
-            field: its name.
-            found: picoseconds; None where `value` is no time.
-            value: as it stands there.
-            most_ps: that it may be.
-        """
+        """A time or a wait, checked: `found` picoseconds, 0 to `most_ps`; None where `value` is no time."""
         if found is None or not 0 <= found <= most_ps:
             raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s", value)
         return found
@@ -119,39 +89,138 @@ def whole(value: object, least: int = 0, most: int = MOST_COUNT) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFormat:
-    """One format of files.
+    """One format of files."""
 
-    Attributes:
-        name: as `WorkloadAbout.format` has it.
-        keys: what tells its files, for error messages.
-        sees: whether an object with these keys, or a head of these columns, could be of such a file.
-        read: (line, arrival) of each request of a file; raises TraceFormatError.
-        unit_tokens: of a file whose first object is given; of a format without blocks 0.
-        notes: what its reader has to know.
-        timed: whether a file whose first object is given says when requests arrive; else all that it holds begins
-            together.
-        many: whether several files are one workload.
-        is_json: whether its files hold an object a line; else they are tables.
-    """
-
-    name: str
-    keys: tuple[str, ...]
+    name: str  # as `WorkloadAbout.format` has it
+    keys: tuple[str, ...]  # what tells its files, for error messages
+    # whether an object with these keys, or a head of these columns, could be of such a file
     sees: Callable[[frozenset[str]], bool]
+    # (line, arrival) of each request of a file; raises TraceFormatError
     read: Callable[[Reading], Iterator[tuple[int, Arrival]]]
+    # of a file whose first object is given; of a format without blocks 0
     unit_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what its reader has to know
+    # whether a file whose first object is given says when requests arrive; else all that it holds begins together
     timed: Callable[[Mapping[str, Any]], bool] = lambda _: True
-    many: bool = False
-    is_json: bool = False
+    many: bool = False  # whether several files are one workload
+    is_json: bool = False  # whether its files hold an object a line; else they are tables
 
 
-def objects_of(reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) of each; raises TraceFormatError for a line that is none."""
+class Row(Fields):
+    """The object of a line, or one within it; numbers with a point are exact decimals."""
+
+    __slots__ = ("line", "reading")
+
+    def __init__(self, reading: Reading, line: int, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.place, self.values, self.prefix = f"{reading.path}: line {line}", values, prefix
+        self.reading, self.line = reading, line
+
+    def error(self, field: str, rule: str, value: object) -> TraceFormatError:
+        """See `Fields`."""
+        return self.reading.error(self.line, f"{self.prefix}{field}"[:_LONGEST_FIELD], rule, _shown(value))
+
+    def check_keys(self, needed: Collection[str], known: Collection[str]) -> None:
+        """Raise TraceFormatError for keys that are missing or unknown."""
+        for key in self.values:
+            if key not in known:
+                raise self.error(key, f"must be one of {', '.join(known)}", "an unknown key")
+        for key in needed:
+            if self.values.get(key) is None:
+                raise self.error(key, "must be there", "null" if key in self.values else "nothing")
+
+    def sequence(self, key: str) -> list[Any]:
+        """A list, empty where it is not there."""
+        found = self.values.get(key, [])
+        if not isinstance(found, list):
+            raise self.error(key, "must be a list", kind_of_json(found))
+        return found
+
+    def rows(self, key: str) -> Iterator["Row"]:
+        """The objects of a list; raises at once where it is none, and for what is no object when it is its turn."""
+        return (self._row(f"{key}[{place}]", one) for place, one in enumerate(self.sequence(key)))
+
+    def _row(self, field: str, found: object) -> "Row":
+        if not isinstance(found, dict):
+            raise self.error(field, "must be an object", kind_of_json(found))
+        return Row(self.reading, self.line, found, f"{self.prefix}{field}.")
+
+    def tokens(self, key: str) -> int:
+        """A whole number; what becomes of 0 is left to `lengths`."""
+        return self.tokens_of(key, self.values.get(key))
+
+    def tokens_of(self, field: str, value: object) -> int:
+        """The same of a value that stands elsewhere."""
+        if not whole(value):
+            raise self.error(field, f"must be a whole number in [1, {MOST_COUNT}]", value)
+        assert isinstance(value, int)
+        return value
+
+    def lengths(self, counts: Sequence[int], fields: Sequence[str]) -> tuple[int, int] | None:
+        """See `Reading.lengths`."""
+        if counts[0] and counts[1]:
+            return counts[0], counts[1]
+        return self.reading.lengths(self.line, *counts, names=[f"{self.prefix}{field}" for field in fields])
+
+    def time(self, key: str, *, unit_ps: int = PS_PER_S) -> int:
+        """Picoseconds of an arrival in units of time, in [0, 1e9] seconds."""
+        return self._time(key, self.values.get(key), unit_ps, MOST_READ_PS)
+
+    def time_of(self, field: str, value: object) -> int:
+        """The same, in seconds, of a value that stands elsewhere."""
+        return self._time(field, value, PS_PER_S, MOST_READ_PS)
+
+    def wait(self, key: str, default: int | None = None, *, unit_ps: int = PS_PER_S) -> int:
+        """Picoseconds of a time within a session, of which the clock of a run has to hold every one."""
+        return self._time(key, self.values.get(key, default), unit_ps, MOST_PS)
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        """Ids of blocks: whole numbers, none twice, since an id stands for all the text before it as well."""
+        found = self.sequence(key)
+        if set(map(type, found)) - {int} or (found and not 0 <= min(found) <= max(found) <= MOST_ID):
+            place, wrong = next((place, one) for place, one in enumerate(found) if not whole(one, 0, MOST_ID))
+            raise self.error(f"{key}[{place}]", f"must be a whole number in [0, {MOST_ID}]", wrong)
+        if twice := repeated(found):
+            raise self.error(key, "must not hold an id twice: it stands for all the text before it", twice[0])
+        return tuple(found)
+
+    def blocks(self, key: str, prompt: int, unit: int) -> tuple[int, ...]:
+        """Ids for all of a prompt, its last unit full or begun, or none at all."""
+        blocks = self.ids(key)
+        if blocks and not unit:
+            raise self.error(key, "must be left out where the first line has no unit_tokens", len(blocks))
+        if blocks and len(blocks) not in (prompt // unit, -(-prompt // unit)):
+            rule = f"must be one for each {unit} tokens of prompt_tokens {prompt}, whether the last is full or begun"
+            raise self.error(key, rule, len(blocks))
+        return blocks
+
+    def name(self, key: str, default: str) -> str:
+        """The id of a request."""
+        if name := self.printable(key, self.values.get(key, default)):
+            return name
+        raise self.error(key, "must not be empty", name)
+
+    def printable(self, field: str, value: object) -> str:
+        """A text that may stand in a line."""
+        if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
+            return value
+        raise self.error(field, f"must be printable text of at most {_MOST_TEXT} characters", value)
+
+    def _time(self, field: str, value: object, unit_ps: int, most_ps: int) -> int:
+        found = None
+        if isinstance(value, int | Decimal) and not isinstance(value, bool):
+            found = ps_of_decimal(value, unit_ps=unit_ps)
+            if found is not None and 0 <= found <= most_ps:
+                return found
+        return self.reading.time(self.line, f"{self.prefix}{field}", found, _shown(value), most_ps=most_ps)
+
+
+def rows_of(reading: Reading) -> Iterator[Row]:
+    """The objects of a file that holds one a line; raises TraceFormatError for a line that is none."""
     for line, text in lines_of(reading.path):
-        yield line, object_of(reading, line, text)
+        yield row_of(reading, line, text)
 
 
-def object_of(reading: Reading, line: int, text: bytes) -> dict[str, Any]:
+def row_of(reading: Reading, line: int, text: bytes) -> Row:
     """The object that a line holds; raises TraceFormatError."""
     rule = "must be one JSON object a line"
     try:
@@ -160,88 +229,10 @@ def object_of(reading: Reading, line: int, text: bytes) -> dict[str, Any]:
         raise reading.error(line, "JSON", rule, str(error)) from None
     if not isinstance(found, dict):
         raise reading.error(line, "JSON", rule, kind_of_json(found))
-    return found
+    return Row(reading, line, found)
 
 
-def check_keys(
-    reading: Reading, line: int, found: dict[str, Any], needed: Collection[str], known: Collection[str], *, of: str = ""
-) -> None:
-    """Raise TraceFormatError for keys that are missing or unknown; `of` names what the object is within."""
-    for key in found:
-        if key not in known:
-            raise reading.error(line, f"{of}{key}"[:100], f"must be one of {', '.join(known)}", "an unknown key")
-    for key in needed:
-        if found.get(key) is None:
-            raise reading.error(line, f"{of}{key}", "must be there", "null" if key in found else "nothing")
-
-
-def count_of(reading: Reading, line: int, field: str, value: object) -> int:
-    """A whole number; what becomes of 0 is left to `Reading.lengths`."""
-    if whole(value):
-        assert isinstance(value, int)
-        return value
-    raise reading.error(line, field, f"must be a whole number in [1, {MOST_COUNT}]", shown(value))
-
-
-def time_of(reading: Reading, line: int, field: str, value: object, *, unit_ps: int = PS_PER_S) -> int:
-    """Picoseconds of an arrival in units of time, in [0, 1e9] seconds."""
-    return reading.time(line, field, _ps_of(value, unit_ps), shown(value), most_ps=MOST_READ_PS)
-
-
-def wait_of(reading: Reading, line: int, field: str, value: object, *, unit_ps: int = PS_PER_S) -> int:
-    """Picoseconds of a time within a session, of which the clock of a run has to hold every one."""
-    return reading.time(line, field, _ps_of(value, unit_ps), shown(value), most_ps=MOST_PS)
-
-
-def _ps_of(value: object, unit_ps: int) -> int | None:
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return ps_of_decimal(value, unit_ps=unit_ps)
-    return None
-
-
-def ids_of(reading: Reading, line: int, field: str, value: object) -> tuple[int, ...]:
-    """Ids of blocks: whole numbers, none twice, since an id stands for all the text before it as well."""
-    if not isinstance(value, list):
-        raise reading.error(line, field, "must be a list", kind_of_json(value))
-    if set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ID):
-        place, wrong = next((place, one) for place, one in enumerate(value) if not whole(one, 0, MOST_ID))
-        raise reading.error(line, f"{field}[{place}]", f"must be a whole number in [0, {MOST_ID}]", shown(wrong))
-    twice = repeated(value)
-    if twice:
-        raise reading.error(line, field, "must not hold an id twice: it stands for all the text before it", twice[0])
-    return tuple(value)
-
-
-def shown(value: object) -> object:
-    """A value of a file as errors show it."""
+def _shown(value: object) -> object:
     if isinstance(value, (dict, list)):
         return kind_of_json(value)
     return float(value) if isinstance(value, Decimal) else value
-
-
-_MOST_TEXT = 200
-
-
-def blocks_of(reading: Reading, line: int, field: str, value: object, prompt: int, unit: int) -> tuple[int, ...]:
-    """Ids for all of a prompt, its last unit full or begun, or none at all."""
-    blocks = ids_of(reading, line, field, value)
-    if blocks and not unit:
-        raise reading.error(line, field, "must be left out where the first line has no unit_tokens", len(blocks))
-    if blocks and len(blocks) not in (prompt // unit, -(-prompt // unit)):
-        rule = f"must be one for each {unit} tokens of prompt_tokens {prompt}, whether the last is full or begun"
-        raise reading.error(line, field, rule, len(blocks))
-    return blocks
-
-
-def request_id_of(reading: Reading, line: int, field: str, value: object) -> str:
-    """The id of a request; raises TraceFormatError."""
-    if name := text_of(reading, line, field, value):
-        return name
-    raise reading.error(line, field, "must not be empty", value)
-
-
-def text_of(reading: Reading, line: int, field: str, value: object) -> str:
-    """A text that may stand in a line; raises TraceFormatError."""
-    if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
-        return value
-    raise reading.error(line, field, f"must be printable text of at most {_MOST_TEXT} characters", shown(value))

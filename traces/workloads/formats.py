@@ -1,28 +1,22 @@
-"""Tables of others with a row for each request: Azure's, vidur's and BurstGPT's CSV files.
+"""Workloads in files, read row by row, so that memory does not follow their length; the first line tells the format.
 
-Our own files: a request a line, with its turns where it begins a session, after a first line on the workload.
-
-Tables of others with a row for each request: Azure's, vidur's, BurstGPT's and splitwise-sim's CSV files.
-
-Results of `vllm bench serve --save-detailed`: one object, with the lengths and starts of all requests.
-
-The format of a file, told by its first line: the keys of an object, or the columns of a table.
-
-Workloads in files: read row by row, so that memory does not follow their length.
+Here: our own lines, tables of others (the CSV files of Azure, vidur, BurstGPT and splitwise-sim), and results of `vllm
+bench serve --save-detailed`, one object with the lengths and starts of all requests.
 """
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import ArgumentError, repeated
 from ...base.files import kind_of_json
 from ..errors import TraceFormatError
-from ..importers.reading import lines_of, refuse_pipe
+from ..importers.reading import by_request, lines_of, refuse_pipe
 from . import mooncake
 from .arrival import (
     MOST_COUNT,
@@ -36,23 +30,7 @@ from .arrival import (
     ps_of_seconds,
     requests_of,
 )
-from .format import (
-    MOST_ID,
-    Reading,
-    Tally,
-    WorkloadFormat,
-    blocks_of,
-    check_keys,
-    count_of,
-    object_of,
-    objects_of,
-    request_id_of,
-    shown,
-    text_of,
-    time_of,
-    wait_of,
-    whole,
-)
+from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_of, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
 from .sessions import Session, Turn, runs_of
@@ -60,37 +38,36 @@ from .sessions import Session, Turn, runs_of
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
 _KNOWN = ("request_id", *_NEEDED, "tag", "blocks", "slo", "turns", "graph", "at")
+_TOKENS = ("prompt_tokens", "output_tokens")
 _TURN_NEEDED = ("wait_s", "prompt_tokens", "output_tokens")
 _TURN_KNOWN = ("request_id", *_TURN_NEEDED, "blocks")
 
 
 def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file; one without `request_id` is called by its line, a turn by that and its number."""
-    objects = objects_of(reading)
+    rows = rows_of(reading)
     if _is_head(reading.first):
-        line, head = next(objects)
-        check_keys(reading, line, head, (), _HEAD)
-        text_of(reading, line, "workload", head.get("workload", ""))
-        if not whole(head.get("unit_tokens", 0)):
-            raise reading.error(
-                line, "unit_tokens", f"must be a whole number in [0, {MOST_COUNT}]", head["unit_tokens"]
-            )
+        head = next(rows)
+        head.check_keys((), _HEAD)
+        head.printable("workload", head.values.get("workload", ""))
+        if not whole(head.values.get("unit_tokens", 0)):
+            raise head.error("unit_tokens", f"must be a whole number in [0, {MOST_COUNT}]", head.values["unit_tokens"])
     unit = unit_of(reading.first)
-    for line, found in objects:
-        check_keys(reading, line, found, _NEEDED, _KNOWN)
-        arrives_ps = time_of(reading, line, "arrives_s", found["arrives_s"])
-        tag, slo = (text_of(reading, line, key, found.get(key, "")) for key in ("tag", "slo"))
-        name = request_id_of(reading, line, "request_id", found.get("request_id", str(line)))
-        if "graph" in found:
-            if "turns" in found:
-                raise reading.error(line, "turns", "must be left out beside graph", kind_of_json(found["turns"]))
-            yield line, graph_of(reading, line, found, name=name, unit=unit, tag=tag, slo=slo).begin(arrives_ps)
+    for row in rows:
+        row.check_keys(_NEEDED, _KNOWN)
+        arrives_ps = row.time("arrives_s")
+        tag, slo = (row.printable(key, row.values.get(key, "")) for key in ("tag", "slo"))
+        name = row.name("request_id", str(row.line))
+        if "graph" in row.values:
+            if "turns" in row.values:
+                raise row.error("turns", "must be left out beside graph", kind_of_json(row.values["turns"]))
+            yield row.line, graph_of(row, name=name, unit=unit, tag=tag, slo=slo).begin(arrives_ps)
             continue
-        if "at" in found:
-            raise reading.error(line, "at", "must be left out where there is no graph", shown(found["at"]))
-        turns = [*_turns(reading, line, found, name, unit)]
+        if "at" in row.values:
+            raise row.error("at", "must be left out where there is no graph", row.values["at"])
+        turns = [*_turns(row, name, unit)]
         if turns:
-            yield line, Session(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
+            yield row.line, Session(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:
@@ -100,14 +77,9 @@ def unit_of(first: Mapping[str, Any]) -> int:
 
 
 def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = None) -> Iterator[str]:
-    """A workload as lines of this format, without line ends.
+    """A workload as lines of this format, without line ends; `arrivals` are written in place of all of its own.
 
-    Args:
-        workload: says its name and units.
-        arrivals: to be written in place of all of its own.
-
-    Raises:
-        ArgumentError: a session that is no line of turns.
+    Raises ArgumentError for a session that is no line of turns.
     """
     about = workload.about
     yield json.dumps({"workload": about.name, "unit_tokens": about.unit_tokens})
@@ -141,27 +113,19 @@ def _is_head(first: Mapping[str, Any]) -> bool:
     return any(key in first for key in _HEAD)
 
 
-def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: int) -> Iterator[Turn]:
+def _turns(row: Row, name: str, unit: int) -> Iterator[Turn]:
     """The request of a line, and those that follow it; one that is dropped hands on its wait, but for the first."""
-    following = found.get("turns", [])
-    if not isinstance(following, list):
-        raise reading.error(line, "turns", "must be a list", kind_of_json(following))
     held_ps, begun = 0, False
-    for place, one in enumerate([found, *following]):
-        of = f"turns[{place - 1}]." if place else ""
+    for place, one in enumerate(chain([row], row.rows("turns"))):
         if place:
-            if not isinstance(one, dict):
-                raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
-            check_keys(reading, line, one, _TURN_NEEDED, _TURN_KNOWN, of=of)
-            held_ps += wait_of(reading, line, f"{of}wait_s", one["wait_s"])
-        default = f"{name}/{place}" if place else name
-        keys = ("prompt_tokens", "output_tokens")
-        counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in keys}
-        blocks = blocks_of(reading, line, f"{of}blocks", one.get("blocks", []), one["prompt_tokens"], unit)
-        tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
+            one.check_keys(_TURN_NEEDED, _TURN_KNOWN)
+            held_ps += one.wait("wait_s")
+        counts = [one.tokens(key) for key in _TOKENS]
+        blocks = one.blocks("blocks", counts[0], unit)
+        tokens = one.lengths(counts, _TOKENS)
         if tokens is not None:
             yield Turn(
-                request_id=request_id_of(reading, line, f"{of}request_id", one.get("request_id", default)),
+                request_id=one.name("request_id", f"{name}/{place}") if place else name,
                 wait_ps=held_ps if begun else 0,
                 prompt_tokens=tokens[0],
                 output_tokens=tokens[1],
@@ -171,7 +135,6 @@ def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: 
 
 
 def _fields(arrival: Arrival) -> str:
-    """What a request and a turn are both written with."""
     found: dict[str, Any] = {"request_id": arrival.request_id, "prompt_tokens": arrival.prompt_tokens}
     found["output_tokens"] = arrival.output_tokens
     if arrival.blocks:
@@ -200,29 +163,19 @@ _MOST_DIGITS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The columns of a format.
+    """The columns of a format."""
 
-    Attributes:
-        arrives: of the time of arrival.
-        prompt: of the tokens of the prompt.
-        output: of the tokens of the output.
-        total: of the sum of both, which is checked; "" for none.
-        one: of a number that must be 1; "" for none.
-        others: that may be there and are not used.
-        ps: picoseconds of a time; None for what is none.
-        times: what a time is, in words.
-        clock: whether times are of a clock, so that the first row's is the start; else they count from the start.
-    """
-
-    arrives: str
-    prompt: str
-    output: str
-    total: str = ""
-    one: str = ""
-    others: tuple[str, ...] = ()
-    ps: Callable[[str], int | None] = ps_of_seconds
-    times: str = "seconds"
+    arrives: str  # of the time of arrival
+    prompt: str  # of the tokens of the prompt
+    output: str  # of the tokens of the output
+    total: str = ""  # of the sum of both, which is checked; "" for none
+    one: str = ""  # of a number that must be 1; "" for none
+    others: tuple[str, ...] = ()  # that may be there and are not used
+    ps: Callable[[str], int | None] = ps_of_seconds  # picoseconds of a time; None for what is none
+    times: str = "seconds"  # what a time is, in words
+    # whether times are of a clock, so that the first row's is the start; else they count from the start
     clock: bool = False
+    notes: tuple[str, ...] = ()  # what a reader has to know
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -233,38 +186,6 @@ class Table:
     def known(self) -> tuple[str, ...]:
         """Columns that may be there."""
         return (*self.needed, *filter(None, [self.total, self.one]), *self.others)
-
-
-AZURE = Table(
-    arrives="TIMESTAMP",
-    prompt="ContextTokens",
-    output="GeneratedTokens",
-    ps=ps_of_moment,
-    times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
-    clock=True,
-)
-VIDUR = Table(
-    arrives="arrived_at",
-    prompt="num_prefill_tokens",
-    output="num_decode_tokens",
-    total="num_total_tokens",
-    others=("pd_ratio",),
-)
-BURSTGPT = Table(
-    arrives="Timestamp",
-    prompt="Request tokens",
-    output="Response tokens",
-    total="Total tokens",
-    others=("Session ID", "Elapsed time", "Model", "Log Type"),
-    clock=True,
-)
-SPLITWISE = Table(
-    arrives="arrival_timestamp",
-    prompt="prompt_size",
-    output="token_size",
-    one="batch_size",
-    others=("request_id", "request_type", "application_id"),
-)
 
 
 def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -360,70 +281,78 @@ def _check_total(table: Table, reading: Reading, line: int, text: str, wanted: i
         raise TraceFormatError(reading.place(line), table.total, rule, text)
 
 
-TABLE_FORMATS = (
-    WorkloadFormat(
-        name="azure",
-        keys=AZURE.needed,
-        sees=lambda columns: bool({AZURE.prompt, AZURE.output} & columns),
-        read=partial(read_table, AZURE),
+def _any_of(needed: Sequence[str], columns: frozenset[str]) -> bool:
+    return not columns.isdisjoint(needed)
+
+
+_TABLES = {
+    "azure": Table(
+        arrives="TIMESTAMP",
+        prompt="ContextTokens",
+        output="GeneratedTokens",
+        ps=ps_of_moment,
+        times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
+        clock=True,
     ),
-    WorkloadFormat(
-        name="vidur",
-        keys=VIDUR.needed,
-        sees=lambda columns: bool({VIDUR.prompt, VIDUR.output} & columns),
-        read=partial(read_table, VIDUR),
+    "vidur": Table(
+        arrives="arrived_at",
+        prompt="num_prefill_tokens",
+        output="num_decode_tokens",
+        total="num_total_tokens",
+        others=("pd_ratio",),
     ),
-    WorkloadFormat(
-        name="burstgpt",
-        keys=BURSTGPT.needed,
-        sees=lambda columns: bool({BURSTGPT.prompt, BURSTGPT.output} & columns),
-        read=partial(read_table, BURSTGPT),
+    "burstgpt": Table(
+        arrives="Timestamp",
+        prompt="Request tokens",
+        output="Response tokens",
+        total="Total tokens",
+        others=("Session ID", "Elapsed time", "Model", "Log Type"),
+        clock=True,
         notes=("Session ID, Elapsed time, Model and Log Type are not used: each request arrives at its own time",),
     ),
-    WorkloadFormat(
-        name="splitwise",
-        keys=SPLITWISE.needed,
-        sees=lambda columns: bool({SPLITWISE.prompt, SPLITWISE.output} & columns),
-        read=partial(read_table, SPLITWISE),
+    "splitwise": Table(
+        arrives="arrival_timestamp",
+        prompt="prompt_size",
+        output="token_size",
+        one="batch_size",
+        others=("request_id", "request_type", "application_id"),
         notes=("request_id, request_type and application_id are not used: each request arrives at its own time",),
     ),
+}
+TABLE_FORMATS = tuple(
+    WorkloadFormat(
+        name=name,
+        keys=table.needed,
+        sees=partial(_any_of, table.needed[1:]),
+        read=partial(read_table, table),
+        notes=table.notes,
+    )
+    for name, table in _TABLES.items()
 )
 
 
 _LISTS = ("input_lens", "output_lens", "start_times")
 # vLLM's pull request 32667 has them saved; those of other programs of this form, such as SGLang's, have none.
-_SAVED = "vllm bench serve writes it with --save-result --save-detailed"
-_SAVED_NOW = f"{_SAVED} since January 2026, and nothing else says when requests were sent"
+_SAVED = "must be there: vllm bench serve writes it with --save-result --save-detailed"
+_MISSING = {
+    **dict.fromkeys(_LISTS, _SAVED),
+    "start_times": f"{_SAVED} since January 2026, and nothing else says when requests were sent",
+}
 
 
 def read_details(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file by their starts, called by their number; the first start is 0."""
-    for line, found in objects_of(reading):
-        if line != 1:
-            raise reading.error(line, "file", "must hold one result", "another line")
-        rows = list(zip(*(_list(reading, line, found, key) for key in _LISTS), strict=True))
-        starts = [time_of(reading, line, f"start_times[{number}]", start) for number, (_, _, start) in enumerate(rows)]
-        for number in sorted(range(len(rows)), key=lambda one: (starts[one], one)):
-            fields = tuple(f"{key}[{number}]" for key in _LISTS[:2])
-            prompt, output = (
-                count_of(reading, line, field, value) for field, value in zip(fields, rows[number], strict=False)
-            )
-            tokens = reading.lengths(line, prompt, output, names=fields)
+    for row in rows_of(reading):
+        if row.line != 1:
+            raise row.error("file", "must hold one result", "another line")
+        lists = by_request(row, _LISTS, missing=_MISSING)
+        starts = [row.time_of(f"start_times[{number}]", start) for number, start in enumerate(lists["start_times"])]
+        for number in sorted(range(len(starts)), key=lambda one: (starts[one], one)):
+            fields = [f"{key}[{number}]" for key in _LISTS[:2]]
+            counts = [row.tokens_of(field, lists[key][number]) for field, key in zip(fields, _LISTS, strict=False)]
+            tokens = row.lengths(counts, fields)
             if tokens is not None:
-                yield line, Arrival(str(number + 1), starts[number] - min(starts), *tokens)
-
-
-def _list(reading: Reading, line: int, found: Mapping[str, Any], key: str) -> list[Any]:
-    values = found.get(key)
-    if values is None:
-        rule = f"must be there: {_SAVED_NOW if key == 'start_times' else _SAVED}"
-        raise reading.error(line, key, rule, "nothing")
-    if not isinstance(values, list):
-        raise reading.error(line, key, "must be a list", kind_of_json(values))
-    if len(values) != len(found["input_lens"]):
-        rule = f"must hold one entry for each of the {len(found['input_lens'])} requests"
-        raise reading.error(line, key, rule, len(values))
-    return values
+                yield row.line, Arrival(str(number + 1), starts[number] - min(starts), *tokens)
 
 
 BENCH_DETAILS = WorkloadFormat(
@@ -459,7 +388,7 @@ def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
         raise TraceFormatError(path, "file", "must hold a workload", "nothing")
     first: Mapping[str, Any] = {}
     if text.lstrip()[:1] in (b"{", b"["):
-        first = object_of(reading, line, text)
+        first = row_of(reading, line, text).values
         names = frozenset(first)
     else:
         names = frozenset(_head(reading, line, text))
@@ -486,21 +415,13 @@ _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """The requests of one file, or of several that are one workload; a `Source`.
+    """The requests of one file, or of several that are one workload; a `Source`."""
 
-    Attributes:
-        name: of the workload.
-        paths: of the files, in order.
-        known: their format.
-        first: the first object of the first file.
-        options: what becomes of requests without tokens.
-    """
-
-    name: str
-    paths: tuple[Path, ...]
-    known: WorkloadFormat
-    first: Mapping[str, Any]
-    options: WorkloadOptions
+    name: str  # of the workload
+    paths: tuple[Path, ...]  # of the files, in order
+    known: WorkloadFormat  # their format
+    first: Mapping[str, Any]  # the first object of the first file
+    options: WorkloadOptions  # what becomes of requests without tokens
 
     @property
     def about(self) -> WorkloadAbout:

@@ -1,21 +1,16 @@
-"""Lengths of prompts and outputs: given, drawn from a distribution, or those of a recording's requests.
+"""Workloads that are drawn, request by request; the same seed gives the same ones.
 
-Processes of arrival: the times of requests that nobody recorded, one after another, in whole picoseconds.
-
-The text of a generator: a kind, a colon, and options by their keys.
-
-The text of a generator, `gamma:rate=4,cv=2,requests=1000,prompt=512,output=geometric:100`, read and checked.
-
-Workloads that are drawn, request by request; the same seed gives the same ones.
+A generator's text is a kind, a colon, and options by their keys: `gamma:rate=4,cv=2,requests=1000,prompt=512,
+output=geometric:100`. Lengths are given, drawn from a distribution, or those of a recording's requests.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import log, pi, sin, sqrt
 from random import Random
-from typing import Protocol
 
 from ...base.errors import ArgumentError, check_within, known_are
 from ..forms import by_form
@@ -32,72 +27,32 @@ _LOGNORMAL = re.compile(rf"lognormal:{_LENGTH_NUMBER}:{_LENGTH_NUMBER}", re.ASCI
 FORMS = "N, A..B, geometric:MEAN or lognormal:MEAN:CV"
 
 
-class Length(Protocol):
+@dataclass(frozen=True, slots=True)
+class Length:
     """A distribution over whole numbers >= 1."""
 
-    @property
-    def least(self) -> int:
-        """The smallest that may be drawn."""
-        ...
-
-    @property
-    def is_given(self) -> bool:
-        """Whether no other one may be drawn."""
-        ...
-
-    def draw(self, rng: Random) -> int:
-        """One length."""
-        ...
+    draw: Callable[[Random], int]
+    least: int = 1  # the smallest that may be drawn
+    is_given: bool = False  # whether no other one may be drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Any of `least` to `most`, both in; equal ends are a given number, for which nothing is drawn."""
-
-    least: int
-    most: int
-
-    @property
-    def is_given(self) -> bool:
-        """See `Length`."""
-        return self.least == self.most
-
-    def draw(self, rng: Random) -> int:
-        """See `Length`."""
-        return self.least if self.least == self.most else rng.randint(self.least, self.most)
+def _uniform(least: int, most: int, rng: Random) -> int:
+    """Both in; equal ends are a given number, for which nothing is drawn."""
+    return least if least == most else rng.randint(least, most)
 
 
-@dataclass(frozen=True, slots=True)
-class Geometric:
-    """1 and up with this mean, each length as likely as the one before it times 1 - 1 / mean."""
-
-    mean: float
-    least = 1
-    is_given = False
-
-    def draw(self, rng: Random) -> int:
-        """See `Length`."""
-        if self.mean == 1:
-            return 1
-        return min(MOST_COUNT, 1 + int(log(1 - rng.random()) / log(1 - 1 / self.mean)))
+def _geometric(mean: float, rng: Random) -> int:
+    """1 and up, each length as likely as the one before it times 1 - 1 / mean."""
+    return 1 if mean == 1 else min(MOST_COUNT, 1 + int(log(1 - rng.random()) / log(1 - 1 / mean)))
 
 
-@dataclass(frozen=True, slots=True)
-class LogNormal:
+def _lognormal(mean: float, cv: float, rng: Random) -> int:
     """exp(normal) with this mean and coefficient of variation, rounded, at least 1."""
-
-    mean: float
-    cv: float
-    least = 1
-    is_given = False
-
-    def draw(self, rng: Random) -> int:
-        """See `Length`."""
-        variance = log(1 + self.cv**2)
-        return min(MOST_COUNT, max(1, round(rng.lognormvariate(log(self.mean) - variance / 2, sqrt(variance)))))
+    variance = log(1 + cv**2)
+    return min(MOST_COUNT, max(1, round(rng.lognormvariate(log(mean) - variance / 2, sqrt(variance)))))
 
 
-def length_of(name: str, text: str, most: int = MOST_TOKENS) -> Length:
+def _length_of(name: str, text: str, most: int) -> Length:
     """The distribution that a text says, of which `most` is the largest end or mean; raises ArgumentError, with `name`.
 
     What a distribution without end draws beyond that is for whoever keeps it in memory to refuse.
@@ -106,29 +61,23 @@ def length_of(name: str, text: str, most: int = MOST_TOKENS) -> Length:
     if found := _RANGE.fullmatch(text):
         ends = found[1], found[2]
     if ends is not None and 1 <= int(ends[0]) <= int(ends[1]) <= most:
-        return Uniform(int(ends[0]), int(ends[1]))
+        least, last = int(ends[0]), int(ends[1])
+        return Length(partial(_uniform, least, last), least, least == last)
     if (found := _GEOMETRIC.fullmatch(text)) and 1 <= float(found[1]) <= most:
-        return Geometric(float(found[1]))
+        return Length(partial(_geometric, float(found[1])))
     if (found := _LOGNORMAL.fullmatch(text)) and 1 <= float(found[1]) <= most and 0 < float(found[2]) <= 100:
-        return LogNormal(float(found[1]), float(found[2]))
+        return Length(partial(_lognormal, float(found[1]), float(found[2])))
     raise ArgumentError(f"{name} must be {FORMS} with lengths in [1, {most}], got {text!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedLengths:
-    """What a request of a recording is drawn for.
-
-    Attributes:
-        request_id: of the recording.
-        tag: of the request.
-        prompt_tokens: 0 where no log says.
-        output_tokens: the target's own, >= 1.
-    """
+    """What a request of a recording is drawn for."""
 
     request_id: str
     tag: str
-    prompt_tokens: int
-    output_tokens: int
+    prompt_tokens: int  # 0 where no log says
+    output_tokens: int  # the target's own, >= 1
 
 
 def recorded_lengths(recording: Recording) -> tuple[RecordedLengths, ...]:
@@ -140,176 +89,136 @@ def recorded_lengths(recording: Recording) -> tuple[RecordedLengths, ...]:
         ],
         rounds=lambda rounds: [(one.request_id, one.tag, one.prompt_tokens, one.length("")) for one in rounds.requests],
     )
-    return tuple(
-        RecordedLengths(request_id=name, tag=tag, prompt_tokens=prompt, output_tokens=output)
-        for name, tag, prompt, output in found
-        if output
-    )
+    return tuple(one for row in found if (one := RecordedLengths(*row)).output_tokens)
 
 
-class Process(Protocol):
-    """Times of arrival that never go back."""
-
-    def times(self, rng: Random) -> Iterator[int]:
-        """Picoseconds since the start, without end."""
-        ...
+# Times of arrival that never go back, without end: picoseconds since the start.
+Process = Callable[[Random], Iterator[int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poisson:
-    """Exponential gaps.
+def poisson(rate: float, rng: Random) -> Iterator[int]:
+    """Exponential gaps; the first arrival comes after the first gap. `rate` is the mean arrivals per second, > 0."""
+    at_ps = 0
+    while True:
+        at_ps += round(rng.expovariate(rate) * PS_PER_S)
+        yield at_ps
 
-    Attributes:
-        rate: mean arrivals per second, > 0.
+
+def _gamma(rate: float, cv: float, rng: Random) -> Iterator[int]:
+    """Gaps of shape 1 / cv^2 and mean 1 / rate: cv 1 is Poisson, more comes in bursts; the first comes after a gap."""
+    shape = 1 / cv**2
+    scale_s, at_ps = 1 / (rate * shape), 0
+    while True:
+        at_ps += round(rng.gammavariate(shape, scale_s) * PS_PER_S)
+        yield at_ps
+
+
+def _constant(rate: float, _: Random) -> Iterator[int]:
+    """The first comes at 0, and the n-th after it at n / rate, rounded."""
+    exactly = exact(rate)
+    gap_over, gap_under = 2 * PS_PER_S * exactly.denominator, exactly.numerator
+    number = 0
+    while True:
+        yield (number * gap_over + gap_under) // (2 * gap_under)
+        number += 1
+
+
+def _diurnal(rate: float, depth: float, period_s: float, rng: Random) -> Iterator[int]:
+    """Poisson at rate * (1 + depth * sin(2 pi t / period_s)), by thinning; the first crest is at a quarter of a period.
+
+    Lewis and Shedler 1979, doi:10.1002/nav.3800260304.
     """
-
-    rate: float
-
-    def times(self, rng: Random) -> Iterator[int]:
-        """See `Process`; the first comes after the first gap."""
-        at_ps = 0
-        while True:
-            at_ps += round(rng.expovariate(self.rate) * PS_PER_S)
+    crest, at_ps = 1 + depth, 0
+    while True:
+        at_ps += round(rng.expovariate(rate * crest) * PS_PER_S)
+        phase = 2 * pi * (at_ps / PS_PER_S) / period_s
+        if rng.random() * crest <= 1 + depth * sin(phase):
             yield at_ps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gamma:
-    """Gamma gaps: shape 1 / cv^2, mean 1 / rate.
-
-    Attributes:
-        rate: mean arrivals per second, > 0.
-        cv: coefficient of variation of the gaps, > 0: 1 is Poisson, more comes in bursts.
-    """
-
-    rate: float
-    cv: float
-
-    def times(self, rng: Random) -> Iterator[int]:
-        """See `Process`; the first comes after the first gap."""
-        shape = 1 / self.cv**2
-        scale_s, at_ps = 1 / (self.rate * shape), 0
-        while True:
-            at_ps += round(rng.gammavariate(shape, scale_s) * PS_PER_S)
-            yield at_ps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """Equal gaps.
-
-    Attributes:
-        rate: arrivals per second, > 0.
-    """
-
-    rate: float
-
-    def times(self, rng: Random) -> Iterator[int]:
-        """See `Process`; the first comes at 0, and the n-th after it at n / rate, rounded. Nothing is drawn."""
-        rate = exact(self.rate)
-        gap_over, gap_under = 2 * PS_PER_S * rate.denominator, rate.numerator
-        number = 0
-        while True:
-            yield (number * gap_over + gap_under) // (2 * gap_under)
-            number += 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diurnal:
-    """A Poisson process whose rate at t seconds is rate * (1 + depth * sin(2 pi t / period_s)), by thinning.
-
-    Attributes:
-        rate: mean arrivals per second over a period, > 0.
-        depth: share of the rate by which it swings, 0 to 1.
-        period_s: seconds from one crest to the next, > 0; the first crest is at a quarter of it.
-    """
-
-    rate: float
-    depth: float
-    period_s: float
-
-    def times(self, rng: Random) -> Iterator[int]:
-        """See `Process` (Lewis and Shedler 1979, doi:10.1002/nav.3800260304)."""
-        crest, at_ps = 1 + self.depth, 0
-        while True:
-            at_ps += round(rng.expovariate(self.rate * crest) * PS_PER_S)
-            phase = 2 * pi * (at_ps / PS_PER_S) / self.period_s
-            if rng.random() * crest <= 1 + self.depth * sin(phase):
-                yield at_ps
 
 
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?", re.ASCII)
 
 
-def pairs_of(kind: str, rest: str, known: Sequence[str]) -> dict[str, str]:
-    """Options by key; raises ArgumentError for an unknown one, one that is there twice, or has no value."""
-    given: dict[str, str] = {}
-    for part in rest.split(",") if rest else ():
-        key, _, value = part.partition("=")
-        if key not in known:
-            raise ArgumentError(f"{kind} must have options that it takes ({known_are(key, known)}), got {part!r}")
-        if key in given:
-            raise ArgumentError(f"{kind} must have {key} once, got {part!r}")
-        if not value or not value.isprintable():
-            raise ArgumentError(f"{key} of {kind} must have a value, got {part!r}")
-        given[key] = value
-    return given
+class Given:
+    """The options of a generator's text, `KIND:KEY=VALUE,...`; `known` has keys by kind.
+
+    Raises:
+        ArgumentError: an unknown key, one given twice, or one without a value; the methods raise it for a value that is
+            none, or out of its range.
+    """
+
+    def __init__(self, text: str, known: Mapping[str, Sequence[str]]) -> None:
+        self.text = text
+        self.kind, _, self.rest = text.partition(":")
+        self.options: dict[str, str] = {}
+        keys = known[self.kind]
+        for part in self.rest.split(",") if self.rest else ():
+            key, _, value = part.partition("=")
+            if key not in keys:
+                words = f"must have options that it takes ({known_are(key, keys)}), got {part!r}"
+                raise ArgumentError(f"{self.kind} {words}")
+            if key in self.options:
+                raise ArgumentError(f"{self.kind} must have {key} once, got {part!r}")
+            if not value or not value.isprintable():
+                raise ArgumentError(f"{key} of {self.kind} must have a value, got {part!r}")
+            self.options[key] = value
+
+    def number(self, key: str, interval: str = "[1e-9, 1e9]") -> float | None:
+        """A number in an interval; None where it is not given."""
+        text = self.options.get(key)
+        if text is None:
+            return None
+        name = f"{key} of {self.kind}"
+        if not _NUMBER.fullmatch(text):
+            raise ArgumentError(f"{name} must be a number in {interval}, got {text!r}")
+        check_within(name, float(text), interval)
+        return float(text)
+
+    def whole(self, key: str, least: int, most: int) -> int | None:
+        """A whole number; None where it is not given."""
+        found = self.number(key, f"[{least}, {most}]")
+        if found is not None and found != int(found):
+            raise ArgumentError(f"{key} of {self.kind} must be a whole number, got {self.options[key]!r}")
+        return None if found is None else int(found)
+
+    def length(self, key: str, most: int = MOST_TOKENS) -> Length:
+        """A distribution of lengths, which is given."""
+        return _length_of(f"{key} of {self.kind}", self.options[key], most)
+
+    def check_rate(self, rate: float | None) -> None:
+        """Raise ArgumentError for a rate beside that of the text."""
+        if "rate" in self.options and rate is not None:
+            raise ArgumentError(f"`rate` must be given once: {self.text!r} has a rate of its own, got {rate:g} too")
+
+    def check_expected(self, rate: float | None, seconds: float | None) -> None:
+        """Raise ArgumentError for more arrivals in so many seconds than a workload may have."""
+        if rate is not None and seconds is not None and rate * seconds > MOST_REQUESTS:
+            rule = f"must give at most {MOST_REQUESTS:,} arrivals in its seconds"
+            raise ArgumentError(f"rate of {self.kind} {rule}, got {rate:g} x {seconds:g} s")
 
 
-def number_of(kind: str, given: Mapping[str, str], key: str, interval: str) -> float | None:
-    """A number in an interval; None where it is not given. Raises ArgumentError."""
-    text = given.get(key)
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text):
-        raise ArgumentError(f"{key} of {kind} must be a number in {interval}, got {text!r}")
-    check_within(f"{key} of {kind}", float(text), interval)
-    return float(text)
-
-
-def check_expected(kind: str, rate: float | None, seconds: float | None) -> None:
-    """Raise ArgumentError for more arrivals in so many seconds than a workload may have."""
-    if rate is not None and seconds is not None and rate * seconds > MOST_REQUESTS:
-        rule = f"must give at most {MOST_REQUESTS:,} arrivals in its seconds"
-        raise ArgumentError(f"rate of {kind} {rule}, got {rate:g} x {seconds:g} s")
-
-
-def whole_of(kind: str, given: Mapping[str, str], key: str, least: int, most: int) -> int | None:
-    """A whole number; None where it is not given. Raises ArgumentError."""
-    found = number_of(kind, given, key, f"[{least}, {most}]")
-    if found is not None and found != int(found):
-        raise ArgumentError(f"{key} of {kind} must be a whole number, got {given[key]!r}")
-    return None if found is None else int(found)
-
-
-KINDS = ("poisson", "gamma", "constant", "diurnal")
-_OWN = {"gamma": ("cv",), "diurnal": ("depth", "period_s")}
 _COMMON = ("rate", "requests", "seconds", "prompt", "output", "tag", "slo")
+_KNOWN = {
+    "poisson": _COMMON,
+    "gamma": (*_COMMON, "cv"),
+    "constant": _COMMON,
+    "diurnal": (*_COMMON, "depth", "period_s"),
+}
+KINDS = (*_KNOWN,)
 _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSpec:
-    """What is to be drawn.
-
-    Attributes:
-        text: it was read from.
-        process: of arrival.
-        requests: most of them; None: as many as `seconds` holds.
-        seconds: no request arrives at this time or later; None: there is no such time.
-        prompt: lengths of prompts; None: of a recording's requests.
-        output: lengths of outputs; None: of a recording's requests.
-        tag: of all requests; "": those of a recording's requests, where lengths are.
-        slo: of all requests.
-    """
+    """What is to be drawn."""
 
     text: str
     process: Process
-    requests: int | None
-    seconds: float | None
-    prompt: Length | None
+    requests: int | None  # most of them; None: as many as `seconds` holds
+    seconds: float | None  # no request arrives at this time or later; None: there is no such time
+    prompt: Length | None  # None: of a recording's requests, as below
     output: Length | None
-    tag: str
+    tag: str  # of all requests; "": those of a recording's requests, where lengths are
     slo: str
 
 
@@ -319,74 +228,52 @@ def is_spec(text: str) -> bool:
 
 
 def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
-    """Read the text of a generator.
-
-    Args:
-        text: `KIND:KEY=VALUE,...`.
-        rate: arrivals per second, where the text names none.
-
-    Raises:
-        ArgumentError: an unknown key, one given twice or missing, or a value out of its range.
-    """
-    kind, _, rest = text.partition(":")
-    given = pairs_of(kind, rest, (*_COMMON, *_OWN.get(kind, ())))
-    if "rate" in given and rate is not None:
-        raise ArgumentError(f"`rate` must be given once: {text!r} has a rate of its own, got {rate:g} too")
-    if "requests" not in given and "seconds" not in given:
-        raise ArgumentError(f"{kind} must have requests or seconds, so that it ends, got {rest!r}")
-    seconds = number_of(kind, given, "seconds", "[1e-9, 1e9]")
-    if "requests" not in given:
-        asked = number_of(kind, given, "rate", "[1e-9, 1e9]") if rate is None else rate
-        check_expected(kind, asked, seconds)
-    lengths = {key: length_of(f"{key} of {kind}", given[key]) for key in ("prompt", "output") if key in given}
+    """Read the text of a generator, `KIND:KEY=VALUE,...`; `rate` is arrivals per second, where the text names none."""
+    given = Given(text, _KNOWN)
+    given.check_rate(rate)
+    if "requests" not in given.options and "seconds" not in given.options:
+        raise ArgumentError(f"{given.kind} must have requests or seconds, so that it ends, got {given.rest!r}")
+    seconds = given.number("seconds")
+    if "requests" not in given.options:
+        given.check_expected(given.number("rate") if rate is None else rate, seconds)
+    lengths = {key: given.length(key) for key in ("prompt", "output") if key in given.options}
     return GeneratorSpec(
         text=text,
-        process=_process(kind, given, rate),
-        requests=whole_of(kind, given, "requests", 1, MOST_REQUESTS),
+        process=_process(given, rate),
+        requests=given.whole("requests", 1, MOST_REQUESTS),
         seconds=seconds,
         prompt=lengths.get("prompt"),
         output=lengths.get("output"),
-        tag=given.get("tag", ""),
-        slo=given.get("slo", ""),
+        tag=given.options.get("tag", ""),
+        slo=given.options.get("slo", ""),
     )
 
 
-def _process(kind: str, given: Mapping[str, str], rate: float | None) -> Process:
-    found = number_of(kind, given, "rate", "[1e-9, 1e9]") if rate is None else rate
+def _process(given: Given, rate: float | None) -> Process:
+    found = given.number("rate") if rate is None else rate
     if found is None:
-        raise ArgumentError(f"{kind} must have a rate, in its text or as `rate`, got none")
-    if kind == "poisson":
-        return Poisson(rate=found)
-    if kind == "constant":
-        return Constant(rate=found)
-    if kind == "gamma":
-        cv = number_of(kind, given, "cv", "[0.01, 100]")
+        raise ArgumentError(f"{given.kind} must have a rate, in its text or as `rate`, got none")
+    if given.kind == "poisson":
+        return partial(poisson, found)
+    if given.kind == "constant":
+        return partial(_constant, found)
+    if given.kind == "gamma":
+        cv = given.number("cv", "[0.01, 100]")
         if cv is None:
             raise ArgumentError("gamma must have cv, the coefficient of variation of its gaps, got none")
-        return Gamma(rate=found, cv=cv)
-    depth = number_of(kind, given, "depth", "[0, 1]")
-    period_s = number_of(kind, given, "period_s", "[1e-3, 1e9]")
-    return Diurnal(rate=found, depth=0.5 if depth is None else depth, period_s=_DAY_S if period_s is None else period_s)
-
-
-Draw = Callable[[Random], tuple[int, int, str]]
+        return partial(_gamma, found, cv)
+    depth, period_s = given.number("depth", "[0, 1]"), given.number("period_s", "[1e-3, 1e9]")
+    return partial(_diurnal, found, 0.5 if depth is None else depth, _DAY_S if period_s is None else period_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """A `Source` that draws.
-
-    Attributes:
-        spec: what is drawn.
-        seed: >= 0. Times and lengths are drawn apart: another process meets the same lengths.
-        drawn_from: requests of the recording that lengths are drawn from; empty where the spec gives both.
-        recording: its name, "" for none.
-    """
+    """A `Source` that draws."""
 
     spec: GeneratorSpec
-    seed: int
-    drawn_from: tuple[RecordedLengths, ...]
-    recording: str
+    seed: int  # times and lengths are drawn apart: another process meets the same lengths
+    drawn_from: tuple[RecordedLengths, ...]  # that lengths are drawn from; empty where the spec gives both
+    recording: str  # its name, "" for none
 
     @property
     def about(self) -> WorkloadAbout:
@@ -414,7 +301,7 @@ class Generator:
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; requests are called by their number, from 1."""
-        times = self.spec.process.times(Random(f"{self.seed}/times"))
+        times = self.spec.process(Random(f"{self.seed}/times"))
         lengths, draw = Random(f"{self.seed}/lengths"), self._draw()
         end_ps = None if self.spec.seconds is None else ps_of_option(self.spec.seconds)
         for number, at_ps in enumerate(islice(times, self.spec.requests), start=1):
@@ -423,7 +310,7 @@ class Generator:
             prompt, output, tag = draw(lengths)
             yield Arrival(str(number), at_ps, prompt, output, tag, slo=self.spec.slo)
 
-    def _draw(self) -> Draw:
+    def _draw(self) -> Callable[[Random], tuple[int, int, str]]:
         """(tokens of the prompt, of the output, tag) of one request after another."""
         spec, rows = self.spec, self.drawn_from
         prompt, output = spec.prompt, spec.output
@@ -444,12 +331,7 @@ class Generator:
 
 
 def make_generator(spec: GeneratorSpec, seed: int, lengths_from: Recording | None) -> Generator:
-    """A generator, with the recording that its lengths are drawn from.
-
-    Raises:
-        ArgumentError: lengths are neither given nor in a recording, or the recording's log does not know those of
-            prompts, or has no request of the tag.
-    """
+    """A generator, with the recording that its lengths are drawn from; raises ArgumentError where that has none."""
     if spec.prompt is not None and spec.output is not None:
         return Generator(spec=spec, seed=seed, drawn_from=(), recording="")
     missing = "prompt" if spec.prompt is None else "output"

@@ -1,19 +1,13 @@
-"""Sessions as graphs in our own lines: what each request waits for, whose text it goes on from, and where it writes.
-
-The blocks of an agent's prompts, written whole or as what changed since the prompt before; kept as runs of ids.
-
-The requests of an agent and of its sub-agents, as a graph of who waits for whom.
+"""Sessions as graphs: those of coding agents, as kv-cache-tester records them, and those in our own lines.
 
 An agent's request waits for the one before. The first one of a sub-agent waits for the agent's latest before it, so
 several sub-agents run side by side. Where the file says how long a sub-agent took, its `t` is when it had ended (so
 read, the published ones begin about a second after what launched them), and the agent goes on after all of them; where
 it does not say, `t` is when it was launched, and nobody waits for it. Every wait is the recorded time between an end
-and what follows it: what a tool or a user took.
+and what follows it: what a tool or a user took. Blocks of prompts are written whole or as what changed since the prompt
+before, and kept as runs of ids.
 
-Sessions of coding agents as kv-cache-tester records them: a session a line, or one a file.
-
-A session's requests follow each other: each waits for the end of the one before, then as long as the tool or the user
-took. Sub-agents run beside each other.
+Our own lines say what each request waits for, whose text it goes on from, and where it writes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,80 +16,47 @@ from itertools import count, pairwise
 from math import inf
 from typing import Any, NamedTuple
 
-from ...base.files import kind_of_json
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
-from .format import (
-    FIRST_LOCAL,
-    LOCAL_BITS,
-    Reading,
-    WorkloadFormat,
-    blocks_of,
-    check_keys,
-    count_of,
-    ids_of,
-    objects_of,
-    request_id_of,
-    shown,
-    text_of,
-    wait_of,
-    whole,
-)
+from .format import FIRST_LOCAL, LOCAL_BITS, MOST_ID, Reading, Row, WorkloadFormat, rows_of, whole
 from .sessions import GraphError, Node, Runs, Session, SessionGraph, Turn, Waits, runs_of
 
 SESSION_LOCAL_BITS = 24  # of ids that count within their session; above them stand its line and its file
 _LINE_BITS, _FILE_BITS = 24, 14
 
 
-def id_offset(reading: Reading, line: int, scope: object) -> int:
-    """What is added to the ids of a session, so that those of other sessions are others.
-
-    Raises:
-        TraceFormatError: a scope that is not known, or more lines or files than ids leave room for.
-    """
+def _id_offset(row: Row) -> int:
+    """What is added to the ids of a session, so that those of other sessions are others."""
+    scope, number = row.values["hash_id_scope"], row.reading.number
     if scope == "global":
         return 0
     if scope != "local":
-        raise reading.error(line, "hash_id_scope", "must be local or global", scope)
-    if line >> _LINE_BITS or reading.number >> _FILE_BITS:
-        raise reading.error(line, "hash_id_scope", f"local ids leave room for {2**_LINE_BITS:,} sessions", line)
-    return (reading.number << _LINE_BITS | line) << SESSION_LOCAL_BITS
+        raise row.error("hash_id_scope", "must be local or global", scope)
+    if row.line >> _LINE_BITS or number >> _FILE_BITS:
+        raise row.error("hash_id_scope", f"local ids leave room for {2**_LINE_BITS:,} sessions", row.line)
+    return (number << _LINE_BITS | row.line) << SESSION_LOCAL_BITS
 
 
-def runs_of_prompt(
-    reading: Reading, line: int, where: str, found: Mapping[str, Any], before: Runs, *, unit: int, offset: int
-) -> tuple[int, Runs]:
-    """(blocks kept of the prompt before, runs of the others) of a request.
-
-    Args:
-        reading: of the file.
-        line: of the session.
-        where: names the request within it, a dot at the end.
-        found: the request: `hash_ids`, or `reuse_prev`, `new_runs` and `n_blocks`; its `in` is a count.
-        before: runs of the prompt before, with their offset.
-        unit: tokens of a block.
-        offset: of ids.
-
-    Raises:
-        TraceFormatError: blocks that contradict each other or the length of the prompt.
-    """
-    if "hash_ids" in found:
-        ids = ids_of(reading, line, f"{where}hash_ids", found["hash_ids"])
-        _check_scope(reading, line, f"{where}hash_ids", max(ids, default=0), offset)
+def _runs_of_prompt(row: Row, before: Runs, *, unit: int, offset: int) -> tuple[int, Runs]:
+    """(blocks kept of the prompt before, runs of the others) of a request, whose `in` is a count."""
+    if "hash_ids" in row.values:
+        ids = row.ids("hash_ids")
+        _check_scope(row, "hash_ids", max(ids, default=0), offset)
         kept = _common(before, ids, offset)
         new = runs_of(offset + number for number in ids[kept:])
-        _check_count(reading, line, f"{where}hash_ids", found["in"], len(ids), unit)
+        _check_count(row, "hash_ids", len(ids), unit)
         return kept, new
-    kept = count_of(reading, line, f"{where}reuse_prev", found["reuse_prev"])
+    kept = row.tokens("reuse_prev")
     if kept > length(before):
-        rule = f"must be at most the blocks of the prompt before, {length(before)}"
-        raise reading.error(line, f"{where}reuse_prev", rule, kept)
-    new = _given_runs(reading, line, f"{where}new_runs", found["new_runs"], offset)
-    blocks = count_of(reading, line, f"{where}n_blocks", found["n_blocks"])
+        raise row.error("reuse_prev", f"must be at most the blocks of the prompt before, {length(before)}", kept)
+    new = _given_runs(row, "new_runs", offset)
+    blocks = row.tokens("n_blocks")
     if kept + length(new) != blocks:
-        rule = f"must be those of reuse_prev and new_runs, {kept + length(new)}"
-        raise reading.error(line, f"{where}n_blocks", rule, blocks)
-    _check_count(reading, line, f"{where}n_blocks", found["in"], blocks, unit)
-    _check_once(reading, line, where, (*head_of(before, kept), *new), offset)
+        raise row.error("n_blocks", f"must be those of reuse_prev and new_runs, {kept + length(new)}", blocks)
+    _check_count(row, "n_blocks", blocks, unit)
+    for (_, last), (first, _) in pairwise(sorted((*head_of(before, kept), *new))):
+        if first <= last:
+            rule = "must not hold an id twice: it stands for all the text before it"
+            raise row.error("new_runs", rule, first - offset)
     return kept, new
 
 
@@ -126,36 +87,30 @@ def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
     return count
 
 
-def _given_runs(reading: Reading, line: int, field: str, value: object, offset: int) -> Runs:
+def _given_runs(row: Row, key: str, offset: int) -> Runs:
     """Runs as a file has them, `[[first, last], ...]`."""
     runs: list[tuple[int, int]] = []
+    value = row.values[key]
     for place, run in enumerate(value if isinstance(value, list) else [value]):
-        sound = isinstance(run, list) and len(run) == 2 and all(whole(end, 0, 2**62) for end in run)
+        sound = isinstance(run, list) and len(run) == 2 and all(whole(end, 0, MOST_ID) for end in run)
         if not sound or run[0] > run[1]:
             rule = "must be [first, last], two whole numbers, the first not above the last"
-            raise reading.error(line, f"{field}[{place}]", rule, run)
-        _check_scope(reading, line, f"{field}[{place}]", run[1], offset)
+            raise row.reading.error(row.line, f"{row.prefix}{key}[{place}]", rule, run)
+        _check_scope(row, f"{key}[{place}]", run[1], offset)
         runs.append((run[0] + offset, run[1] + offset))
     return tuple(runs)
 
 
-def _check_scope(reading: Reading, line: int, field: str, highest: int, offset: int) -> None:
+def _check_scope(row: Row, field: str, highest: int, offset: int) -> None:
     if offset and highest >> SESSION_LOCAL_BITS:
-        raise reading.error(line, field, f"ids of a local scope must be below {2**SESSION_LOCAL_BITS:,}", highest)
+        raise row.error(field, f"ids of a local scope must be below {2**SESSION_LOCAL_BITS:,}", highest)
 
 
-def _check_count(reading: Reading, line: int, field: str, tokens: int, blocks: int, unit: int) -> None:
+def _check_count(row: Row, field: str, blocks: int, unit: int) -> None:
+    tokens = row.values["in"]
     if blocks not in (tokens // unit, -(-tokens // unit)):
         rule = f"must be one for each {unit} tokens of in, {tokens}, whether the last is full or begun"
-        raise reading.error(line, field, rule, blocks)
-
-
-def _check_once(reading: Reading, line: int, where: str, runs: Runs, offset: int) -> None:
-    """Raise TraceFormatError for an id that stands in a prompt twice."""
-    for (_, last), (first, _) in pairwise(sorted(runs)):
-        if first <= last:
-            rule = "must not hold an id twice: it stands for all the text before it"
-            raise reading.error(line, f"{where}new_runs", rule, first - offset)
+        raise row.error(field, rule, blocks)
 
 
 _REQUEST = ("t", "type", "in", "out")
@@ -175,8 +130,6 @@ NO_JOIN = "sub-agents that nobody waits for, since the file does not say how lon
 
 
 class _Ended(NamedTuple):
-    """A request that others wait for, as it was recorded."""
-
     request: int
     at_ps: int
     is_end: bool  # else the file has its beginning only
@@ -184,169 +137,112 @@ class _Ended(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Strand:
-    """Where the requests of an agent, or of one sub-agent, have come to.
+    """Where the requests of an agent, or of one sub-agent, have come to."""
 
-    Attributes:
-        own: what the next request or sub-agent follows: the agent's latest request, or who launched it.
-        joined: ends of its sub-agents since.
-        follows_own: whether what came before is a request of its own that is not dropped.
-        prompt: blocks of the prompt before.
-        keeps: number of the request that has them; None: it was dropped, or there is none.
-    """
-
-    own: Sequence[_Ended]
-    joined: list[_Ended] = field(default_factory=list[_Ended])
-    follows_own: bool = False
-    prompt: Runs = ()
-    keeps: int | None = None
+    own: Sequence[_Ended]  # what the next request or sub-agent follows: the agent's latest request, or who launched it
+    joined: list[_Ended] = field(default_factory=list[_Ended])  # ends of its sub-agents since
+    follows_own: bool = False  # whether what came before is a request of its own that is not dropped
+    prompt: Runs = ()  # blocks of the prompt before
+    keeps: int | None = None  # number of the request that has them; None: it was dropped, or there is none
 
     @property
     def waits(self) -> list[_Ended]:
-        """What the next request waits for."""
         return [*self.own, *self.joined]
 
 
-@dataclass(slots=True, kw_only=True)
-class AgentRequests:
-    """A session while it is read; mutated by `take`.
+class _AgentSession:
+    """A session while it is read; `take` adds to its nodes. `unit` is tokens of a block."""
 
-    Attributes:
-        reading: of the file.
-        line: of the session.
-        name: of the session.
-        unit: tokens of a block.
-        offset: of its ids.
-        nodes: so far.
-        num_requests: met so far, dropped ones too.
-        has_subagents: whether it is no line of turns.
-    """
-
-    reading: Reading
-    line: int
-    name: str
-    unit: int
-    offset: int
-    nodes: list[Node] = field(default_factory=list[Node])
-    num_requests: int = 0
-    has_subagents: bool = False
+    def __init__(self, row: Row, unit: int) -> None:
+        self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
+        self._nodes: list[Node] = []
+        self._num_requests = 0  # dropped ones too
+        self._is_line = True  # of turns: no sub-agents
 
     def session(self) -> Session | SessionGraph | None:
         """What was read; None: nothing of it is left."""
-        if not self.nodes:
+        if not self._nodes:
             return None
-        if self.has_subagents:
-            return SessionGraph(nodes=tuple(self.nodes))
-        return Session(turns=tuple(node.turn for node in self.nodes))
+        if self._is_line:
+            return Session(turns=tuple(node.turn for node in self._nodes))
+        return SessionGraph(nodes=tuple(self._nodes))
 
-    def take(self, requests: object, where: str, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
-        """Take the requests of the session or of a sub-agent.
+    def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
+        """Take the `requests` of the session or of a sub-agent; what those wait for that go on after them.
 
-        Args:
-            requests: as the file has them.
-            where: names them.
-            base_ps: when they begin, from the start of the session.
-            launched_by: what the first of them waits for.
-
-        Returns:
-            What who goes on after them waits for.
-
-        Raises:
-            TraceFormatError: a field that is missing, unknown or wrong.
+        They begin `base_ps` after the start of the session, and the first waits for what launched it.
         """
-        if not isinstance(requests, list):
-            raise self._error(where, "must be a list", kind_of_json(requests))
         strand, began_ps = _Strand(own=launched_by), base_ps
-        for place, found in enumerate(requests):
-            here = f"{where}[{place}]."
-            if not isinstance(found, dict):
-                raise self._error(here[:-1], "must be an object", kind_of_json(found))
-            if found.get("type") not in _TYPES:
-                raise self._error(f"{here}type", f"must be one of {', '.join(_TYPES)}", found.get("type"))
-            at_ps = base_ps + self._time(here, found, "t")
+        for row in around.rows("requests"):
+            if row.values.get("type") not in _TYPES:
+                raise row.error("type", f"must be one of {', '.join(_TYPES)}", row.values.get("type"))
+            at_ps = base_ps + row.wait("t")
             if at_ps < began_ps:
-                raise self._error(f"{here}t", "must not be before the request before it", found["t"])
+                raise row.error("t", "must not be before the request before it", row.values["t"])
             began_ps = at_ps
-            if found["type"] == "subagent":
-                self._take_subagent(strand, found, here, at_ps)
+            if row.values["type"] == "subagent":
+                self._take_subagent(strand, row, at_ps)
             else:
-                self._take_request(strand, found, here, at_ps)
+                self._take_request(strand, row, at_ps)
         return strand.waits
 
-    def _take_subagent(self, strand: _Strand, found: dict[str, Any], here: str, at_ps: int) -> None:
-        check_keys(self.reading, self.line, found, _SUBAGENT, (*_SUBAGENT, *_SUBAGENT_MORE), of=here)
+    def _take_subagent(self, strand: _Strand, row: Row, at_ps: int) -> None:
+        row.check_keys(_SUBAGENT, (*_SUBAGENT, *_SUBAGENT_MORE))
         if not strand.own:
-            raise self._error(f"{here}type", "must follow a request of some tokens, which launched it", "subagent")
-        self.has_subagents = True
-        if found.get("duration_ms") is None:
-            self.reading.tally.remark(NO_JOIN)
-            self.take(found["requests"], f"{here}requests", at_ps, strand.own)
+            raise row.error("type", "must follow a request of some tokens, which launched it", "subagent")
+        self._is_line = False
+        if "duration_ms" not in row:
+            self._tally.remark(NO_JOIN)
+            self.take(row, at_ps, strand.own)
             return
-        lasted_ps = self._time(here, found, "duration_ms", unit_ps=_PS_PER_MS)
+        lasted_ps = row.wait("duration_ms", unit_ps=_PS_PER_MS)
         if lasted_ps > at_ps:
             rule = f"must be at most the {at_ps // _PS_PER_MS} ms of the session until it ended"
-            raise self._error(f"{here}duration_ms", rule, found["duration_ms"])
-        for one in self.take(found["requests"], f"{here}requests", at_ps - lasted_ps, strand.own):
+            raise row.error("duration_ms", rule, row.values["duration_ms"])
+        for one in self.take(row, at_ps - lasted_ps, strand.own):
             strand.joined.append(one if one.is_end else _Ended(one.request, at_ps, is_end=True))
 
-    def _take_request(self, strand: _Strand, found: dict[str, Any], here: str, at_ps: int) -> None:
-        blocks = _WHOLE if "hash_ids" in found else _BLOCKS  # both may contradict each other
-        needed = (*_REQUEST, *blocks)
-        check_keys(self.reading, self.line, found, needed, (*needed, *_REQUEST_MORE), of=here)
-        wait_ps = self._wait(strand, found, here, at_ps)
-        self.num_requests += 1
-        counts = {
-            f"{here}{key}": count_of(self.reading, self.line, f"{here}{key}", found[key]) for key in ("in", "out")
-        }
-        kept, new = runs_of_prompt(
-            self.reading, self.line, here, found, strand.prompt, unit=self.unit, offset=self.offset
-        )
-        whole: Runs = (*head_of(strand.prompt, kept), *new)
-        tokens = self.reading.lengths(self.line, *counts.values(), names=tuple(counts))
-        is_end = found.get("api_time") is not None
-        took_ps = self._time(here, found, "api_time") if is_end else 0
+    def _take_request(self, strand: _Strand, row: Row, at_ps: int) -> None:
+        needed = (*_REQUEST, *(_WHOLE if "hash_ids" in row.values else _BLOCKS))  # both may contradict each other
+        row.check_keys(needed, (*needed, *_REQUEST_MORE))
+        wait_ps = self._wait(strand, row, at_ps)
+        self._num_requests += 1
+        counts = [row.tokens(key) for key in ("in", "out")]
+        kept, new = _runs_of_prompt(row, strand.prompt, unit=self._unit, offset=self._offset)
+        prompt: Runs = (*head_of(strand.prompt, kept), *new)
+        tokens = row.lengths(counts, ("in", "out"))
+        is_end = "api_time" in row
+        took_ps = row.wait("api_time") if is_end else 0
         if tokens is None:  # what follows takes over its wait
             strand.own = [_Ended(one.request, one.at_ps + took_ps, one.is_end and is_end) for one in strand.waits]
             strand.keeps = None
         else:
             parted = strand.keeps is None
             turn = Turn(
-                request_id=f"{self.name}/{self.num_requests}",
+                request_id=f"{self._name}/{self._num_requests}",
                 wait_ps=wait_ps,
                 prompt_tokens=tokens[0],
                 output_tokens=tokens[1],
                 kept_blocks=0 if parted else kept,
-                new_blocks=whole if parted else new,
+                new_blocks=prompt if parted else new,
             )
-            number = self._add(turn, strand)
+            number, waits = len(self._nodes), dict.fromkeys(Waits(one.request) for one in strand.waits)
+            self._nodes.append(Node(turn=turn, waits=tuple(waits), keeps=strand.keeps))
             strand.own, strand.keeps = [_Ended(number, at_ps + took_ps, is_end)], number
-        strand.joined, strand.follows_own, strand.prompt = [], tokens is not None, whole
+        strand.joined, strand.follows_own, strand.prompt = [], tokens is not None, prompt
 
-    def _add(self, turn: Turn, strand: _Strand) -> int:
-        """The number of a request, now one of the session's."""
-        number = len(self.nodes)
-        waits = tuple(dict.fromkeys(Waits(one.request) for one in strand.waits))
-        self.nodes.append(Node(turn=turn, waits=waits, keeps=strand.keeps))
-        return number
-
-    def _wait(self, strand: _Strand, found: Mapping[str, Any], here: str, at_ps: int) -> int:
+    def _wait(self, strand: _Strand, row: Row, at_ps: int) -> int:
         """What a request waited for after the last of what it waits for had ended."""
-        if strand.follows_own and not strand.joined and found.get("think_time") is not None:
-            return self._time(here, found, "think_time")
-        waits = strand.waits
-        if not waits:
+        if strand.follows_own and not strand.joined and "think_time" in row:
+            return row.wait("think_time")
+        if not strand.waits:
             return 0
-        last = max(waits, key=lambda one: one.at_ps)
+        last = max(strand.waits, key=lambda one: one.at_ps)
         if not last.is_end:
-            self.reading.tally.remark(UNKNOWN_END)
+            self._tally.remark(UNKNOWN_END)
         if at_ps < last.at_ps:
-            self.reading.tally.remark(EARLY)
+            self._tally.remark(EARLY)
         return max(0, at_ps - last.at_ps)
-
-    def _time(self, here: str, found: Mapping[str, Any], key: str, *, unit_ps: int = PS_PER_S) -> int:
-        return wait_of(self.reading, self.line, f"{here}{key}", found.get(key), unit_ps=unit_ps)
-
-    def _error(self, field: str, rule: str, value: object) -> Exception:
-        return self.reading.error(self.line, field, rule, value)
 
 
 _SESSION = ("id", "block_size", "hash_id_scope", "requests")
@@ -355,22 +251,21 @@ _SESSION_MORE = ("models", "tool_tokens", "system_tokens", "totals")
 
 def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The first request of each session of a file, which the others follow; all sessions begin at 0."""
-    for line, found in objects_of(reading):
-        check_keys(reading, line, found, _SESSION, (*_SESSION, *_SESSION_MORE))
+    for row in rows_of(reading):
+        row.check_keys(_SESSION, (*_SESSION, *_SESSION_MORE))
         for key in ("block_size", "hash_id_scope"):
-            if found[key] != (wanted := reading.first.get(key)):
-                raise reading.error(line, key, f"must be {wanted} as in the first session", found[key])
-        unit = unit_of(found)
+            if row.values[key] != (wanted := reading.first.get(key)):
+                raise row.error(key, f"must be {wanted} as in the first session", row.values[key])
+        unit = unit_of(row.values)
         if not unit:
-            raise reading.error(line, "block_size", f"must be a whole number in [1, {MOST_COUNT}]", found["block_size"])
-        if not isinstance(found["id"], str) or not found["id"].isprintable():
-            raise reading.error(line, "id", "must be printable text", found["id"])
-        offset = id_offset(reading, line, found["hash_id_scope"])
-        requests = AgentRequests(reading=reading, line=line, name=found["id"], unit=unit, offset=offset)
-        requests.take(found["requests"], "requests", 0)
+            raise row.error("block_size", f"must be a whole number in [1, {MOST_COUNT}]", row.values["block_size"])
+        if not isinstance(row.values["id"], str) or not row.values["id"].isprintable():
+            raise row.error("id", "must be printable text", row.values["id"])
+        requests = _AgentSession(row, unit)
+        requests.take(row, 0)
         session = requests.session()
         if session is not None:
-            yield line, session.begin(0)
+            yield row.line, session.begin(0)
 
 
 def unit_of(found: Mapping[str, Any]) -> int:
@@ -395,112 +290,94 @@ AGENTS = WorkloadFormat(
 )
 
 
-_NEEDED = ("after", "prompt_tokens", "output_tokens")
+_TOKENS = ("prompt_tokens", "output_tokens")
+_NEEDED = ("after", *_TOKENS)
 _KNOWN = (*_NEEDED, "request_id", "wait_s", "blocks", "continues", "at")
 _MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session where texts have ids: its context has as many of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request as a line has it.
-
-    Attributes:
-        of: names its fields.
-        name: its id.
-        tokens: of prompt and answer.
-        wait_ps: see `Turn`.
-        after: as the file has them.
-        blocks: ids that the file gives.
-        continues: whose text it goes on from; "" for nobody's.
-        at: token of the shared context at which it writes; None: it does not.
-    """
-
-    of: str
+    row: Row
     name: str
-    tokens: tuple[int, int]
-    wait_ps: int
+    tokens: tuple[int, int]  # of prompt and answer
+    wait_ps: int  # see `Turn`
     after: tuple[str, ...]
-    blocks: tuple[int, ...]
-    continues: str
-    at: int | None
+    blocks: tuple[int, ...]  # ids that the file gives
+    continues: str  # whose text it goes on from; "" for nobody's
+    at: int | None  # token of the shared context at which it writes; None: it does not
+
+    @property
+    def is_first(self) -> bool:
+        return not self.row.prefix
+
+    def turn(self, blocks: tuple[int, ...]) -> Turn:
+        return Turn(
+            request_id=self.name,
+            wait_ps=0 if self.is_first else self.wait_ps,
+            prompt_tokens=self.tokens[0],
+            output_tokens=self.tokens[1],
+            new_blocks=runs_of(blocks),
+        )
 
 
-def graph_of(
-    reading: Reading, line: int, found: Mapping[str, Any], *, name: str, unit: int, tag: str, slo: str
-) -> SessionGraph:
+def graph_of(row: Row, *, name: str, unit: int, tag: str, slo: str) -> SessionGraph:
     """The session that a line begins, whose `graph` holds its other requests; raises TraceFormatError."""
-    following = found["graph"]
-    if not isinstance(following, list):
-        raise reading.error(line, "graph", "must be a list", kind_of_json(following))
-    requests = [_request(reading, line, found, "", name, unit)]
-    for place, one in enumerate(following):
-        of = f"graph[{place}]."
-        if not isinstance(one, dict):
-            raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
-        check_keys(reading, line, one, _NEEDED, _KNOWN, of=of)
-        requests.append(_request(reading, line, one, of, f"{name}/{place + 1}", unit))
-    return _Graph(reading, line, requests, unit).made(tag, slo)
+    following = row.rows("graph")
+    requests = [_request(row, name, unit)]
+    for number, one in enumerate(following, start=1):
+        one.check_keys(_NEEDED, _KNOWN)
+        requests.append(_request(one, f"{name}/{number}", unit))
+    return _Graph(row.line, requests, unit).made(tag, slo)
 
 
-def _request(reading: Reading, line: int, one: Mapping[str, Any], of: str, default: str, unit: int) -> _Request:
-    counts = [count_of(reading, line, f"{of}{key}", one[key]) for key in ("prompt_tokens", "output_tokens")]
-    tokens = reading.lengths(line, *counts, names=(f"{of}prompt_tokens", f"{of}output_tokens"))
+def _request(row: Row, default: str, unit: int) -> _Request:
+    counts = [row.tokens(key) for key in _TOKENS]
+    tokens = row.lengths(counts, _TOKENS)
     if tokens is None:
-        raise reading.error(line, f"{of}output_tokens", "must be >= 1: no request of a graph is dropped", min(counts))
-    after = one.get("after", [])
-    if not isinstance(after, list):
-        raise reading.error(line, f"{of}after", "must be a list", kind_of_json(after))
+        raise row.error("output_tokens", "must be >= 1: no request of a graph is dropped", min(counts))
+    one, after = row.values, row.sequence("after")
     for key in ("continues", "at"):
         if key in one and not unit:
-            raise reading.error(
-                line, f"{of}{key}", "must be left out where the first line has no unit_tokens", one[key]
-            )
-    if len(given := [key for key in ("blocks", "continues", "at") if of and key in one]) > 1:
-        raise reading.error(line, f"{of}{given[1]}", f"must be left out beside {given[0]}", shown(one[given[1]]))
+            raise row.error(key, "must be left out where the first line has no unit_tokens", one[key])
+    if row.prefix and len(given := [key for key in ("blocks", "continues", "at") if key in one]) > 1:
+        raise row.error(given[1], f"must be left out beside {given[0]}", one[given[1]])
     if (at := one.get("at")) is not None and not whole(at):
-        raise reading.error(line, f"{of}at", "must be a whole number >= 0", shown(at))
+        raise row.error("at", "must be a whole number >= 0", at)
     return _Request(
-        of=of,
-        name=request_id_of(reading, line, f"{of}request_id", one.get("request_id", default)),
+        row=row,
+        name=row.name("request_id", default),
         tokens=tokens,
-        wait_ps=wait_of(reading, line, f"{of}wait_s", one.get("wait_s", 0)),
-        after=tuple(text_of(reading, line, f"{of}after", text) for text in after),
-        blocks=blocks_of(reading, line, f"{of}blocks", one.get("blocks", []), tokens[0], unit),
-        continues=text_of(reading, line, f"{of}continues", one.get("continues", "")),
+        wait_ps=row.wait("wait_s", 0),
+        after=tuple(row.printable("after", text) for text in after),
+        blocks=row.blocks("blocks", tokens[0], unit),
+        continues=row.printable("continues", one.get("continues", "")),
         at=at,
     )
 
 
 class _Graph:
-    """The requests of a line, as a graph.
+    """The requests of a line, as a graph; `unit` is tokens of a unit, 0: nothing is known of texts."""
 
-    Args:
-        reading: of the file.
-        line: of the session.
-        requests: `[N]`.
-        unit: tokens of a unit; 0: nothing is known of texts.
-    """
-
-    def __init__(self, reading: Reading, line: int, requests: Sequence[_Request], unit: int) -> None:
-        self._reading, self._line, self._requests, self._unit = reading, line, requests, unit
+    def __init__(self, line: int, requests: Sequence[_Request], unit: int) -> None:
+        self._line, self._requests, self._unit = line, requests, unit
         self._ids = count(FIRST_LOCAL + (line << LOCAL_BITS))
         self._numbers: dict[str, int] = {}
         for number, one in enumerate(requests):
             if self._numbers.setdefault(one.name, number) != number:
-                raise self._error(one, "request_id", "must be unique in the workload", one.name)
+                raise one.row.error("request_id", "must be unique in the workload", one.name)
 
     def made(self, tag: str, slo: str) -> SessionGraph:
-        """The graph, its requests with their texts."""
         waits = [tuple(dict.fromkeys(self._waits(one, "after", text) for text in one.after)) for one in self._requests]
-        plain = tuple(Node(turn=_turn(one, ()), waits=waits[number]) for number, one in enumerate(self._requests))
+        plain = tuple(Node(turn=one.turn(()), waits=waits[number]) for number, one in enumerate(self._requests))
         try:
             SessionGraph(nodes=plain)  # before texts are followed from one to the next
         except GraphError as error:
             one = self._requests[error.number]
-            raise self._error(one, "after", error.rule, error.value) from None
+            raise one.row.error("after", error.rule, error.value) from None
         self._check_places()
         if self._unit and (tokens := sum(sum(one.tokens) for one in self._requests)) > _MOST_TOKENS:
-            raise self._error(self._requests[0], "graph", f"must have at most {_MOST_TOKENS:,} tokens in all", tokens)
+            raise self._requests[0].row.error("graph", f"must have at most {_MOST_TOKENS:,} tokens in all", tokens)
         return SessionGraph(nodes=tuple(self._nodes(waits)), tag=tag, slo=slo)
 
     def _nodes(self, waits: Sequence[tuple[Waits, ...]]) -> Iterator[Node]:
@@ -514,14 +391,14 @@ class _Graph:
         for number, one in enumerate(self._requests):
             prompt, answered = texts[number]
             answer = answered.ids[len(prompt.ids) :]
-            yield Node(turn=_turn(one, one.blocks or prompt.ids), waits=waits[number], answer=answer)
+            yield Node(turn=one.turn(one.blocks or prompt.ids), waits=waits[number], answer=answer)
 
     def _texts(
         self, one: _Request, written: Mapping[int, float], texts: Mapping[int, tuple[Text, Text]]
     ) -> tuple[Text, Text]:
         """A request's prompt, and that with its answer."""
         prompt_tokens, output_tokens = one.tokens
-        if one.at is not None and one.of:
+        if one.at is not None and not one.is_first:
             prompt = self._read(one, written, texts[0][0])
         elif one.continues:
             begun = self._begun(one, written, texts)
@@ -534,29 +411,27 @@ class _Graph:
             return prompt, prompt.grown(output_tokens, self._ids)
         if one.at > prompt_tokens:  # what it writes follows another text than in the context
             return prompt, prompt
-        return prompt, self._context(texts[0][0] if one.of else prompt, prompt_tokens + output_tokens)
+        return prompt, self._context(prompt if one.is_first else texts[0][0], prompt_tokens + output_tokens)
 
     def _begun(self, one: _Request, written: Mapping[int, float], texts: Mapping[int, tuple[Text, Text]]) -> Text:
-        """What a request goes on from."""
         other, depth = self._waits(one, "continues", one.continues)
         most = self._requests[other].tokens[1]
         tokens = most if depth is None else depth
         if tokens > most:
             rule = f"must be within the {most} tokens that {self._requests[other].name} answers"
-            raise self._error(one, "continues", rule, one.continues)
+            raise one.row.error("continues", rule, one.continues)
         if written.get(other, -1) < (inf if depth is None else depth):
-            raise self._error(one, "continues", "must be written by what it waits for", one.continues)
+            raise one.row.error("continues", "must be written by what it waits for", one.continues)
         prompt, answered = texts[other]
         whole_text = prompt.num_tokens + tokens
         if one.tokens[0] < whole_text:
             rule = f"must be at least the {whole_text} of what it continues"
-            raise self._error(one, "prompt_tokens", rule, one.tokens[0])
+            raise one.row.error("prompt_tokens", rule, one.tokens[0])
         if whole_text > answered.num_tokens:
-            raise self._error(one, "continues", "must not write behind the texts of others", one.continues)
+            raise one.row.error("continues", "must not write behind the texts of others", one.continues)
         return answered.head(whole_text)
 
     def _read(self, one: _Request, written: Mapping[int, float], first: Text) -> Text:
-        """The first tokens of the shared context."""
         ends = [(0, first.num_tokens)]
         for number, other in enumerate(self._requests):
             if other.at is not None and written.get(number) == inf:
@@ -567,7 +442,7 @@ class _Graph:
                 known = max(known, end)
         if known < one.tokens[0]:
             rule = f"must be at most the {known} tokens of the context that those have written that it waits for"
-            raise self._error(one, "prompt_tokens", rule, one.tokens[0])
+            raise one.row.error("prompt_tokens", rule, one.tokens[0])
         return self._context(first, one.tokens[0])
 
     def _context(self, first: Text, num_tokens: int) -> Text:
@@ -586,13 +461,13 @@ class _Graph:
         for one in self._requests:
             if one.at is not None:
                 if one.at < one.tokens[0]:
-                    raise self._error(one, "at", f"must be behind the {one.tokens[0]} tokens that it reads", one.at)
+                    raise one.row.error("at", f"must be behind the {one.tokens[0]} tokens that it reads", one.at)
                 writers.append((one.at, one.at + one.tokens[1], one, ""))
         writers.sort(key=lambda writer: writer[0])
         for (_, end, before, what), (start, _, one, _) in pairwise(writers):
             if start < end:
                 rule = f"must not be a place where {what}{before.name} writes, which ends at {end}"
-                raise self._error(one, "at", rule, start)
+                raise one.row.error("at", rule, start)
 
     def _waits(self, one: _Request, field: str, text: str) -> Waits:
         """`ID`, or `ID@TOKENS`."""
@@ -601,21 +476,7 @@ class _Graph:
         name, _, depth = text.rpartition("@")
         if name in self._numbers and depth.isascii() and depth.isdigit() and len(depth) <= 10:
             return Waits(self._numbers[name], int(depth))
-        raise self._error(one, field, "must be a request of the session, or that, @ and tokens of its answer", text)
-
-    def _error(self, one: _Request, field: str, rule: str, value: object) -> Exception:
-        return self._reading.error(self._line, f"{one.of}{field}", rule, value)
-
-
-def _turn(one: _Request, blocks: tuple[int, ...]) -> Turn:
-    prompt, output = one.tokens
-    return Turn(
-        request_id=one.name,
-        wait_ps=one.wait_ps if one.of else 0,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        new_blocks=runs_of(blocks),
-    )
+        raise one.row.error(field, "must be a request of the session, or that, @ and tokens of its answer", text)
 
 
 def _in_order(waits: Sequence[tuple[Waits, ...]]) -> list[int]:

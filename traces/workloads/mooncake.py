@@ -1,19 +1,15 @@
-"""Workloads whose prompts are given by ids of blocks: Mooncake, Qwen-Bailian and LLMServingSim.
-
-Mooncake's traces (FAST'25) and Qwen-Bailian's: an object a line with hashes of blocks; and sessions of the first.
+"""Workloads whose prompts are given by ids of blocks: Mooncake (FAST'25), Qwen-Bailian and LLMServingSim.
 
 Mooncake counts milliseconds and blocks of 512 tokens, Bailian seconds and blocks of 16. A row of either is the whole
-prompt. Bailian's `parent_chat_id` says whose text a prompt goes on from, which its hashes say too: each request arrives
-at its own time.
+prompt; Bailian's `parent_chat_id` says whose text a prompt goes on from, which its hashes say too.
 
 AIPerf and Dynamo write Mooncake's lines with `session_id`: rows of a session follow each other, `delay` milliseconds
 after the end of the one before. With `hash_ids` a row is the whole prompt, as in Dynamo, and begins as the row before
 did; without them its `input_length` is added to all that was read and written, as AIPerf replays such rows.
 
-LLMServingSim's workloads: a request a line, or a session with its calls; times in nanoseconds.
-
-A call of a session comes `tool_duration_ns` of the one before after that has ended. Where `input_tok_ids` are all of a
-prompt's, equal beginnings of prompts are equal blocks of 16 tokens, each known by a hash of all tokens up to its end.
+LLMServingSim writes a request a line, or a session with its calls, in nanoseconds. A call comes `tool_duration_ns` of
+the one before after that has ended. Where `input_tok_ids` are all of a prompt's, equal beginnings of prompts are equal
+blocks of 16 tokens, each known by a hash of all tokens up to its end.
 """
 
 from array import array
@@ -23,23 +19,8 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any
 
-from ...base.files import kind_of_json
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
-from .format import (
-    FIRST_LOCAL,
-    LOCAL_BITS,
-    Reading,
-    WorkloadFormat,
-    check_keys,
-    count_of,
-    ids_of,
-    objects_of,
-    shown,
-    text_of,
-    time_of,
-    wait_of,
-    whole,
-)
+from .format import FIRST_LOCAL, LOCAL_BITS, Reading, Row, WorkloadFormat, rows_of, whole
 from .sessions import Node, Session, SessionGraph, Turn, Waits, runs_of
 
 MOONCAKE_UNIT_TOKENS, BAILIAN_UNIT_TOKENS = 512, 16
@@ -57,60 +38,46 @@ ADDED = "requests of sessions without hash_ids, whose input_length is added to w
 
 def read_mooncake(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file, called by their line."""
-    for line, found in objects_of(reading):
-        check_keys(reading, line, found, _KEYS, _KEYS)
-        yield from _alone(reading, line, found, MOONCAKE_UNIT_TOKENS, _PS_PER_MS)
+    for row in rows_of(reading):
+        row.check_keys(_KEYS, _KEYS)
+        yield from _alone(row, MOONCAKE_UNIT_TOKENS, _PS_PER_MS)
 
 
 def read_bailian(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The same of Bailian's traces."""
-    for line, found in objects_of(reading):
-        check_keys(reading, line, found, ("chat_id", *_KEYS), _BAILIAN)
-        yield from _alone(reading, line, found, BAILIAN_UNIT_TOKENS, PS_PER_S)
+    for row in rows_of(reading):
+        row.check_keys(("chat_id", *_KEYS), _BAILIAN)
+        yield from _alone(row, BAILIAN_UNIT_TOKENS, PS_PER_S)
 
 
-def _alone(
-    reading: Reading, line: int, found: Mapping[str, Any], unit: int, unit_ps: int
-) -> Iterator[tuple[int, Arrival]]:
-    arrives_ps = time_of(reading, line, "timestamp", found["timestamp"], unit_ps=unit_ps)
-    prompt, output = (count_of(reading, line, key, found[key]) for key in _MOONCAKE_SESSION)
-    blocks = _mooncake_blocks(reading, line, found, prompt, unit)
-    tokens = reading.lengths(line, prompt, output, names=_MOONCAKE_SESSION)
+def _alone(row: Row, unit: int, unit_ps: int) -> Iterator[tuple[int, Arrival]]:
+    arrives_ps = row.time("timestamp", unit_ps=unit_ps)
+    counts = [row.tokens(key) for key in _MOONCAKE_SESSION]
+    blocks = _mooncake_blocks(row, counts[0], unit)
+    tokens = row.lengths(counts, _MOONCAKE_SESSION)
     if tokens is not None:
-        yield line, Arrival(str(line), arrives_ps, *tokens, blocks=blocks)
+        yield row.line, Arrival(str(row.line), arrives_ps, *tokens, blocks=blocks)
 
 
-def _mooncake_blocks(reading: Reading, line: int, found: Mapping[str, Any], prompt: int, unit: int) -> tuple[int, ...]:
-    blocks = ids_of(reading, line, "hash_ids", found["hash_ids"])
+def _mooncake_blocks(row: Row, prompt: int, unit: int) -> tuple[int, ...]:
+    blocks = row.ids("hash_ids")
     if len(blocks) != (wanted := -(-prompt // unit)):
         rule = f"must be one for each {unit} tokens of input_length {prompt} begun, {wanted}"
-        raise reading.error(line, "hash_ids", rule, len(blocks))
+        raise row.error("hash_ids", rule, len(blocks))
     return blocks
 
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """A session while it is read.
-
-    Attributes:
-        name: of the session.
-        line: of its first row.
-        arrives_ps: of that.
-        begun_ps: when the newest row began, None if it does not say.
-        nodes: so far.
-        first_id: the first hash of its first row; None: rows are added to what was before.
-        text: all that was read and written, where rows are added.
-        held_ps: waits of rows that were dropped.
-    """
-
-    name: str
-    line: int
-    arrives_ps: int
-    begun_ps: int | None
-    first_id: int | None
+    name: str  # of the session
+    line: int  # of its first row
+    arrives_ps: int  # of that
+    begun_ps: int | None  # when the newest row began, None if it does not say
+    first_id: int | None  # the first hash of its first row; None: rows are added to what was before
+    # all that was read and written, where rows are added
     text: Text = field(default_factory=lambda: Text(unit_tokens=MOONCAKE_UNIT_TOKENS))
-    nodes: list[Node] = field(default_factory=list[Node])
-    held_ps: int = 0
+    nodes: list[Node] = field(default_factory=list[Node])  # so far
+    held_ps: int = 0  # waits of rows that were dropped
 
 
 def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -120,63 +87,62 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """
     sessions: dict[str | int, _Session] = {}
     timed = is_timed(reading.first)
-    for line, found in objects_of(reading):
+    for row in rows_of(reading):
+        found = row.values
         for one in ("text_input", "messages", "payload"):
             if one in found:
-                raise reading.error(line, one, "must be left out: how many tokens it has is not said", "a text")
-        check_keys(reading, line, found, _MOONCAKE_SESSION, (*_MOONCAKE_SESSION, *_SESSION_MORE))
+                raise row.error(one, "must be left out: how many tokens it has is not said", "a text")
+        row.check_keys(_MOONCAKE_SESSION, (*_MOONCAKE_SESSION, *_SESSION_MORE))
         if found.get("type", "mooncake_trace") != "mooncake_trace":
-            raise reading.error(line, "type", "must be mooncake_trace", found["type"])
+            raise row.error("type", "must be mooncake_trace", found["type"])
         name = found.get("session_id")
-        if name is not None:
-            text_of(reading, line, "session_id", name)
-        key: str | int = line if name is None else name  # a row without one is a session of its own
-        begins_ps = None
-        if found.get("timestamp") is not None:
-            begins_ps = time_of(reading, line, "timestamp", found["timestamp"], unit_ps=_PS_PER_MS)
+        # A row without a name is a session of its own.
+        key: str | int = row.line if name is None else row.printable("session_id", name)
+        begins_ps = row.time("timestamp", unit_ps=_PS_PER_MS) if "timestamp" in row else None
         if key not in sessions:
             if timed != (begins_ps is not None):
                 rule = "must be there" if timed else "must be left out"
                 rule += " in the first row of each session, as in that of the file"
-                raise reading.error(line, "timestamp", rule, found.get("timestamp", "nothing"))
-            ids = found.get("hash_ids")
-            first_id = None if ids is None else next(iter(ids_of(reading, line, "hash_ids", ids)), None)
+                raise row.error("timestamp", rule, found.get("timestamp", "nothing"))
             sessions[key] = _Session(
-                name=str(key), line=line, arrives_ps=begins_ps or 0, begun_ps=begins_ps, first_id=first_id
+                name=str(key),
+                line=row.line,
+                arrives_ps=begins_ps or 0,
+                begun_ps=begins_ps,
+                first_id=next(iter(row.ids("hash_ids")), None) if "hash_ids" in row else None,
             )
-        _take(reading, line, found, sessions[key], begins_ps)
+        _take(row, sessions[key], begins_ps)
     for session in sessions.values():
         if session.nodes:
             yield session.line, SessionGraph(nodes=tuple(session.nodes)).begin(session.arrives_ps)
 
 
-def _take(reading: Reading, line: int, found: dict[str, Any], session: _Session, begins_ps: int | None) -> None:
-    """Add a row to its session."""
-    number, is_first = len(session.nodes), session.line == line
-    wait_ps = 0 if is_first else _wait(reading, line, found, session, begins_ps)
+def _take(row: Row, session: _Session, begins_ps: int | None) -> None:
+    number, is_first = len(session.nodes), session.line == row.line
+    wait_ps = 0 if is_first else _wait(row, session, begins_ps)
     session.begun_ps = begins_ps
-    counts = [count_of(reading, line, key, found[key]) for key in _MOONCAKE_SESSION]
-    whole = found.get("hash_ids") is not None
-    blocks = _mooncake_blocks(reading, line, found, counts[0], MOONCAKE_UNIT_TOKENS) if whole else ()
+    counts = [row.tokens(key) for key in _MOONCAKE_SESSION]
+    whole = "hash_ids" in row
+    blocks = _mooncake_blocks(row, counts[0], MOONCAKE_UNIT_TOKENS) if whole else ()
     if whole != (session.first_id is not None) or (whole and blocks[:1] != (session.first_id,)):
         rule = (
             f"must begin with {session.first_id} as the session's first row does: it is the whole prompt"
             if session.first_id is not None
             else "must be left out as in the session's first row"
         )
-        raise reading.error(line, "hash_ids", rule, blocks[0] if blocks else "nothing")
-    tokens = reading.lengths(line, *counts, names=_MOONCAKE_SESSION)
+        raise row.error("hash_ids", rule, blocks[0] if blocks else "nothing")
+    tokens = row.lengths(counts, _MOONCAKE_SESSION)
     if tokens is None:
         session.held_ps += wait_ps
         return
     answer: Sequence[int] = ()
     prompt = tokens[0]
-    if not whole and (number or not is_first or found.get("session_id") is not None):
+    if not whole and (number or not is_first or "session_id" in row):
         if number:
-            reading.tally.remark(ADDED)
-        prompt, blocks, answer = _grown(reading, line, session, *tokens)
+            row.reading.tally.remark(ADDED)
+        prompt, blocks, answer = _grown(row, session, *tokens)
     turn = Turn(
-        request_id=str(line),
+        request_id=str(row.line),
         wait_ps=(session.held_ps + wait_ps) if number else 0,
         prompt_tokens=prompt,
         output_tokens=tokens[1],
@@ -187,26 +153,24 @@ def _take(reading: Reading, line: int, found: dict[str, Any], session: _Session,
     session.held_ps = 0
 
 
-def _wait(reading: Reading, line: int, found: Mapping[str, Any], session: _Session, begins_ps: int | None) -> int:
+def _wait(row: Row, session: _Session, begins_ps: int | None) -> int:
     """Picoseconds from the end of the row before."""
-    if found.get("delay") is not None:
-        return wait_of(reading, line, "delay", found["delay"], unit_ps=_PS_PER_MS)
+    if "delay" in row:
+        return row.wait("delay", unit_ps=_PS_PER_MS)
     if begins_ps is None:
         return 0
     if session.begun_ps is None or begins_ps < session.begun_ps:
         rule = "must have a delay, or a timestamp not before that of the session's row before"
-        raise reading.error(line, "timestamp", rule, found["timestamp"])
-    reading.tally.remark(HELD)
+        raise row.error("timestamp", rule, row.values["timestamp"])
+    row.reading.tally.remark(HELD)
     return begins_ps - session.begun_ps
 
 
-def _grown(
-    reading: Reading, line: int, session: _Session, added: int, output: int
-) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def _grown(row: Row, session: _Session, added: int, output: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """(tokens of the prompt, its blocks, those of its answer) of a row that is added to what was before."""
     if session.text.num_tokens + added + output > min(_MOST_OWN, MOST_COUNT):
         rule = f"must leave the session at most {_MOST_OWN:,} tokens in all"
-        raise reading.error(line, "input_length", rule, session.text.num_tokens + added + output)
+        raise row.error("input_length", rule, session.text.num_tokens + added + output)
     ids = count(FIRST_LOCAL + (session.line << LOCAL_BITS) + len(session.text.ids))
     asked = session.text.grown(added, ids)
     session.text = asked.grown(output, ids)
@@ -263,60 +227,54 @@ UNUSED = "prompts whose input_tok_ids are not as many as input_toks: nothing is 
 
 def read_llmservingsim(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file, called by their line, and by their number in the session."""
-    for line, found in objects_of(reading):
-        is_session = "sub_requests" in found
+    for row in rows_of(reading):
+        is_session = "sub_requests" in row.values
         needed = _SESSION if is_session else _FLAT
-        check_keys(reading, line, found, needed, needed if is_session else (*_FLAT, *_IDS))
-        arrives_ps = time_of(reading, line, "arrival_time_ns", found["arrival_time_ns"], unit_ps=_PS_PER_NS)
+        row.check_keys(needed, needed if is_session else (*_FLAT, *_IDS))
+        arrives_ps = row.time("arrival_time_ns", unit_ps=_PS_PER_NS)
         if is_session:
-            text_of(reading, line, "session_id", found["session_id"])
-        turns = [*(_calls(reading, line, found) if is_session else _turn(reading, line, found, "", str(line), 0))]
+            row.printable("session_id", row.values["session_id"])
+        turns = [*(_calls(row) if is_session else _turn(row, str(row.line), 0))]
         if turns:
-            yield line, Session(turns=tuple(turns)).begin(arrives_ps)
+            yield row.line, Session(turns=tuple(turns)).begin(arrives_ps)
 
 
-def _calls(reading: Reading, line: int, found: Mapping[str, Any]) -> Iterator[Turn]:
+def _calls(row: Row) -> Iterator[Turn]:
     """Of a session; a call that is dropped hands on its wait."""
-    calls = found["sub_requests"]
-    if not isinstance(calls, list):
-        raise reading.error(line, "sub_requests", "must be a list", kind_of_json(calls))
     held_ps, begun = 0, False
-    for place, one in enumerate(calls):
-        of = f"sub_requests[{place}]."
-        if not isinstance(one, dict):
-            raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
-        check_keys(reading, line, one, _COUNTS, (*_COUNTS, "tool_duration_ns", *_IDS), of=of)
-        for turn in _turn(reading, line, one, of, f"{line}/{place + 1}", held_ps if begun else 0):
+    for number, call in enumerate(row.rows("sub_requests"), start=1):
+        call.check_keys(_COUNTS, (*_COUNTS, "tool_duration_ns", *_IDS))
+        for turn in _turn(call, f"{row.line}/{number}", held_ps if begun else 0):
             yield turn
             held_ps, begun = 0, True
-        held_ps += wait_of(reading, line, f"{of}tool_duration_ns", one.get("tool_duration_ns", 0), unit_ps=_PS_PER_NS)
+        held_ps += call.wait("tool_duration_ns", 0, unit_ps=_PS_PER_NS)
 
 
-def _turn(reading: Reading, line: int, one: Mapping[str, Any], of: str, name: str, wait_ps: int) -> Iterator[Turn]:
+def _turn(row: Row, name: str, wait_ps: int) -> Iterator[Turn]:
     """The request, or none where it is dropped."""
-    counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in _COUNTS}
-    blocks = _llmservingsim_blocks(reading, line, one, of, counts[f"{of}input_toks"])
-    tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
+    counts = [row.tokens(key) for key in _COUNTS]
+    blocks = _llmservingsim_blocks(row, counts[0])
+    tokens = row.lengths(counts, _COUNTS)
     if tokens is not None:
-        prompt, output = tokens
         yield Turn(
-            request_id=name, wait_ps=wait_ps, prompt_tokens=prompt, output_tokens=output, new_blocks=runs_of(blocks)
+            request_id=name,
+            wait_ps=wait_ps,
+            prompt_tokens=tokens[0],
+            output_tokens=tokens[1],
+            new_blocks=runs_of(blocks),
         )
 
 
-def _llmservingsim_blocks(reading: Reading, line: int, one: Mapping[str, Any], of: str, prompt: int) -> list[int]:
+def _llmservingsim_blocks(row: Row, prompt: int) -> list[int]:
     """Ids of the full units of a prompt; none where its tokens are not there."""
-    tokens = one.get("input_tok_ids")
-    if tokens is None:
+    if "input_tok_ids" not in row:
         return []
-    field = f"{of}input_tok_ids"
-    if not isinstance(tokens, list):
-        raise reading.error(line, field, "must be a list", kind_of_json(tokens))
+    tokens = row.sequence("input_tok_ids")
     wrong = next((place for place, token in enumerate(tokens) if not whole(token)), None)
     if wrong is not None:
-        raise reading.error(line, f"{field}[{wrong}]", "must be a whole number >= 0", shown(tokens[wrong]))
+        raise row.error(f"input_tok_ids[{wrong}]", "must be a whole number >= 0", tokens[wrong])
     if len(tokens) != prompt:
-        reading.tally.remark(UNUSED)
+        row.reading.tally.remark(UNUSED)
         return []
     found, before = list[int](), b""
     for start in range(0, prompt - LLMSERVINGSIM_UNIT_TOKENS + 1, LLMSERVINGSIM_UNIT_TOKENS):

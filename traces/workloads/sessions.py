@@ -1,11 +1,8 @@
-"""Sessions as graphs: requests that wait for the ends of others, or for so many tokens of their answers.
+"""Sessions: a line of T turns, each of which waits for the one before it, or a graph of N requests.
 
-Sessions: a line of turns, each of which waits for the one before it.
-
-Letters: T turns of a session.
-
-A request arrives `wait_ps` after the last thing that it waits for. So a session may spawn requests that run side by
-side, join them, wait for a tool, and branch off an answer that goes on. Letters: N requests of a session.
+A request of a graph arrives `wait_ps` after the last thing that it waits for: ends of others, or so many tokens of
+their answers. So a session may spawn requests that run side by side, join them, wait for a tool, and branch off an
+answer that goes on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,23 +16,14 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request of a session.
+    """One request of a session."""
 
-    Attributes:
-        request_id: unique in the workload.
-        wait_ps: from the end of the turn before, or of the first from the start of the session, >= 0.
-        prompt_tokens: >= 1.
-        output_tokens: >= 1.
-        kept_blocks: how many blocks of the turn before, from its first, this prompt begins with.
-        new_blocks: its other blocks, as runs of ids (first, last).
-    """
-
-    request_id: str
-    wait_ps: int
-    prompt_tokens: int
-    output_tokens: int
-    kept_blocks: int = 0
-    new_blocks: Runs = ()
+    request_id: str  # unique in the workload
+    wait_ps: int  # from the end of the turn before, or of the first from the start of the session, >= 0
+    prompt_tokens: int  # >= 1
+    output_tokens: int  # >= 1
+    kept_blocks: int = 0  # how many blocks of the turn before, from its first, this prompt begins with
+    new_blocks: Runs = ()  # its other blocks, as runs of ids (first, last)
 
     def blocks(self, before: tuple[int, ...]) -> tuple[int, ...]:
         """Of its prompt, where those of the turn before were `before`."""
@@ -45,21 +33,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What is left of a session after some of its turns; implements `Turns`.
+    """What is left of a session after some of its turns; implements `Turns`."""
 
-    Attributes:
-        turns: `[T]` all of them.
-        place: how many came before.
-        blocks: of the turn before.
-        tag: of its requests.
-        slo: of its requests.
-    """
-
-    turns: tuple[Turn, ...]
-    place: int = 0
-    blocks: tuple[int, ...] = ()
-    tag: str = ""
-    slo: str = ""
+    turns: tuple[Turn, ...]  # `[T]` all of them
+    place: int = 0  # how many came before
+    blocks: tuple[int, ...] = ()  # of the turn before
+    tag: str = ""  # of its requests
+    slo: str = ""  # of its requests
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -125,39 +105,28 @@ class GraphError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One request of a session.
+    """One request of a session."""
 
-    Attributes:
-        turn: the request; its wait is that after the last of `waits`, and its kept blocks are those of `keeps`.
-        waits: what it waits for; empty for the first alone.
-        keeps: number of the request whose prompt's blocks it begins with, one that has arrived before it does; None:
-            nobody's, and `turn.kept_blocks` is 0.
-        answer: see `Arrival`.
-    """
-
-    turn: Turn
-    waits: tuple[Waits, ...] = ()
+    turn: Turn  # the request; its wait is that after the last of `waits`, and its kept blocks are those of `keeps`
+    waits: tuple[Waits, ...] = ()  # what it waits for; empty for the first alone
+    # number of the request whose prompt's blocks it begins with, one that has arrived before it does; None: nobody's,
+    # and `turn.kept_blocks` is 0
     keeps: int | None = None
-    answer: tuple[int, ...] = ()
+    answer: tuple[int, ...] = ()  # see `Arrival`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionGraph:
     """A session.
 
-    Attributes:
-        nodes: `[N]`, N >= 1; the first one begins the session.
-        tag: of its requests.
-        slo: of its requests.
-
     Raises:
         GraphError: a request other than the first waits for nothing, for no request of the session, for more tokens
             than an answer has, or for itself by way of others.
     """
 
-    nodes: tuple[Node, ...]
-    tag: str = ""
-    slo: str = ""
+    nodes: tuple[Node, ...]  # `[N]`, N >= 1; the first one begins the session
+    tag: str = ""  # of its requests
+    slo: str = ""  # of its requests
 
     def __post_init__(self) -> None:
         nodes = self.nodes
@@ -180,7 +149,6 @@ class SessionGraph:
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
-    """Raise GraphError for requests that wait for each other."""
     left = [len(node.waits) for node in nodes]
     waiting = [list[int]() for _ in nodes]
     for number, node in enumerate(nodes):
@@ -207,22 +175,15 @@ def _check_acyclic(nodes: Sequence[Node]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Going:
-    """A session that goes on: who still waits for what. Mutated by what it is told.
+    """A session that goes on: who still waits for what. Mutated by what it is told."""
 
-    Attributes:
-        graph: which.
-        left: `[N]` things that each request waits for and that have not happened.
-        keepers: `[N]` requests that have not arrived and begin with blocks of each.
-        blocks: of prompts that somebody will begin with.
-        following: who waits for each thing.
-        depths: of each request's answer that somebody waits for.
-    """
-
-    graph: SessionGraph
-    left: list[int] = field(init=False)
-    keepers: list[int] = field(init=False)
+    graph: SessionGraph  # which
+    left: list[int] = field(init=False)  # `[N]` things that each request waits for and that have not happened
+    keepers: list[int] = field(init=False)  # `[N]` requests that have not arrived and begin with blocks of each
+    # of prompts that somebody will begin with
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])
+    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])  # who waits for each thing
+    # of each request's answer that somebody waits for
     depths: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
@@ -245,7 +206,6 @@ class _Going:
                 yield self.arrival(number, at_ps + self.graph.nodes[number].turn.wait_ps)
 
     def arrival(self, number: int, arrives_ps: int) -> Arrival:
-        """A request of the session, which arrives then."""
         node = self.graph.nodes[number]
         turn = node.turn
         blocks = turn.blocks(self._kept(node))

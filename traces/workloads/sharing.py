@@ -1,29 +1,15 @@
-"""The texts of generators of sessions, `react:steps=8,sessions=100,rate=2,prompt=200,...`, read and checked.
+"""Sessions that are drawn one after another; the same seed gives the same ones. Letter: T turns.
 
-How long tools and users take: given, or drawn.
-
-What a kind of session is: how one of them is drawn.
-
-Sessions in which each request reads all that came before it: what was read, what was answered, and something new.
-
-Letter: T turns.
-
-`persistent-agent`: sessions of many turns that send a growing context again and again.
-
-`shared-workers`: several workers that write into one context at once.
-
-Sessions that are drawn one after another; the same seed gives the same ones.
-
-`react` and `rewoo`: the same tool calls, with the model asked after each of them, or before and after all.
-
-`tree-rollouts`: answers to one prompt that branch at several depths.
+`persistent-agent` sends a growing context again and again, `react` and `rewoo` make the same tool calls with the model
+asked after each of them or before and after all, workers of `shared-workers` write into one context at once, and
+answers of `tree-rollouts` to one prompt branch at several depths.
 """
 
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, count, islice, repeat
 from random import Random
 from typing import NamedTuple, Protocol
@@ -42,7 +28,7 @@ from .arrival import (
     WorkloadAbout,
 )
 from .format import Tally
-from .generated import Length, Poisson, check_expected, length_of, number_of, pairs_of, whole_of
+from .generated import Given, Length, poisson
 from .sessions import Node, SessionGraph, Turn, Waits, runs_of
 from .workload import ps_of_option
 
@@ -54,15 +40,10 @@ _MOST_S = 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """A distribution over waits.
-
-    Attributes:
-        mean_s: >= 0.
-        is_drawn: exponentially; else each is the mean, and nothing is drawn.
-    """
+    """A distribution over waits."""
 
     mean_s: float
-    is_drawn: bool
+    is_drawn: bool  # exponentially; else each is the mean, and nothing is drawn
 
     def draw_ps(self, rng: Random) -> int:
         """One wait in picoseconds."""
@@ -92,18 +73,10 @@ SESSION_BITS = 31
 
 
 class Place(NamedTuple):
-    """Which session is drawn, and how its requests are to be.
+    """Which session is drawn, and how its requests are to be."""
 
-    Attributes:
-        number: of the session, from 1; its first request is called by it.
-        arrives_ps: of that request.
-        unit_tokens: of its blocks.
-        tag: of its requests.
-        slo: of its requests.
-    """
-
-    number: int
-    arrives_ps: int
+    number: int  # from 1; its first request is called by it
+    arrives_ps: int  # of that request
     unit_tokens: int
     tag: str
     slo: str
@@ -140,12 +113,7 @@ class SessionKind(Protocol):
 
 
 class GrowingLine:
-    """The rest of a session; implements `Turns`. Units of its text are numbered one after another.
-
-    Args:
-        drawn: the session.
-        turn: number of the next request, from 0.
-    """
+    """The rest of a session, from a turn on; implements `Turns`. Units of its text are numbered one after another."""
 
     __slots__ = ("_drawn", "_turn")
 
@@ -167,15 +135,8 @@ class GrowingLine:
 class DrawnLine:
     """A session; changes no more.
 
-    Args:
-        place: which.
-        shared_tokens: with which the prompts of all sessions begin.
-        new_tokens: `[T]` that each request reads and none before it had, beside the shared ones.
-        output_tokens: `[T]`.
-        waits_ps: `[T - 1]` from the end of each request to the next.
-
-    Raises:
-        ArgumentError: see `Place.check_units`.
+    Prompts begin with `shared_tokens` that all sessions share; each of T requests reads `[T]` new tokens beside all
+    before, and answers `[T]`; `[T - 1]` waits go from the end of each request to the next.
     """
 
     __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
@@ -227,24 +188,16 @@ class PersistentAgent:
 
     It imitates sessions such as those of kv-cache-tester (docs/workloads.md): a system prompt with tools that all
     sessions have in common, then turn after turn, each of which sends all that was read and answered before, and the
-    result of a tool or a message of the user. The client keeps its text as it was, so that nothing but the newest
-    tokens has to be read, as long as the prefix cache holds the session: with many turns over 80% of the tokens read
-    are hits.
-    It leaves out what real clients do now and then: cutting or rewriting their history, and sub-agents.
-
-    Attributes:
-        turns: of a session.
-        system: tokens of the system prompt, >= 0.
-        prompt: new tokens of each turn.
-        output: tokens of each answer.
-        wait: seconds from an answer to the next turn.
+    result of a tool or a message of the user. The client keeps its text as it was, so only the newest tokens have to be
+    read while the prefix cache holds the session: with many turns over 80% of the tokens read are hits. It leaves out
+    what real clients do now and then: cutting or rewriting their history, and sub-agents.
     """
 
-    turns: Length
-    system: int
-    prompt: Length
-    output: Length
-    wait: Seconds
+    turns: Length  # of a session
+    system: int  # tokens of the system prompt, >= 0
+    prompt: Length  # new tokens of each turn
+    output: Length  # tokens of each answer
+    wait: Seconds  # seconds from an answer to the next turn
 
     @property
     def num_requests(self) -> int | None:
@@ -268,23 +221,16 @@ class SharedWorkers:
     place behind all that was written in the rounds before. In each round all workers read the whole context, and write
     side by side; a round begins when the one before is over.
 
-    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places instead of
-    reading the text again. A cache that is found by prefix cannot: what worker 0 writes follows all that it has read,
-    so its keys and values are those of the context; what the others write beside it has, in the context, worker 0's
-    text before it, so every worker reads it again. What was read in an earlier round is found. So this is what Hogwild!
-    costs on an engine without such turning, with a round in place of a token.
-
-    Attributes:
-        workers: >= 1.
-        rounds: >= 1.
-        prompt: tokens of the problem.
-        output: tokens that a worker writes in a round.
+    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places. A cache that
+    is found by prefix cannot: what worker 0 writes follows all that it has read; what the others write has, in the
+    context, worker 0's text before it, so every worker reads it again. What was read in an earlier round is found. So
+    this is what Hogwild! costs on an engine without such turning, with a round in place of a token.
     """
 
-    workers: int
-    rounds: int
-    prompt: Length
-    output: Length
+    workers: int  # >= 1
+    rounds: int  # >= 1
+    prompt: Length  # tokens of the problem
+    output: Length  # tokens that a worker writes in a round
 
     @property
     def num_requests(self) -> int | None:
@@ -322,29 +268,17 @@ class SharedWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSource:
-    """A `Source` that draws sessions.
-
-    Attributes:
-        text: of the generator.
-        kind: what is drawn.
-        rate: sessions per second, which begin as a Poisson process; None: all at 0.
-        sessions: most of them; None: as many as `seconds` holds, and there is a rate.
-        seconds: no session begins at this time or later; None: there is no such time.
-        unit_tokens: of blocks.
-        tag: of all requests.
-        slo: of all requests.
-        seed: >= 0. Times and sessions are drawn apart.
-    """
+    """A `Source` that draws sessions."""
 
     text: str
     kind: SessionKind
-    rate: float | None
-    sessions: int | None
-    seconds: float | None
+    rate: float | None  # sessions per second, which begin as a Poisson process; None: all at 0
+    sessions: int | None  # most of them; None: as many as `seconds` holds, and there is a rate
+    seconds: float | None  # no session begins at this time or later; None: there is no such time
     unit_tokens: int
     tag: str
     slo: str
-    seed: int
+    seed: int  # times and sessions are drawn apart
 
     @property
     def about(self) -> WorkloadAbout:
@@ -369,7 +303,7 @@ class SessionSource:
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; the first request of each session, called by its number, from 1."""
-        times = repeat(0) if self.rate is None else Poisson(rate=self.rate).times(Random(f"{self.seed}/times"))
+        times = repeat(0) if self.rate is None else poisson(self.rate, Random(f"{self.seed}/times"))
         drawn = Random(f"{self.seed}/lengths")
         end_ps = None if self.seconds is None else ps_of_option(self.seconds)
         for number, at_ps in enumerate(islice(times, self.sessions), start=1):
@@ -380,23 +314,14 @@ class SessionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalls:
-    """What both do.
+    """What `ReAct` and `ReWOO` both do."""
 
-    Attributes:
-        steps: calls of tools.
-        system: tokens that all prompts begin with, >= 0: the instruction and worked examples.
-        prompt: tokens of the question.
-        output: tokens that the model writes for each call, and for the answer.
-        observation: tokens that a tool returns.
-        wait: seconds that a tool takes.
-    """
-
-    steps: Length
-    system: int
-    prompt: Length
-    output: Length
-    observation: Length
-    wait: Seconds
+    steps: Length  # calls of tools
+    system: int  # tokens that all prompts begin with, >= 0: the instruction and worked examples
+    prompt: Length  # of the question
+    output: Length  # that the model writes for each call, and for the answer
+    observation: Length  # that a tool returns
+    wait: Seconds  # that a tool takes
 
     def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
         """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
@@ -407,46 +332,33 @@ class ToolCalls:
         return prompt, outputs, observations, [self.wait.draw_ps(rng) for _ in range(steps)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReAct:
+class ReAct(ToolCalls):
     """Reasoning and acting in turns (Yao et al. 2023, arXiv:2210.03629).
 
     The model writes a thought and an action, the tool returns an observation, and all of it is sent again for the next
     thought; the last request writes the answer. With N calls N + 1 requests read a prompt that grows by as much each
     time: the tokens sent grow with the square of N, those that a prefix cache does not hold with N.
-
-    Attributes:
-        calls: see `ToolCalls`.
     """
-
-    calls: ToolCalls
 
     @property
     def num_requests(self) -> int | None:
         """See `SessionKind`."""
-        return self.calls.steps.least + 1 if self.calls.steps.is_given else None
+        return self.steps.least + 1 if self.steps.is_given else None
 
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""
-        prompt, outputs, observations, waits_ps = self.calls.draw(rng)
-        return DrawnLine(place, self.calls.system, [prompt, *observations], outputs, waits_ps).begin()
+        prompt, outputs, observations, waits_ps = self.draw(rng)
+        return DrawnLine(place, self.system, [prompt, *observations], outputs, waits_ps).begin()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReWOO:
+class ReWOO(ToolCalls):
     """Reasoning without observation (Xu et al. 2023, arXiv:2305.18323): plan, call the tools, solve.
 
-    The planner writes all calls at once, each of which may name the results of earlier ones; the tools are called one
-    after another, and no model is asked between; the solver reads question, plan and results, and writes the answer. So
-    two requests do what N + 1 of `react` do, with the same tokens written and the same calls: the tokens sent grow
-    with N. The solver's prompt goes on from the planner's text here; where it has an instruction of its own, it shares
-    less.
-
-    Attributes:
-        calls: see `ToolCalls`.
+    The planner writes all calls at once, each of which may name results of earlier ones; the tools are called one after
+    another, with no model between; the solver reads question, plan and results, and writes the answer. So two requests
+    do what N + 1 of `react` do: the tokens sent grow with N. The solver's prompt goes on from the planner's text here;
+    with an instruction of its own, it would share less.
     """
-
-    calls: ToolCalls
 
     @property
     def num_requests(self) -> int | None:
@@ -455,9 +367,9 @@ class ReWOO:
 
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""
-        prompt, outputs, observations, waits_ps = self.calls.draw(rng)
+        prompt, outputs, observations, waits_ps = self.draw(rng)
         plan, answer = sum(outputs[:-1]), outputs[-1]
-        line = DrawnLine(place, self.calls.system, [prompt, sum(observations)], [plan, answer], [sum(waits_ps)])
+        line = DrawnLine(place, self.system, [prompt, sum(observations)], [plan, answer], [sum(waits_ps)])
         return line.begin()
 
 
@@ -468,19 +380,14 @@ class TreeRollouts:
     It imitates samplers such as TreePO (arXiv:2508.17445): with `branch=4@0/2@32/2@64` four answers begin at the
     prompt, and each path splits in two after 32 tokens of its answer, and again after 64. A path that goes on is one
     request; each new one is another, which arrives when its parent has written so many tokens, and whose prompt is its
-    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens, and for the tokens of
-    independent answers one gets more trajectories that differ; `branch=16@0` are independent ones.
-    Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one length.
-
-    Attributes:
-        branches: where paths part.
-        prompt: tokens of prompts.
-        output: tokens of each whole trajectory, above the last depth.
+    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens; `branch=16@0` are independent
+    ones. Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one
+    length.
     """
 
-    branches: tuple[Branch, ...]
-    prompt: Length
-    output: Length
+    branches: tuple[Branch, ...]  # where paths part
+    prompt: Length  # tokens of prompts
+    output: Length  # tokens of each whole trajectory, above the last depth
 
     @property
     def num_requests(self) -> int | None:
@@ -532,25 +439,7 @@ _TOOLS = ("steps", "prompt", "output", "observation")
 _UNIT = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    """The options of a text."""
-
-    kind: str
-    options: Mapping[str, str]
-
-    def length(self, key: str, most: int = MOST_TOKENS) -> Length:
-        return length_of(f"{key} of {self.kind}", self.options[key], most)
-
-    def count(self, key: str, default: int, least: int, most: int = MOST_COUNT) -> int:
-        found = whole_of(self.kind, self.options, key, least, most)
-        return default if found is None else found
-
-    def number(self, key: str) -> float | None:
-        return number_of(self.kind, self.options, key, "[1e-9, 1e9]")
-
-
-def _tree(given: _Given) -> SessionKind:
+def _tree(given: Given) -> SessionKind:
     branches, output = branches_of("branch of tree-rollouts", given.options["branch"]), given.length("output")
     if output.least <= branches[-1].depth:
         rule = f"must be above the depth {branches[-1].depth} at which the last paths part"
@@ -558,75 +447,63 @@ def _tree(given: _Given) -> SessionKind:
     return TreeRollouts(branches=branches, prompt=given.length("prompt"), output=output)
 
 
-def _agent(given: _Given) -> SessionKind:
-    wait, system = seconds_of("wait of persistent-agent", given.options.get("wait", "0")), _system(given)
+def _agent(given: Given) -> SessionKind:
+    wait, system = _wait(given), _system(given)
     lengths = {key: given.length(key) for key in ("prompt", "output")}
     return PersistentAgent(system=system, wait=wait, turns=given.length("turns", MOST_TURNS), **lengths)
 
 
-def _workers(given: _Given) -> SessionKind:
+def _workers(given: Given) -> SessionKind:
     lengths = {key: given.length(key) for key in ("prompt", "output")}
-    workers, rounds = (given.count(key, 1, 1, MOST_TURNS) for key in ("workers", "rounds"))
+    workers, rounds = (given.whole(key, 1, MOST_TURNS) or 1 for key in ("workers", "rounds"))
     check_requests(workers * rounds)
     return SharedWorkers(workers=workers, rounds=rounds, **lengths)
 
 
-def _calls(given: _Given) -> ToolCalls:
-    wait = seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
+def _calls(kind: type[ReAct | ReWOO], given: Given) -> SessionKind:
+    wait = _wait(given)
     lengths = {key: given.length(key, MOST_TURNS if key == "steps" else MOST_TOKENS) for key in _TOOLS}
-    return ToolCalls(system=_system(given), wait=wait, **lengths)
+    return kind(system=_system(given), wait=wait, **lengths)
 
 
-def _system(given: _Given) -> int:
-    return given.count("system", 0, 0, MOST_TOKENS)
+def _wait(given: Given) -> Seconds:
+    return seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What a kind needs and may have, and who makes it."""
-
-    needs: tuple[str, ...]
-    may_have: tuple[str, ...]
-    make: Callable[[_Given], SessionKind]
+def _system(given: Given) -> int:
+    return given.whole("system", 0, MOST_TOKENS) or 0
 
 
-_KINDS = {
-    "tree-rollouts": _Kind(("branch", "prompt", "output"), (), _tree),
-    "persistent-agent": _Kind(("turns", "prompt", "output"), ("system", "wait"), _agent),
-    "shared-workers": _Kind(("workers", "rounds", "prompt", "output"), (), _workers),
-    "react": _Kind(_TOOLS, ("system", "wait"), lambda given: ReAct(calls=_calls(given))),
-    "rewoo": _Kind(_TOOLS, ("system", "wait"), lambda given: ReWOO(calls=_calls(given))),
+# What each kind needs, what it may have besides, and who makes it.
+_KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Given], SessionKind]]] = {
+    "tree-rollouts": (("branch", "prompt", "output"), (), _tree),
+    "persistent-agent": (("turns", "prompt", "output"), ("system", "wait"), _agent),
+    "shared-workers": (("workers", "rounds", "prompt", "output"), (), _workers),
+    "react": (_TOOLS, ("system", "wait"), partial(_calls, ReAct)),
+    "rewoo": (_TOOLS, ("system", "wait"), partial(_calls, ReWOO)),
 }
-SESSION_KINDS = tuple(_KINDS)
+SESSION_KINDS = (*_KINDS,)
+_KNOWN = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.items()}
 
 
 def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
-    """Read the text of a generator of sessions.
-
-    Args:
-        text: `KIND:KEY=VALUE,...`.
-        rate: sessions per second, where the text names none.
-        seed: of what is drawn.
-
-    Raises:
-        ArgumentError: an unknown key, one given twice or missing, or a value out of its range.
-    """
-    kind, _, rest = text.partition(":")
-    known = _KINDS[kind]
-    options = pairs_of(kind, rest, (*_COMMON, *known.needs, *known.may_have))
-    for key in known.needs:
+    """Read the text of a generator of sessions; `rate` is sessions per second, where the text names none."""
+    given = Given(text, _KNOWN)
+    kind, options = given.kind, given.options
+    needs, _, make = _KINDS[kind]
+    for key in needs:
         if key not in options:
-            raise ArgumentError(f"{kind} must have {', '.join(known.needs)}, got no {key} in {rest!r}")
-    if "rate" in options and rate is not None:
-        raise ArgumentError(f"`rate` must be given once: {text!r} has a rate of its own, got {rate:g} too")
-    given = _Given(kind=kind, options=options)
+            raise ArgumentError(f"{kind} must have {', '.join(needs)}, got no {key} in {given.rest!r}")
+    given.check_rate(rate)
     rate, seconds = given.number("rate") if rate is None else rate, given.number("seconds")
-    sessions = whole_of(kind, options, "sessions", 1, MOST_REQUESTS)
-    if sessions is None and (seconds is None or rate is None):
-        raise ArgumentError(f"{kind} must have sessions, or seconds and a rate, so that it ends, got {rest!r}")
+    sessions = given.whole("sessions", 1, MOST_REQUESTS)
     if sessions is None:
-        check_expected(kind, rate, seconds)
-    made = known.make(given)
+        if seconds is None or rate is None:
+            raise ArgumentError(
+                f"{kind} must have sessions, or seconds and a rate, so that it ends, got {given.rest!r}"
+            )
+        given.check_expected(rate, seconds)
+    made = make(given)
     if sessions is not None and sessions * (made.num_requests or 1) > MOST_REQUESTS:
         rule = f"must have at most {MOST_REQUESTS:,} requests in all"
         raise ArgumentError(f"sessions of {kind} {rule}, got {sessions * (made.num_requests or 1):,}")
@@ -636,7 +513,7 @@ def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
         rate=rate,
         sessions=sessions,
         seconds=seconds,
-        unit_tokens=given.count("unit", _UNIT, 1),
+        unit_tokens=given.whole("unit", 1, MOST_COUNT) or _UNIT,
         tag=options.get("tag", ""),
         slo=options.get("slo", ""),
         seed=seed,

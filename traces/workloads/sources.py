@@ -28,19 +28,10 @@ def open_workload(
 ) -> Workload:
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
-    Args:
-        text: a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, tree-rollouts,
-            persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md).
-        rate: see `WorkloadOptions`, as all below.
-        time_scale: a factor.
-        limit: of arrivals.
-        horizon_s: seconds.
-        max_prompt_tokens: tokens.
-        max_output_tokens: tokens.
-        zero_tokens: "refuse", "drop" or "one".
-        tag: of all requests.
-        seed: of what is drawn.
-        lengths_from: a recording; a generator draws from its requests the lengths that its text does not give.
+    `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, tree-rollouts,
+    persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to `tag` are those
+    of `WorkloadOptions`, `horizon_s` in seconds. `seed` is of what is drawn; of `lengths_from`, a recording, a
+    generator draws the lengths that its text does not give.
 
     Raises:
         ArgumentError: an option out of its range, or one that does not go with the workload.

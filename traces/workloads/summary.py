@@ -16,63 +16,39 @@ Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Of some numbers, at least one.
+    """Of some numbers, at least one."""
 
-    Attributes:
-        mean: of them.
-        p50: percentiles, interpolated linearly.
-        p90: as above.
-        p99: as above.
-        max: the largest.
-    """
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
+    mean: float  # of them
+    p50: float  # percentiles, interpolated linearly
+    p90: float  # as above
+    p99: float  # as above
+    max: float  # the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
-    """What was read or drawn, all of it.
+    """What was read or drawn, all of it."""
 
-    Attributes:
-        about: what the workload says of itself after that.
-        num_requests: all, turns of sessions among them.
-        num_arrivals: requests that wait for none of the workload; in closed loops one a session.
-        num_sessions: arrivals with turns after them.
-        session_requests: mean requests of these sessions; None where there are none.
-        span_s: from the first arrival to the last; of a session its first request counts.
-        rate: arrivals per second between the first and the last; None where they are at one time.
-        gap_cv: coefficient of variation of the gaps between arrivals: 0 is even, 1 is Poisson's; None as `rate`.
-        prompt_tokens: by request.
-        output_tokens: by request.
-        total_prompt_tokens: of all requests.
-        total_output_tokens: of all requests.
-        wait_s: within sessions, from the last thing that a request waits for to its arrival; None where there are none.
-        asked_blocks: blocks of all prompts; 0 where nothing is known of texts.
-        shared_blocks: of those, leading blocks that an earlier request had, or wrote: what a prefix cache without limit
-            finds, sessions taken one after another, and requests of a session as if each ended at once.
-        shared_tokens: prompt tokens in these blocks.
-    """
-
-    about: WorkloadAbout
-    num_requests: int
-    num_arrivals: int
-    num_sessions: int
-    session_requests: float | None
-    span_s: float
-    rate: float | None
+    about: WorkloadAbout  # what the workload says of itself after that
+    num_requests: int  # all, turns of sessions among them
+    num_arrivals: int  # requests that wait for none of the workload; in closed loops one a session
+    num_sessions: int  # arrivals with turns after them
+    session_requests: float | None  # mean requests of these sessions; None where there are none
+    span_s: float  # from the first arrival to the last; of a session its first request counts
+    rate: float | None  # arrivals per second between the first and the last; None where they are at one time
+    # coefficient of variation of the gaps between arrivals: 0 is even, 1 is Poisson's; None as `rate`
     gap_cv: float | None
-    prompt_tokens: Distribution
-    output_tokens: Distribution
-    total_prompt_tokens: int
-    total_output_tokens: int
+    prompt_tokens: Distribution  # by request
+    output_tokens: Distribution  # by request
+    total_prompt_tokens: int  # of all requests
+    total_output_tokens: int  # of all requests
+    # within sessions, from the last thing that a request waits for to its arrival; None where there are none
     wait_s: Distribution | None
-    asked_blocks: int
+    asked_blocks: int  # blocks of all prompts; 0 where nothing is known of texts
+    # of those, leading blocks that an earlier request had, or wrote: what a prefix cache without limit finds, sessions
+    # taken one after another, and requests of a session as if each ended at once
     shared_blocks: int
-    shared_tokens: int
+    shared_tokens: int  # prompt tokens in these blocks
 
     @property
     def shared_share(self) -> float | None:
@@ -109,14 +85,10 @@ class _Counts:
 
 
 def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
-    """Read or draw all of a workload and count it.
+    """Read or draw all of a workload and count it; `watch` is handed the arrivals and hands them on.
 
-    Args:
-        workload: iterated once, or twice where ids may be there twice.
-        watch: is handed the arrivals and hands them on, for a progress bar.
-
-    Raises:
-        TraceFormatError: as its iteration, and for an id that two requests have.
+    It is iterated once, or twice where ids may be there twice: raises TraceFormatError for an id that two requests
+    have.
     """
     counts, unit = _Counts(), workload.about.unit_tokens
     for arrival in watch(workload):

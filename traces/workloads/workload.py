@@ -1,7 +1,4 @@
-"""Scaling and truncation of requests one by one, as the options ask for; every change is counted.
-
-A workload as it is used: what its source holds or draws, scaled and cut as its options ask for.
-"""
+"""A workload as it is used: what its source holds or draws, scaled and cut by its options, every change counted."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,23 +18,14 @@ CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What becomes of each request.
+    """What becomes of each request."""
 
-    Attributes:
-        source: file or generator, which errors name.
-        options: ask for it.
-        unit_tokens: of the workload's blocks.
-        arrivals: factor of times of arrival, > 0.
-        waits: factor of waits within sessions, > 0.
-        tally: mutated.
-    """
-
-    source: str
-    options: WorkloadOptions
-    unit_tokens: int
-    arrivals: Fraction
-    waits: Fraction
-    tally: Tally
+    source: str  # file or generator, which errors name
+    options: WorkloadOptions  # ask for it
+    unit_tokens: int  # of the workload's blocks
+    arrivals: Fraction  # factor of times of arrival, > 0
+    waits: Fraction  # factor of waits within sessions, > 0
+    tally: Tally  # mutated
 
     @property
     def none(self) -> bool:
@@ -185,14 +173,8 @@ class Source(Protocol):
 class OpenedWorkload:
     """A source with its options; implements `Workload`.
 
-    Args:
-        source: of the requests.
-        options: what is done to them. With a rate, a source that has times is read once to measure its own.
-        rate_drawn: whether the source draws its times at that rate already.
-
-    Raises:
-        ArgumentError: a rate for arrivals that are all at one time.
-        TraceFormatError: a rate, and the source cannot be read.
+    With a rate, a source that has times is read once to measure its own, unless it draws its times at that rate already
+    (`rate_drawn`); raises ArgumentError for arrivals that are all at one time.
     """
 
     def __init__(self, source: Source, options: WorkloadOptions, *, rate_drawn: bool = False) -> None:

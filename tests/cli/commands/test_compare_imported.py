@@ -38,29 +38,6 @@ def row(data, policy):
     return next(found for found in data["policies"] if found["policy"] == policy)
 
 
-def test_every_drafter_with_its_own_window_is_the_default(log):
-    data = compared(log)
-    assert [policy["policy"] for policy in data["policies"]] == [
-        "plain",
-        "feature:4/target",
-        "tokens:4/target",
-        "adaptive,draft=feature,start=4,most=4",
-        "adaptive,draft=tokens,start=4,most=4",
-    ]
-    meta = data["meta"]
-    assert (meta["kind"], meta["source"], meta["notes"]) == ("imported", "spec-bench", ["all is known"])
-    assert (meta["cost"], meta["sampling"], meta["left_out"]) == ("timed", None, [])
-    assert row(data, "feature:4/target")["exact_share"] == 1
-    assert row(data, "feature:4/target")["duration_s"] == pytest.approx(4 * 4 * 0.6)
-    assert row(data, "feature:4/target")["seeds"] == 1
-    assert row(data, "feature:4/target")["speed_up_ci"] is None
-
-
-def test_the_title_says_where_it_comes_from(log):
-    text = done("compare", "--trace", log)
-    assert "IMPORTED trace log (from spec-bench), 4 requests, 44 tokens; cost timed, batch 1, seed 0" in text
-
-
 def test_an_unknown_window_is_the_longest_seen(tmp_path):
     rounds = {"feature": rounds_of(*((start, kept, -1) for start, kept, _ in ROWS))}
     request = one_request({"": 11, "feature": 11}, rounds, wall_s={"": 5.5, "feature": 3.0})
@@ -130,40 +107,6 @@ def test_strict(log):
 
 
 # -- what if
-
-
-@pytest.mark.parametrize("kind", ["trace", "log"])
-def test_a_shift_of_acceptance(kind, request):
-    trace = request.getfixturevalue(kind)
-    name = {"trace": "draft", "log": "feature"}[kind]
-    chain = f"{name}:4/target"
-    options = ("--policy", "plain", "--policy", chain)
-    before = compared(trace, *options)
-    data = compared(trace, *options, "--shift-acceptance", f"{name}=+0.2", "--seeds", "3")
-    assert data["meta"]["what_if"]["acceptance"] == {name: 0.2}
-    assert row(data, "plain") == row(before, "plain")
-    shifted = row(data, chain)
-    assert shifted["seeds"] == 3
-    assert shifted["speed_up"] > row(before, chain)["speed_up"]
-    less = compared(trace, *options, "--shift-acceptance", f"{name}=-0.2")
-    assert row(less, chain)["speed_up"] < row(before, chain)["speed_up"]
-    text = done("compare", "--trace", trace, *options, "--shift-acceptance", f"{name}=-0.2")
-    assert f"WHAT IF: acceptance of {name} -0.2; cost" in text
-    assert "±" in text
-
-
-def test_scale_and_extrapolate_are_shown(log):
-    data = compared(log, "--policy", "feature:4/target", "--scale", "feature=0.5", "--extrapolate")
-    assert data["meta"]["what_if"]["scale"] == {"feature": 0.5}
-    assert data["meta"]["extrapolate"] is True
-    assert data["meta"]["cost"] == "timed, feature x0.5"
-    assert data["policies"][0]["duration_s"] == pytest.approx(4 * 4 * 0.55)
-
-
-def test_tensor_parallel_is_shown(trace):
-    data = compared(trace, "--policy", "plain", "--cost", "h100", "--tensor-parallel", "2")
-    assert data["meta"]["what_if"]["tensor_parallel"] == 2
-    assert data["meta"]["cost"] == "h100 x2 tensor parallel"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ...runtime.generation.chained_models import letters
-from ...runtime.pools.window_pools import ENDS, write_window_pool
+from ...runtime.pools.window_pools import write_window_pool
 from ..command_line import done, paceline, refused
 
 MEASURED = ("num_parameters", "kv_bytes_per_token", "dtype", "kind")
@@ -29,28 +29,6 @@ def checked(folder: Path) -> tuple[int, dict]:
     ran = paceline("pool", "check", folder, "--json", "check.json")
     assert ran.err == ""
     return ran.code, json.loads(Path("check.json").read_text())
-
-
-def test_what_a_sound_pool_needs(folder):
-    code, found = checked(folder)
-    assert code == 0
-    assert found["works"] is True
-    assert found["problems"] == []
-    ngram, draft, target = found["members"]
-    assert (ngram["kind"], ngram["num_parameters"]) == ("ngram", None)
-    assert target["masks_tried_at_load"] is False
-    assert target["architecture"] == "Gemma2ForCausalLM"
-    assert target["eos_token_ids"] == draft["eos_token_ids"] == ENDS
-    assert target["weight_bytes"] == 2 * target["num_parameters"]
-    assert target["kv_bytes_per_token"] == 2 * 3 * 2 * 16 * 2  # keys and values, layers, heads, width, bytes
-    assert (draft["kind"], draft["weight_bytes"], draft["dtype"]) == ("submodel", 0, "bfloat16")
-    (need,) = found["devices"]
-    assert need["weight_bytes"] == target["weight_bytes"]
-    assert (need["copy_bytes"], need["choice_bytes"]) == (0, 0)  # Gemma 2 runs by its modules
-    assert need["kv_bytes"] == 96 * (target["kv_bytes_per_token"] + draft["kv_bytes_per_token"])
-    printed = done("pool", "check", folder)
-    assert "everything is supported" in printed
-    assert "7, 19" in printed
 
 
 def test_memory_beside_the_weights_is_said(tmp_path):

@@ -7,48 +7,11 @@ import pytest
 from ..command_line import done, refused
 
 CHAINS = ("draft:2/target", "draft:4/target", "draft:3/mid:6/target")
-TAG_KEYS = {"requests", "output_tokens", "duration_s", "output_tokens_per_s", "speed_up"}
 
 
 def compared(trace, *args):
     asked = [word for chain in CHAINS for word in ("--policy", chain)]
     return json.loads(done("compare", "--trace", trace, *asked, *args, "--json", "-"))
-
-
-def test_by_tag(trace):
-    data = compared(trace, "--by-tag")
-    assert set(data) == {"meta", "policies", "by_tag"}
-    assert [row["policy"] for row in data["by_tag"]] == list(CHAINS)
-    for row, whole in zip(data["by_tag"], data["policies"], strict=True):
-        assert set(row) == {"policy", "tags"}
-        assert list(row["tags"]) == ["code", "math"]
-        assert all(set(share) == TAG_KEYS for share in row["tags"].values())
-        for figure in ("requests", "output_tokens", "duration_s"):
-            assert sum(share[figure] for share in row["tags"].values()) == pytest.approx(whole[figure])
-
-
-def test_by_tag_in_a_batch(trace):
-    data = compared(trace, "--by-tag", "--batch", "3", "--decide-seconds", "0.01")
-    for row, whole in zip(data["by_tag"], data["policies"], strict=True):
-        assert sum(share["duration_s"] for share in row["tags"].values()) == pytest.approx(whole["duration_s"])
-
-
-def test_regret(trace):
-    data = compared(trace, "--regret")
-    assert set(data) == {"meta", "policies", "regret"}
-    assert [row["policy"] for row in data["policies"]] == [*CHAINS, "oracle-window", "oracle-chain"]
-    regret = data["regret"]
-    assert set(regret) == {"reference", "best_static", "policies"}
-    assert regret["reference"] == "oracle-chain"
-    assert set(regret["best_static"]) == {"code", "math"}
-    assert set(regret["best_static"].values()) <= set(CHAINS)
-    speed = {row["policy"]: row["output_tokens_per_s"] for row in data["policies"]}
-    for row in regret["policies"]:
-        assert set(row) == {"policy", "over_reference", "over_static"}
-        assert row["over_reference"] == pytest.approx(speed["oracle-chain"] / speed[row["policy"]] - 1)
-        assert row["over_reference"] >= 0
-    for tag, best in regret["best_static"].items():
-        assert {row["policy"]: row["over_static"][tag] for row in regret["policies"]}[best] == 0
 
 
 def test_an_oracle_with_options_is_the_reference(trace):
@@ -62,15 +25,6 @@ def test_an_oracle_with_options_is_the_reference(trace):
 
 def test_lossless_and_strict_comparisons_may_have_oracles(trace):
     assert compared(trace, "--regret", "--lossless", "--strict")["regret"]["policies"]
-
-
-def test_tables(trace):
-    text = done("compare", "--trace", trace, "--policy", "draft:4/target", "--by-tag", "--regret")
-    words = " ".join(text.split())
-    assert "speed-up by tag" in words
-    assert "against the target alone on the same requests, at the first seed" in words
-    assert "regret over oracle-chain" in words
-    assert "(code: draft:4/target; math: draft:4/target)" in words
 
 
 def test_plans_take_no_part_in_chance(trace):

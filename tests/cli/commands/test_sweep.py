@@ -33,21 +33,6 @@ def test_every_cell_is_that_of_a_comparison(trace):
         assert [cell["policy"] for cell in cells if cell["best"]] == [best]
 
 
-def test_a_grid_of_windows_and_batches(trace):
-    words = ("--sweep", "draft:1..4/target", "--batch", "1,3")
-    cells = {(cell["policy"], cell["batch"]): cell for cell in swept(trace, *words)["sweep"]}
-    text = done("compare", "--trace", trace, *words)
-    assert "cost cpu, batch 1, 3, seed 0" in text
-    rows = rows_of(text)
-    assert [row[0] for row in rows] == [f"draft:{window}/target" for window in range(1, 5)]
-    for chain, *shown in rows:
-        for batch, figure in zip((1, 3), shown, strict=True):
-            cell = cells[chain, batch]
-            assert figure == f"{cell['speed_up']:.2f}x{'*' if cell['best'] else ''}"
-    last, lines = text.splitlines()[-2:], ("batch 1: best: ", "batch 3: best: ")
-    assert all(line.startswith(start) for line, start in zip(last, lines, strict=True))
-
-
 def test_many_batches_stay_readable(trace, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     batches = ",".join(map(str, range(1, 13)))
@@ -66,16 +51,6 @@ def test_what_the_cost_does_not_know_is_told_and_left_empty(trace, tmp_path):
     assert "batch 1: draft:12/target is left out: cost mine.json: " in text
     line = refused("compare", "--trace", trace, "--sweep", "draft:12/target", "--cost", "mine.json", "--batch", "1,3")
     assert line.startswith("batch 1: cost mine.json: target was measured for 1 to 9 new tokens")
-
-
-def test_its_intervals_are_explained_and_no_columns_that_it_has_not(trace):
-    words = ("compare", "--trace", trace, "--shift-acceptance", "draft=-0.1", "--seeds", "2")
-    told = "±: 95% interval of the mean over seeds 0 to 1, where chance has a part"
-    sweep = done(*words, "--sweep", "draft:1..2/target")
-    assert told in sweep.splitlines()
-    assert "accept. length" not in sweep
-    table = done(*words, "--policy", "draft:2/target")
-    assert f"{told}; accept. length and exact share are those of the first seed" in " ".join(table.split())
 
 
 @pytest.mark.parametrize(

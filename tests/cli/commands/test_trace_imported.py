@@ -1,13 +1,11 @@
 """`paceline trace inspect | check` of imported recordings."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
+from ...traces.making import edit_meta, edit_table, timed_trace, write
 from ...traces.rounds.rounds_strategies import bernoulli_trace
-from ...traces.rounds.test_store import timed_trace, write
-from ...traces.tries.test_store import edit_meta, edit_table
 from ..command_line import done, refused
 from ..test_bad_files import a_pool
 
@@ -22,23 +20,6 @@ def imported(tmp_path):
     return "coins.trace"
 
 
-def test_inspect(imported):
-    told = done("trace", "inspect", imported)
-    for words in (
-        "coins (IMPORTED from test; rounds known in order)",
-        "d (window 6, depends on the start)",
-        "Exact: rounds.",
-        "Unknown: [red]texts[/red].",
-        "a coin",
-        "prompt, 60 output",
-        "unknown prompt",
-        "tokens/round",
-    ):
-        assert words in told, words
-    rows = [line.split("│")[1:-1] for line in told.splitlines() if line.startswith(("│ coin ", "│ all "))]
-    assert [row[1].strip() for row in rows] == ["d", "d"]
-
-
 def test_what_no_method_says_is_no_row(tmp_path):
     trace = bernoulli_trace(by_start=False, requests=2)
     silent = replace(trace.requests[1], tag="", rounds={})
@@ -48,21 +29,6 @@ def test_what_no_method_says_is_no_row(tmp_path):
     assert [line for line in told.splitlines() if line.startswith("│ - ")] == []
     assert "seconds measured for │ nothing" in told
     assert "what is exact" not in told
-
-
-def test_inspect_as_json(imported, tmp_path):
-    data = json.loads(done("trace", "inspect", imported, "--json", "-"))
-    assert set(data) == {"meta", "total", "by_tag", "num_texts", "size_bytes"}
-    assert data["meta"]["kind"] == "imported"
-    assert data["total"]["methods"]["d"]["num_requests"] == 3
-    assert data["by_tag"] == {"coin": data["total"]}
-    assert done("trace", "inspect", imported, "--json", "out.json") == ""
-    assert json.loads((tmp_path / "out.json").read_text()) == data
-
-
-def test_check(imported):
-    rounds = sum(len(request.rounds["d"].start) for request in timed_trace().requests)
-    assert done("trace", "check", imported) == f"coins.trace: ok, IMPORTED from test, 3 requests, {rounds} rounds\n"
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])

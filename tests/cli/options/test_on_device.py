@@ -94,12 +94,6 @@ def test_a_policy_that_leaves_what_was_measured_under_one_reading_is_named(log, 
     assert "hasty.py:Hasty is left out, all scales:" in " ".join(done(*words).split("range")[-1].split())
 
 
-def test_the_range_is_printed_below_the_table(log):
-    shown = done("compare", "--trace", log, *ARGS)
-    assert "h100 to h200, range" in shown
-    assert "memory scales" in shown
-
-
 def test_no_range_is_known_where_it_was_not_asked_for(log):
     assert "on" not in json.loads(done("compare", "--trace", log, "--json", "-"))
 

@@ -66,17 +66,3 @@ def test_a_recording_is_not_of_rejection_sampling(tmp_path, command):
     assert "rejection" not in shown
     assert "rejection" in done("run", "--help")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--top-p", "1.5"], "--top-p must be in (0, 1], got 1.5"),
-        (["--top-k", "0"], "--top-k must be >= 1, got 0"),
-        (["--temperature", "-1"], "--temperature must be >= 0.001 and finite, got -1.0"),
-    ],
-)
-def test_record_refuses_in_one_line(tmp_path, options, told):
-    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "x", "prompt": "one"}\n')
-    given = ["--sampling", "coupled", "--temperature", "0.8", "--seed", "1", *options]
-    assert refused("record", "out", "--prompts", "prompts.jsonl", *given) == told

@@ -42,21 +42,6 @@ def test_a_comparison_starts_as_engines_do_unless_asked():
     assert one["output_tokens"] == other["output_tokens"]
 
 
-def test_the_title_says_so_where_it_is_not_the_default(imported):
-    assert "start" not in done("compare", *CHAIN)
-    assert ", start draft" in done("compare", *CHAIN, "--start", "draft")
-    log = ("compare", "--trace", imported, "--policy", "tokens:4/target")
-    assert ", start " not in done(*log)
-    assert data(*log)["meta"]["start"] == "recorded"
-    assert ", start prefill" in done(*log, "--start", "prefill")
-
-
-def test_every_run_log_has_it(tmp_path):
-    done("compare", *CHAIN, "--start", "draft", "--log", tmp_path / "logs")
-    (folder,) = (tmp_path / "logs").iterdir()
-    assert json.loads((folder / "meta.json").read_text())["start"] == "draft"
-
-
 def test_a_recording_of_our_own_has_no_start_of_its_own():
     told = refused("compare", *CHAIN, "--start", "recorded")
     assert "start must be prefill or draft for recording pico" in told

@@ -42,20 +42,6 @@ def test_devices_where_nobody_works_ahead_are_refused(trace):
     assert told in refused("compare", "--trace", trace, *asked)
 
 
-@pytest.mark.parametrize(
-    ("devices", "told"),
-    [
-        ("two", "--devices must be one, each or NAME=DEVICE parted by commas, got 'two'"),
-        ("large=a", "--devices must name members of ngram, draft, mid, target, got 'large'"),
-        ("draft=a,draft=b", "--devices must name each member once, with a device, got draft=b"),
-        ("draft=", "--devices must name each member once, with a device, got draft="),
-        ("", "--devices must be one, each or NAME=DEVICE parted by commas, got ''"),
-    ],
-)
-def test_other_devices_are_refused(trace, devices, told):
-    assert told in refused("compare", "--trace", trace, "--devices", devices)
-
-
 @pytest.mark.parametrize("policy", ["pearl,window=2", "pipespec,window=2"])
 def test_threads_and_turns_write_the_same(prompts, policy):
     shown = [
@@ -74,12 +60,6 @@ def test_both_worlds_agree_however_members_work_at_the_same_time(prompts, overla
     assert found["meta"]["overlap"] == overlap
     assert [row["ahead"] for row in found["policies"]] == [overlap, overlap]
     assert [row["num_requests"] for row in found["policies"]] == [3, 3]
-
-
-def test_the_title_says_what_was_asked_for(prompts):
-    words = "members that work at the same time in threads"
-    text = done("agree", *prompts, "--policy", "pearl,window=2", "--limit", 1, "--overlap", "threads")
-    assert words in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -107,10 +87,6 @@ def test_a_policy_that_never_works_ahead_is_not_told_how(prompts):
 def test_one_that_works_ahead_among_others_is_enough(prompts):
     text = done("agree", *prompts, "--policy", "plain", *AHEAD[:2], "--limit", 1, "--overlap", "turns")
     assert "members of pearl,window=2 worked at the same time in turns" in text
-
-
-def test_agree_refuses_other_words(prompts):
-    assert "Invalid value for '--overlap'" in refused("agree", *prompts, *AHEAD, "--overlap", "both")
 
 
 def test_recorded_trees_replay(prompts, tmp_path):

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from paceline.base.files import shipped
-from paceline.laboratory.arena.play import RecordingStage
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.play import RecordingStage
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
-from paceline.laboratory.arena.ladders import ladder, ladders, roles_of
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.ladders import ladder, ladders, roles_of
 
 
 @pytest.mark.parametrize(

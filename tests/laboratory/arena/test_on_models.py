@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
-from paceline.laboratory.arena.recordings import Entry, RecordingShelf, TrainedSource
-from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.spec import make_policy
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.store import read_trace
+from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
+from paceline_laboratory.arena.recordings import Entry, RecordingShelf, TrainedSource
+from paceline_laboratory.arena.store import BEST_STATIC
 
 from ...cli.command_line import refused
 
-RECIPES = Path(__file__).parent / "recordings" / "recipes.toml"
+RECIPES = Path(__file__).with_name("recipes.toml")
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,29 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
 from paceline.decoding.pool import Pool
-from paceline.laboratory.arena import cells as buildable
-from paceline.laboratory.arena import run as arena_run
-from paceline.laboratory.arena import run as player
-from paceline.laboratory.arena.cells import ArenaCell, asked_field
-from paceline.laboratory.arena.play import play
-from paceline.laboratory.arena.recordings import RecordingUnavailableError
-from paceline.laboratory.arena.run import ArenaAsked, run_arena
-from paceline.laboratory.arena.store import BEST_STATIC
 from paceline.policies.learned import read_head
 from paceline.policies.spec import PolicySpec, PolicySpecError
 from paceline.sim.recorded import recorded_pool
 from paceline.traces.contexts.store import read_trace, write_trace
+from paceline_laboratory.arena import cells as buildable
+from paceline_laboratory.arena import run as arena_run
+from paceline_laboratory.arena.cells import ArenaCell, asked_field
+from paceline_laboratory.arena.play import play
+from paceline_laboratory.arena.recordings import RecordingUnavailableError
+from paceline_laboratory.arena.run import ArenaAsked, LostWorkerError, run_arena
+from paceline_laboratory.arena.store import BEST_STATIC, AskedRun, Played
 
 POLICIES = ("plain", "two-level", "via-sd")
+MINE = """class Mine:
+    def __init__(self, pool):
+        pass
+
+    def decide(self, seen):
+        raise RuntimeError('no')
+
+    def learn(self, outcome):
+        pass
+"""
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ class OneChain:
 
 @pytest.fixture
 def no_search(monkeypatch):
-    monkeypatch.setattr(player, "CellStatics", OneChain)
+    monkeypatch.setattr(arena_run, "CellStatics", OneChain)
 
 
 @pytest.fixture
@@ -81,12 +90,6 @@ def test_every_policy_is_played_in_every_cell_at_every_seed_beside_the_best_stat
     assert results.is_whole
     assert not results.left_out
     assert all(run.chain == "" for run in results.played if run.policy != BEST_STATIC)
-
-
-def test_processes_find_what_one_does(asked):
-    few = replace(asked, cells=[asked.cells[0], asked.cells[2]], policies=asked_field(POLICIES[:2], None))
-    here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
-    assert here == there
 
 
 def test_what_was_played_is_not_played_again(no_search, asked, monkeypatch):
@@ -140,7 +143,7 @@ def lacking(monkeypatch):
             raise ValueError("it needs what is not there")
         return play(stage, cell, spec, seed)
 
-    monkeypatch.setattr(player, "play", lacks)
+    monkeypatch.setattr(arena_run, "play", lacks)
 
 
 def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
@@ -180,13 +183,8 @@ def test_a_policy_that_one_recording_can_be_played_with_is_not_refused(no_search
 
 def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, asked, tmp_path):
     file = tmp_path / "broken.py"
-    file.write_text(
-        "class Broken:\n"
-        "    def __init__(self, pool):\n        pass\n"
-        "    def decide(self, seen):\n        raise RuntimeError('no')\n"
-        "    def learn(self, outcome):\n        pass\n"
-    )
-    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Broken", "plain"], None))
+    file.write_text(MINE)
+    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Mine", "plain"], None))
     for _ in range(2):
         results = run_arena(wanted)
         assert len(results.failed) == 2
@@ -230,9 +228,31 @@ def test_heads_are_fitted_to_tuning_recordings_alone(no_search, asked, capsys):
     assert run_arena(replace(wanted, tuning=("a",))).num_kept == len(found.played) - 2 * len(asked.cells)
 
 
-def test_processes_play_with_the_head_that_is_fitted(asked):
-    few = replace(asked, cells=[asked.cells[0], asked.cells[2]], policies=asked_field(["specdec++"], None), seeds=1)
+def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
+    few = replace(asked, cells=asked.cells[::2], policies=asked_field(["specdec++"], None), seeds=1)
     few = replace(few, tuning=("b",))
     here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
     assert here == there
     assert not here.left_out
+
+
+def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):
+    file = tmp_path / "killer.py"
+    file.write_text(MINE.replace("raise RuntimeError('no')", "__import__('os').kill(__import__('os').getpid(), 9)"))
+    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Mine"], None), jobs=2, seeds=1)
+    with pytest.raises(LostWorkerError, match=r"killer\.py:Mine in a/flat/batch-1 ended by itself"):
+        run_arena(wanted)
+    assert run_arena(replace(wanted, policies=(), jobs=1)).num_kept == 2
+
+
+@pytest.mark.parametrize("policy", ["pearl", "dsi", "pipespec", "per-tag,default=pearl"])
+def test_working_ahead_plays_in_batches_and_is_not_applicable_under_arrivals(shelf, tmp_path, policy):
+    def outcome(load):
+        cell = ArenaCell(recording="a", ladder="steep", load=load)
+        run = AskedRun(trace=tmp_path / "a.trace", cell=cell, policy=policy, seed=0, made_of={})
+        return arena_run.Player().outcome(run)
+
+    assert isinstance(outcome("batch-8"), Played)
+    assert outcome("half").why == (
+        "not applicable: nobody works ahead here: ServedWorld carries out one step of a request at a time"
+    )

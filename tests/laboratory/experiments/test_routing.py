@@ -4,27 +4,17 @@ from collections import Counter
 
 import pytest
 from paceline.decoding.results import DRAFT, VERIFY
-from paceline.laboratory.experiments.routing import _figures
-from paceline.laboratory.replays import ALL
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
+from paceline_laboratory.experiments.routing import _figures
+from paceline_laboratory.replays import ALL
 
 from ...sim.tries.small_traces import replay
 
-TRACE = make_trace(
-    SyntheticSpec(
-        name="small",
-        requests=6,
-        tokens=20,
-        prompt_tokens=4,
-        models=("draft", "slim", "target"),
-        acceptance=(0.6, 0.8),
-        reach=8,
-        run=8,
-    )
-)
+MEMBERS = {"models": ("draft", "slim", "target"), "acceptance": (0.6, 0.8)}
+TRACE = make_trace(SyntheticSpec(name="small", requests=6, tokens=20, prompt_tokens=4, reach=8, run=8, **MEMBERS))
 POOL = recorded_pool(TRACE)
 
 

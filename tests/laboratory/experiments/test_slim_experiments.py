@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from paceline.laboratory.experiments import similarity_calibration, slim_frontier
-from paceline.laboratory.findings import ExperimentSetting
+from paceline_laboratory.experiments import similarity_calibration, slim_frontier
+from paceline_laboratory.findings import ExperimentSetting
 from tokenizers import Tokenizer
 
 from ...cli.untrained_pool import write_untrained_pool
@@ -60,7 +60,7 @@ def test_too_few_prompts_are_refused_before_the_search(setting, monkeypatch):
 def test_every_drafter_is_calibrated_in_every_mode(setting, monkeypatch):
     monkeypatch.setattr(similarity_calibration, "NOISE", (0.0, 0.5))
     monkeypatch.setattr(similarity_calibration, "LEFT_OUT", (0.25, 0.5, 0.55))
-    monkeypatch.setattr(similarity_calibration, "NEW_TOKENS", 8)
+    monkeypatch.setattr(similarity_calibration, "NEW_TOKENS", 5)
     finding = similarity_calibration.run(setting)
     errors, pairs = finding.tables
     assert [row[0] for row in errors.rows] == ["greedy", "coupled", "rejection"]

@@ -11,7 +11,7 @@ from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 from paceline.reports.summary import Spread
 from paceline.runs.recorder import ServingRecorder
 
-from ...runs.serving.toy_engine import ABOUT, played
+from ...runs.making import ABOUT, played
 from .worked_example import worked_log
 
 NOTHING = Promises()

@@ -4,7 +4,6 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from paceline.laboratory.findings import Head, Rows
 from paceline.reports import summarise_run
 from paceline.reports.comparison import regret_table, tag_table
 from paceline.reports.recordings import agreement_table, rounds_tables, run_table, trace_tables
@@ -12,6 +11,7 @@ from paceline.reports.regret import Regret
 from paceline.reports.summary import ByTag, TagShare
 from paceline.runs.same_steps import Agreement
 from paceline.traces import SyntheticSpec, make_trace
+from paceline_laboratory.findings import Head, Rows
 from rich.cells import cell_len
 from rich.console import Console
 

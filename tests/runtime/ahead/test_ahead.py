@@ -19,6 +19,7 @@ from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
+from ...pairs import pairs
 from ...tiny_models import random_prompts, tiny_pool_of_four
 from ..offline import COUPLED, GREEDY, Offline, in_double
 
@@ -37,9 +38,9 @@ def steps_of(ran):
     return {name: column.tolist() for name, column in log.steps.items() if not name.endswith("_s")}
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "sampling", "cache"), pairs(POLICIES, (GREEDY, COUPLED), ("slots", "mask")), ids=str
+)
 def test_threads_and_turns_take_the_same_steps_to_the_text_of_the_target(tiny_pool, policy, sampling, cache):
     alone = Offline(tiny_pool, "plain", sampling=sampling).run()
     memory = Memory(cache=cache)

@@ -66,7 +66,7 @@ def noted(pool, policy, prompts, num_tokens, **options):
 
 @pytest.mark.parametrize(
     ("cache", "batch", "sampling"),
-    [("slots", 4, GREEDY), ("mask", 4, GREEDY), ("slots", 1, COUPLED), ("mask", 3, COUPLED)],
+    [("slots", 4, GREEDY), ("mask", 3, COUPLED)],
     ids=lambda value: getattr(value, "mode", str(value)),
 )
 def test_steps_after_sitting_out_are_those_of_a_member_that_was_there(pool, cache, batch, sampling):

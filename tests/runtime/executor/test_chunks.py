@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.decoding.loop import Loop
-from paceline.decoding.world import VerifyOp
+from paceline.decoding.world import VERIFIES, Op
 from paceline.policies import make_policy
 from paceline.runs.log import RunLedger
 from paceline.runtime.decode import sessions_of
@@ -77,7 +77,7 @@ class Served:
     def begin(self):
         """One request's text is read to its end."""
         item = self.reading.pop(self.draw(st.integers(0, len(self.reading) - 1)))
-        op = VerifyOp(self.target, [item])
+        op = Op(VERIFIES, self.target, [item])
         self.loop.finish(op, self.world.verify(op.level, op.items), start_s=0.0, now_s=0.0)
 
 
@@ -108,6 +108,6 @@ def test_a_request_that_is_put_back_is_read_anew(pool, trunks):
             item = loop.admit_apart(session)
             world.verify(members.target_level, [], [(session, 3)])
             session.cached[members.target_level] = 3
-            op = VerifyOp(members.target_level, [item])
+            op = Op(VERIFIES, members.target_level, [item])
             loop.finish(op, op.run(world), start_s=0.0, now_s=0.0)
     assert session.emitted == trunks[1]

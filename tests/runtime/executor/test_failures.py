@@ -1,6 +1,7 @@
 """What breaks one request: it fails alone, by name, and the others do not notice."""
 
 import copy
+from itertools import cycle
 from math import inf, nan
 
 import numpy as np
@@ -81,10 +82,11 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize(("cache", "forward"), [("slots", "fused"), ("mask", "modules")])
-@pytest.mark.parametrize("case", POLICIES)
-def test_a_request_with_broken_logits_fails_alone(pool, case, cache, forward):
-    policy, name = POLICIES[case]
+@pytest.mark.parametrize(
+    ("case", "how"), [*zip(POLICIES, cycle([("slots", "fused"), ("mask", "modules")]), strict=False)], ids=str
+)
+def test_a_request_with_broken_logits_fails_alone(pool, case, how):
+    (policy, name), (cache, forward) = POLICIES[case], how
     model = broken(pool.member(name).model, nan)
     options = {"memory": Memory(cache=cache), "forward": forward}
     done = Offline(with_models(pool, **{name: model}), policy, PROMPTS, **options).run(batch=3)
@@ -103,8 +105,11 @@ def assert_the_others_are_as_ever(done, pool, policy, sampling=GREEDY, **options
     assert (done.log.requests["failed"] != "").tolist() == [prompt.request_id == "bad" for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("sampling", [COUPLED, REJECTION, TRUNCATED], ids=["coupled", "rejection", "truncated"])
-@pytest.mark.parametrize("name", ["draft", "mid", "target"])
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [("draft", COUPLED), ("mid", REJECTION), ("mid", COUPLED), ("target", TRUNCATED), ("draft", REJECTION)],
+    ids=str,
+)
 def test_sampling_finds_broken_logits_too(muted_pool, name, sampling):
     other = with_models(muted_pool, **{name: broken(muted_pool.member(name).model, nan)})
     options = {"sampling": sampling, "forward": "modules"}
@@ -113,8 +118,7 @@ def test_sampling_finds_broken_logits_too(muted_pool, name, sampling):
     assert_the_others_are_as_ever(done, muted_pool, "draft:2/mid:3/target", **options)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", ["draft", "target"])
+@pytest.mark.parametrize(("name", "batch"), [("draft", 1), ("target", 3)])
 def test_policies_that_look_at_signals_find_broken_logits_too(pool, name, batch):
     chain = lambda pool: Chain(loaded_pool(pool), "draft:4/target", stop=ConfidenceBelow(0.4))  # noqa: E731
     other = with_models(pool, **{name: broken(pool.member(name).model, nan)})
@@ -140,11 +144,17 @@ def test_lossy_rules_find_broken_logits_too(muted_pool, sampling):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "value"),
-    [(GREEDY, inf), (GREEDY, -inf), (COUPLED, inf), (REJECTION, inf), (TRUNCATED, nan), (TRUNCATED, inf)],
+    ("name", "sampling", "value"),
+    [
+        ("draft", GREEDY, inf),
+        ("target", GREEDY, -inf),
+        ("target", COUPLED, inf),
+        ("draft", REJECTION, inf),
+        ("draft", TRUNCATED, nan),
+        ("target", TRUNCATED, inf),
+    ],
     ids=lambda value: getattr(value, "mode", str(value)),
 )
-@pytest.mark.parametrize("name", ["draft", "target"])
 def test_any_logit_that_is_no_number_fails_every_request_by_name(tiny_pool, name, sampling, value):
     other = with_models(tiny_pool, **{name: broken_head(tiny_pool.member(name).model, value)})
     done = Offline(other, "draft:2/mid:3/target", PROMPTS[2:], sampling=sampling).run(batch=2)
@@ -226,8 +236,10 @@ class BothShort(Tampering):
         self.manager.roll_back(state, level, len(state.fed[level]) - 1)
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("world", [OtherText, ShortCache, ShortText, BothShort])
+@pytest.mark.parametrize(
+    ("world", "cache"),
+    [(OtherText, "slots"), (ShortCache, "slots"), (ShortCache, "mask"), (ShortText, "mask"), (BothShort, "mask")],
+)
 def test_debug_mode_finds_a_cache_out_of_step(pool, world, cache):
     done = Offline(pool, "draft:3/target", PROMPTS, world=world, memory=Memory(cache=cache)).run(batch=3)
     assert list(done.failed) == ["short"]

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
-from paceline.decoding.world import DraftOp, VerifyOp
+from paceline.decoding.world import DRAFTS, VERIFIES, Op
 from paceline.policies import Draft, Verify
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.sampling import RequestNoise
@@ -124,7 +124,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 by_group.setdefault(group, {}).setdefault(session, []).append(step)
         level, verify = rng.choice(sorted(by_group))
         items = [(session, rng.choice(steps)) for session, steps in by_group[level, verify].items()]
-        return VerifyOp(level, items) if verify else DraftOp(level, items)
+        return Op(VERIFIES if verify else DRAFTS, level, items)
 
     def execute(self, op):
         before = {session.request_id: session.tail(0) for session, _ in op.items}
@@ -136,7 +136,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 assert self.manager._limits
                 assert session.cached == [0] * len(members().members)
                 assert session.tail(0) == before[session.request_id]
-            elif isinstance(op, VerifyOp):
+            elif op.kind == VERIFIES:
                 self.check_verdict(session, op.level, row)
                 session.judged(step, op.level, row, duration_s=0.0, num_rows=1)
             else:

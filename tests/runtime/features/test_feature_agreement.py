@@ -16,28 +16,25 @@ def pool(tmp_path_factory):
     return ModelPool.load(written(tmp_path_factory.mktemp("pool"), members=("ngram", "mid", "slim", "target")))
 
 
-@pytest.mark.parametrize(("batch", "cache"), [(1, "slots"), (4, "mask")])
-@pytest.mark.parametrize("sampling", [Sampling(mode="greedy"), COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("sampling", "batch", "cache"), [(Sampling(mode="greedy"), 4, "mask"), (COUPLED, 1, "slots")], ids=str
+)
 def test_both_worlds_take_the_same_steps(pool, shared, sampling, batch, cache):
     def recorded(out):
-        record(
-            pool, prompts_of(PROMPTS), sampling=sampling, closure=Closure(kind="monotone", reach=16, run=16),
-            max_new_tokens=20, out=out,
-        )  # fmt: skip
+        closure = Closure(kind="monotone", reach=16, run=16)
+        record(pool, prompts_of(PROMPTS), sampling=sampling, closure=closure, max_new_tokens=14, out=out)
 
     recording = shared(f"features-{sampling.mode}.trace", recorded)
-    found = agree(
-        pool, PROMPTS, CHAINS, recording=recording, sampling=sampling, max_new_tokens=20, batch=batch, cache=cache
-    )
+    asked = {"sampling": sampling, "max_new_tokens": 14, "batch": batch, "cache": cache}
+    found = agree(pool, PROMPTS, CHAINS, recording=recording, **asked)
     assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
     for one in found.policies:
         assert one.left is None
         assert one.num_steps > 20
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_lossy_judges_between_agree_as_far_as_it_is_recorded(pool, batch):
-    found = agree(pool, PROMPTS[:3], ["via-sd", "cascade"], max_new_tokens=10, batch=batch, reach=8, run=8)
+def test_lossy_judges_between_agree_as_far_as_it_is_recorded(pool):
+    found = agree(pool, PROMPTS[:3], ["via-sd", "cascade"], max_new_tokens=10, batch=4, reach=8, run=8)
     assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
     assert sum(one.num_steps for one in found.policies) > 10
 
@@ -66,7 +63,7 @@ def test_a_policy_that_leaves_the_recording_is_told_so(pool):
     ],
 )
 def test_the_closure_holds_what_its_reach_and_run_promise(pool, policy, reach, run):
-    found = agree(pool, PROMPTS, [policy], max_new_tokens=20, reach=reach, run=run)
+    found = agree(pool, PROMPTS[:3], [policy], max_new_tokens=16, reach=reach, run=run)
     assert found.agree
 
 

@@ -17,6 +17,7 @@ from ...pairs import pairs
 from .feature_pools import CHAINS, COUPLED, PROMPTS, READS, SAID, VOCABULARY, WIDTH, says, written
 
 ALL = ("ngram", "mid", "slim", "target")
+MEMBER = "[[members]]\nname = "
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,8 @@ def pool(tmp_path_factory):
     return ModelPool.load(written(tmp_path_factory.mktemp("pool"), members=ALL))
 
 
-def texts(pool, policy, **options):
-    found = decode(pool, PROMPTS, policy, max_new_tokens=20, debug=True, quality=False, **options)
+def texts(pool, policy, *, num_tokens=20, **options):
+    found = decode(pool, PROMPTS, policy, max_new_tokens=num_tokens, debug=True, quality=False, **options)
     assert not any(output.error for output in found.outputs), [output.error for output in found.outputs]
     return {output.request_id: output.tokens for output in found.outputs}
 
@@ -98,7 +99,7 @@ def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(p
     monkeypatch.setattr(FeatureReader, "contexts", contexts_of)
     for policy, cache, paired in pairs(CHAINS[:6], ("slots", "mask"), (1, 4)):
         if paired == batch:
-            texts(pool, policy, batch=batch, memory=Memory(cache=cache))
+            texts(pool, policy, num_tokens=12, batch=batch, memory=Memory(cache=cache))
     assert said.depths >= set(range(1, 8))
 
 
@@ -143,34 +144,27 @@ def test_the_head_may_be_the_targets_whole(tmp_path):
         ({"keys": READS + 'embeddings_of = "target"\n'}, "may not have both features_of and embeddings_of"),
         ({"keys": READS + 'tokenizer = "tokenizer.json"\n'}, "may not have both features_of and tokenizer"),
         ({"keys": READS + 'tp_plan = "auto"\n'}, "may not have both features_of and tp_plan"),
+        ({"keys": READS, "after": READS}, "features_of must not be given for the target"),
+        (
+            {"keys": READS, "before": f'{MEMBER}"two"\npath = "feature"\n{READS}'},
+            "features_of must be given for one member",
+        ),
+        (
+            {"keys": READS, "before": f'{MEMBER}"part"\nsubmodel_of = "feature"\nskip_layers = []\n'},
+            "must not be a member that drafts",
+        ),
     ],
 )
 def test_faults_are_one_line(tmp_path, changes, complaint):
-    written(tmp_path, **changes)
+    changes = dict(changes)
+    before, after = (changes.pop(place, "") for place in ("before", "after"))
+    file = written(tmp_path, **changes) / "pool.toml"
+    target = f'{MEMBER}"target"'
+    file.write_text(file.read_text(encoding="utf-8").replace(target, before + target) + after, encoding="utf-8")
     with pytest.raises(PoolFileError) as caught:
         ModelPool.load(tmp_path)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("more", "complaint"),
-    [
-        (READS, "features_of must not be given for the target"),
-        ('[[members]]\nname = "two"\npath = "feature"\n' + READS, "features_of must be given for one member"),
-        ('[[members]]\nname = "part"\nsubmodel_of = "feature"\nskip_layers = []\n', "must not be a member that drafts"),
-    ],
-)
-def test_who_may_read_states(tmp_path, more, complaint):
-    file = written(tmp_path, keys=READS) / "pool.toml"
-    text = file.read_text(encoding="utf-8")
-    if more.startswith("[["):
-        text = text.replace('[[members]]\nname = "target"', more + '[[members]]\nname = "target"')
-    else:
-        text += more
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(PoolFileError, match=complaint):
-        ModelPool.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ def test_who_may_read_states(tmp_path, more, complaint):
         ({"memory": Memory(prefixes=PrefixCacheSize(num_blocks=8, block_tokens=4))}, "does not go with feature"),
         ({"start": "draft"}, "must be prefill beside feature"),
         ({"rollouts": "2@4"}, "`rollouts` do not go with feature"),
-        ({"forward": "graphs"}, "must not be graphs where feature reads"),
+        ({"forward": "compiled"}, "must not be compiled where feature reads"),
     ],
 )
 def test_what_cannot_be_right_is_refused_by_name(pool, options, complaint):

@@ -96,32 +96,39 @@ def test_a_broken_view_is_refused_by_name(pool, tmp_path):
         array[0, -1] = kept
 
 
-def test_trees_and_shifts_are_refused_by_name(pool, tmp_path):
-    closure = Closure(kind="monotone", reach=2, run=2, trees=(TreeClosure(model="mid", shape="2x1"),))
-    with pytest.raises(ArgumentError, match="`trees` do not go with feature"):
-        record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=4, out=tmp_path / "a.trace")
-    with pytest.raises(ArgumentError, match="`shift_acceptance` does not go with feature"):
-        recorded(pool, tmp_path / "b.trace").shifted({"feature": 0.1}, seed=0)
-
-
 @pytest.fixture(scope="module")
 def trace(pool, tmp_path_factory):
     return recorded(pool, tmp_path_factory.mktemp("trace") / "a.trace", reach=6)
 
 
-@pytest.mark.parametrize("policy", ["oracle-window", "oracle-chain"])
-def test_oracles_are_refused_by_name(trace, policy):
-    with pytest.raises(ArgumentError, match="sees ahead, which rounds beside feature do not allow"):
-        compare(trace, policies=[policy], cost="h100")
+WITH_TREES = Closure(kind="monotone", reach=2, run=2, trees=(TreeClosure(model="mid", shape="2x1"),))
+ARRIVAL = '{"arrival_s": 0.5, "prompt_tokens": 4, "output_tokens": 4}\n'
+SEES_AHEAD = "sees ahead, which rounds beside feature do not allow"
 
 
-def test_prefix_caches_are_refused_by_name(trace):
-    with pytest.raises(ArgumentError, match="`prefix_cache` does not go with feature"):
-        compare(trace, policies=["feature:2/target"], cost="h100", prefix_cache=16)
-
-
-def test_serving_is_refused_by_name(trace, tmp_path):
-    workload = tmp_path / "w.jsonl"
-    workload.write_text('{"arrival_s": 0.5, "prompt_tokens": 4, "output_tokens": 4}\n', encoding="utf-8")
-    with pytest.raises(ArgumentError, match="must not be of a member that reads the target's states under load"):
-        compare_under_load(trace, "plain", workload=workload, cluster="h100")
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda pool, trace, folder: record(
+                pool, PROMPTS, sampling=GREEDY, closure=WITH_TREES, max_new_tokens=4, out=folder / "a.trace"
+            ),
+            "`trees` do not go with feature",
+        ),
+        (lambda pool, trace, _: trace.shifted({"feature": 0.1}, seed=0), "`shift_acceptance` does not go with feature"),
+        (lambda pool, trace, _: compare(trace, policies=["oracle-window"], cost="h100"), SEES_AHEAD),
+        (lambda pool, trace, _: compare(trace, policies=["oracle-chain"], cost="h100"), SEES_AHEAD),
+        (
+            lambda pool, trace, _: compare(trace, policies=["feature:2/target"], cost="h100", prefix_cache=16),
+            "`prefix_cache` does not go with feature",
+        ),
+        (
+            lambda pool, trace, folder: compare_under_load(trace, "plain", workload=folder / "w.jsonl", cluster="h100"),
+            "must not be of a member that reads the target's states under load",
+        ),
+    ],
+)
+def test_what_cannot_be_right_is_refused_by_name(pool, trace, tmp_path, call, told):
+    (tmp_path / "w.jsonl").write_text(ARRIVAL, encoding="utf-8")
+    with pytest.raises(ArgumentError, match=told):
+        call(pool, trace, tmp_path)

@@ -6,8 +6,8 @@ import weakref
 import pytest
 import torch
 from paceline.runtime import forward_choice
-from paceline.runtime import products as given_back
 from paceline.runtime import products as product_choice
+from paceline.runtime.caches import let_go
 from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.fused import FusedForward, share
 from paceline.runtime.pools.members import LoadedMembers, describe_model
@@ -20,7 +20,6 @@ from paceline.runtime.products import (
     KnownChoices,
     ProductChooser,
     Timing,
-    copied,
     stored,
     time_products,
     timing_bytes,
@@ -44,7 +43,7 @@ def modules_win(monkeypatch):
 def test_where_the_modules_win_all_is_as_it_was(modules_win, monkeypatch, family):
     """Values, strides, what is shared, and no copy."""
     born = []
-    monkeypatch.setattr(product_choice, "stored", lambda *given: watched(born, stored(*given)))
+    monkeypatch.setattr(product_choice, "stored", lambda *given, **how: watched(born, stored(*given, **how)))
     model = tiny_decoder(family, torch.float32)
     values = {name: weight.clone() for name, weight in model.named_parameters()}
     strides = {name: weight.stride() for name, weight in model.named_parameters()}
@@ -127,8 +126,9 @@ def test_timing_takes_the_room_that_is_said(monkeypatch):
     """All copies of a weight that are there at once, of a large one and of a small one."""
     taken = []
     monkeypatch.setattr(
-        "paceline.runtime.products.copied",
-        lambda weight, layout: watched_bytes(taken, weight, copied(weight, layout)),
+        product_choice,
+        "stored",
+        lambda weight, *how, **copy: watched_bytes(taken, weight, stored(weight, *how, **copy)),
     )
     room = 2**20
     chooser = ProductChooser(KnownChoices(None), room_bytes=room)
@@ -153,7 +153,7 @@ def test_copies_are_never_the_weight_itself():
     """A weight as it stands in a model of transformers is in rows already."""
     for weight in (torch.randn(24, 8), torch.randn(8, 24).t()):
         for layout in ("columns", "rows", "packed"):
-            made = copied(weight, layout)
+            made = stored(weight, layout, copy=True)
             assert made.layout != torch.strided or made.data_ptr() != weight.data_ptr()
 
 
@@ -168,7 +168,7 @@ def test_weights_of_a_mapped_file_keep_their_values(tmp_path):
     for name, value in values.items():
         assert torch.equal(aliases[name], value)
         assert torch.equal(mapped[name], value)
-        given_back.let_go(value)
+        let_go(value)
         assert torch.equal(mapped[name], value)
     assert torch.equal(joined, torch.cat([value.t() for value in values.values()], dim=1))
     assert sorted(len(weight.untyped_storage()) for weight in mapped.values()) == [joined.nbytes] * 2

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 from importlib.resources import files
+from itertools import cycle
 from pathlib import Path
 
 import paceline
@@ -42,14 +43,13 @@ def models() -> Models:
 
 
 class TestGreedy:
-    @pytest.mark.parametrize("kv_cache", ["slots", "mask"])
-    @pytest.mark.parametrize("policy", POLICIES)
+    @pytest.mark.parametrize(("policy", "kv_cache"), [*zip(POLICIES, cycle(["slots", "mask"]), strict=False)])
     def test_a_padded_batch_reads_as_generates(self, models, policy, kv_cache):
         given = {"policy": policy, "kv_cache": kv_cache}
         stock, ours = models.both(batch(), ours=given, max_new_tokens=20, pad_token_id=PAD)
         assert torch.equal(stock, ours)
 
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(2))
     def test_other_models_and_prompts(self, seed):
         models = Models(100 + seed)
         for lengths in ((3,), (5, 5), (1, 2, 30), (8, 1, 1, 6, 2)):
@@ -124,13 +124,13 @@ class TestGreedy:
             padding_side="left",
             model_input_names=["input_ids", "attention_mask"],
         )
-        texts = [prompt.text for prompt in read_prompts(PICO / "prompts.jsonl")[:8]]
+        texts = [prompt.text for prompt in read_prompts(PICO / "prompts.jsonl")[:4]]
         inputs = tokenizer(texts, return_tensors="pt", padding=True)
-        stock = target.generate(**inputs, max_new_tokens=32, pad_token_id=0)
+        stock = target.generate(**inputs, max_new_tokens=20, pad_token_id=0)
         logs = []
         ours = target.generate(
             **inputs,
-            max_new_tokens=32,
+            max_new_tokens=20,
             pad_token_id=0,
             custom_generate=paceline.generate,
             assistant_models=[mid, draft],

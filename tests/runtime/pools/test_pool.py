@@ -1,18 +1,19 @@
 """The pool loads what its file says, and every fault in it is one clear line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.pool import export_model, write_pool_file
-from paceline.laboratory.training.recipe import read_recipe
-from paceline.laboratory.training.training import make_model
 from paceline.runtime.forward import cache_argument
 from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
+from paceline_laboratory.training.pool import export_model, write_pool_file
+from paceline_laboratory.training.recipe import read_recipe
+from paceline_laboratory.training.training import make_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import DynamicCache, LlamaForCausalLM
@@ -43,8 +44,8 @@ def built(tmp_path_factory):
     )
     tokenizer.train_from_iterator([TEXT], trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
-    for seed, name in enumerate(("draft", "mid", "target")):
-        export_model(make_model(getattr(recipe, name), recipe, seed=seed), folder / name)
+    for seed, (name, shape) in enumerate(recipe.shapes.items()):
+        export_model(make_model(shape, recipe, seed=seed), folder / name)
     write_pool_file(recipe, folder / "pool.toml")
     return folder
 
@@ -214,9 +215,7 @@ def test_submodel_without_skipped_layers_is_the_model(loaded):
     ],
 )
 def test_a_fault_in_the_file_is_named(folder, toml, complaint):
-    assert load_error(folder, toml).args
-    with pytest.raises(PoolFileError, match=complaint):
-        ModelPool.load(folder)
+    assert re.search(complaint, str(load_error(folder, toml)))
 
 
 def test_a_missing_pool_file_is_named(tmp_path):
@@ -256,7 +255,7 @@ def test_weights_of_another_shape_are_refused(folder):
 def test_a_table_with_fewer_rows_than_tokens_is_refused(folder):
     recipe = read_recipe("tiny")
     tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
-    model = make_model(recipe.draft, recipe, seed=0)
+    model = make_model(recipe.shapes["draft"], recipe, seed=0)
     model.resize_token_embeddings(tokens - 1)
     export_model(model, folder / "draft")
     config = json.loads((folder / "draft" / "config.json").read_text(encoding="utf-8"))

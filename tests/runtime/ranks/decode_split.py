@@ -15,7 +15,7 @@ from paceline.runtime.threads import Memory
 from paceline.studies.decode import decode, load_pool
 from paceline.traces.meta import Sampling
 
-TEXTS = ("a", "hello there, how do you do?", "the cat, the cat, the ca", "pace line.\nriders draft", "we go!")
+TEXTS = ("a", "hello there, how do you do?", "the cat, the cat, the ca")
 NUM_TOKENS = 20
 
 

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 from paceline.cli.app import check_command, is_first, is_heard, one_voice
-from paceline.cli.options import check_split
+from paceline.cli.models import check_split
 from paceline.runtime.clock import SharedClock
 from paceline.runtime.launched import Launched, launched
 from paceline.runtime.ranks import Ranks, RanksApartError, of_a_lost_rank

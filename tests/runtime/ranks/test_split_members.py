@@ -27,9 +27,8 @@ COUPLED = {"mode": "coupled", "temperature": 0.7, "seed": 3}
 REJECTION = {"mode": "rejection", "temperature": 0.8, "seed": 5}
 RUNS = (
     ("plain", GREEDY, 2, "slots"),
-    ("draft:2/target", GREEDY, 1, "slots"),
     ("draft:2/mid:4/target", GREEDY, 3, "mask"),
-    ("ngram:2/slim:4/target", COUPLED, 5, "slots"),
+    ("ngram:2/slim:4/target", COUPLED, 3, "slots"),
     ("draft:3/slim:3/target", REJECTION, 2, "slots"),
     ("specrouter", COUPLED, 3, "slots"),
 )
@@ -136,7 +135,7 @@ def test_only_the_first_process_prints_and_writes(pools, seen):
     done = ran(pools, "--json", "-", "--out", "out")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
-    assert [row["tokens"] for row in printed["outputs"]] == seen[0]["runs"][1]["tokens"]
+    assert [row["tokens"] for row in printed["outputs"]] == seen[0]["runs"][0]["tokens"]
     assert printed["meta"]["processes"] == 2
     assert len((pools / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == len(TEXTS)
     assert done.stderr.count("2 processes run the pool together, all models by their own modules") == 1

@@ -1,16 +1,19 @@
+"""A recording is what plain models say, written whole, gone on from where it was killed, or refused by name."""
+
 import re
 
 import numpy as np
 import pytest
 import torch
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.finished import TrieOptions
+from paceline.runtime.recording.finished import Parts, TrieOptions
 from paceline.runtime.recording.recorder import SecondsKept, record
 from paceline.runtime.recording.request_trie import RequestRecorder
 from paceline.runtime.sampling import gumbel
 from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, CostTable, Sampling
 
+from ...traces.making import assert_equal, content
 from .closure_definition import Definition
 
 GREEDY = Sampling(mode="greedy")
@@ -60,8 +63,7 @@ class PlainModel:
         return int(scores.argmax())
 
 
-@pytest.mark.parametrize("closure", [MONOTONE, FULL], ids=["monotone", "full"])
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(("sampling", "closure"), [(GREEDY, MONOTONE), (COUPLED, MONOTONE), (COUPLED, FULL)])
 def test_a_trie_is_what_plain_models_say(tiny_pool, tmp_path, sampling, closure):
     """Every context of the definition, no other, and every number of it within the grid's rounding."""
     trace = recording(tiny_pool, tmp_path / "t.trace", prompts=PROMPTS[1:2], sampling=sampling, closure=closure)
@@ -114,44 +116,28 @@ def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
     costs = {"cpu": {"target": CostTable(new_tokens=(1, 2), seconds=(0.1, 0.2))}}
     trace = recording(tiny_pool, tmp_path / "a.trace", seconds=lambda: SecondsKept(costs), name="tiny")
     stored = read_trace(tmp_path / "a.trace")
-    assert stored.meta == trace.meta
-    for one, other in zip(stored.requests, trace.requests, strict=True):
-        assert (one.request_id, one.tag, one.prompt) == (other.request_id, other.tag, other.prompt)
-        for name in ("parent", "token", "next_token", "tvd", "own_log_prob", "next_log_prob", "entropy", "gap"):
-            assert np.array_equal(getattr(one.trie, name), getattr(other.trie, name))
+    assert_equal(stored, trace)
     assert [request.tag for request in stored.requests] == ["short", "untagged", "short"]
     meta = stored.meta
-    assert (meta.name, meta.kind, meta.vocab_size, meta.model_names) == (
-        "tiny",
-        "recorded",
-        32,
-        ("draft", "mid", "slim", "target"),
-    )
+    assert (meta.name, meta.kind, meta.vocab_size) == ("tiny", "recorded", 32)
+    assert meta.model_names == ("draft", "mid", "slim", "target")
     assert [model.submodel_of for model in meta.models] == [None, None, "target", None]
-    assert meta.ngram is not None
-    assert (meta.ngram.name, meta.ngram.max_match) == ("ngram", 3)
-    assert meta.costs == costs
+    assert (meta.ngram.name, meta.ngram.max_match, meta.costs) == ("ngram", 3, costs)
     assert {"torch", "transformers", "python", "paceline"} <= meta.software.keys()
     assert "thread" in meta.hardware
     assert not (tmp_path / "a.trace.part").exists()
 
 
-def test_a_trunk_ends_after_the_end_of_sequence_token(tiny_pool, tmp_path):
-    trie = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1]).requests[0].trie
-    trunk = trie.trunk
-    assert len(trunk) - 1 < MAX_NEW_TOKENS
-    assert trie.token[trunk[-1]] == tiny_pool.eos_token_ids[0]
-    ends = np.flatnonzero(trie.token == tiny_pool.eos_token_ids[0])
-    assert not np.isin(trie.parent, ends).any()
-    assert trie.depth.max() <= MAX_NEW_TOKENS
-
-
-def test_near_ties_are_counted(tiny_pool, tmp_path, monkeypatch):
+def test_a_trunk_ends_after_the_end_of_sequence_token_and_near_ties_are_counted(tiny_pool, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.runtime.recording.views.NEAR_TIE", 1e9)
     trace = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1])
     trie = trace.requests[0].trie
-    ended = (trie.token == tiny_pool.eos_token_ids[0]) | (trie.depth == MAX_NEW_TOKENS)
-    assert trace.meta.near_ties == 4 * (~ended).sum()
+    assert len(trie.trunk) - 1 < MAX_NEW_TOKENS
+    assert trie.token[trie.trunk[-1]] == tiny_pool.eos_token_ids[0]
+    ends = trie.token == tiny_pool.eos_token_ids[0]
+    assert not np.isin(trie.parent, np.flatnonzero(ends)).any()
+    assert trie.depth.max() <= MAX_NEW_TOKENS
+    assert trace.meta.near_ties == 4 * (~ends & (trie.depth < MAX_NEW_TOKENS)).sum()
 
 
 class Killed(BaseException):
@@ -176,10 +162,6 @@ def killed_recording(pool, out, *, forwards):
     return out.with_name(f"{out.name}.part")
 
 
-def all_bytes(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize(("forwards", "finished"), [(0, 0), (3, 0), (25, 1), (50, 2)])
 def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, forwards, finished):
     recording(tiny_pool, tmp_path / "whole" / "a.trace")
@@ -191,7 +173,7 @@ def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, forwa
     part.mkdir(exist_ok=True)
     (part / "000002.tmp").write_bytes(b"half a file")
     recording(tiny_pool, out)
-    assert all_bytes(out) == all_bytes(tmp_path / "whole" / "a.trace")
+    assert content(out) == content(tmp_path / "whole" / "a.trace")
     assert not part.exists()
 
 
@@ -214,11 +196,11 @@ def test_finished_requests_are_not_recorded_again(tiny_pool, tmp_path):
 )
 def test_a_part_of_another_recording_is_refused(tiny_pool, tmp_path, changed):
     part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=25)
-    before = all_bytes(part)
+    before = content(part)
     with pytest.raises(ValueError, match=r"a\.trace\.part: fingerprint must be that of this pool") as caught:
         recording(tiny_pool, tmp_path / "a.trace", **changed)
     assert "\n" not in str(caught.value)
-    assert all_bytes(part) == before
+    assert content(part) == before
 
 
 def test_other_weights_are_another_recording(tiny_pool, tmp_path):
@@ -230,6 +212,14 @@ def test_other_weights_are_another_recording(tiny_pool, tmp_path):
             recording(tiny_pool, tmp_path / "a.trace")
     finally:
         weight.div_(2.0)
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    parts = Parts(tmp_path / "t.part", "fingerprint")
+    for data in (b"", b"PK", b"no archive at all"):
+        (tmp_path / "t.part" / "000000.npz").write_bytes(data)
+        with pytest.raises(ValueError, match=r"000000\.npz: cannot be read .*; remove it to record this request again"):
+            parts.read(0)
 
 
 @pytest.mark.parametrize(
@@ -256,12 +246,8 @@ def test_what_cannot_be_recorded_is_refused_by_name(tiny_pool, tmp_path, changed
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_prompt_may_fill_the_context(tiny_pool, tmp_path):
+def test_a_prompt_may_fill_the_context_and_nothing_is_replaced(tiny_pool, tmp_path):
     full = Prompt(request_id="a", text="ab" * 40)
     assert recording(tiny_pool, tmp_path / "a.trace", prompts=(full,)).requests[0].trie.num_nodes > 1
-
-
-def test_an_existing_output_is_not_replaced(tiny_pool, tmp_path):
-    (tmp_path / "a.trace").mkdir()
     with pytest.raises(FileExistsError, match=r"a\.trace: must not exist yet"):
         recording(tiny_pool, tmp_path / "a.trace")

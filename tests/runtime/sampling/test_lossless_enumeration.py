@@ -4,13 +4,12 @@ Real models of four tokens in float64, through loop, caches and processors. Lett
 """
 
 import random
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
 import torch
 from paceline.decoding.loop import Loop
-from paceline.decoding.request_text import LookupRule
 from paceline.decoding.session import Session
 from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Verify, make_policy
 from paceline.policies.fixed import Chain, ViaSDLossless
@@ -18,7 +17,7 @@ from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
 from paceline.runtime import sampler
 from paceline.runtime import sampling as rejection
-from paceline.runtime.pools.members import LoadedMember, loaded_pool
+from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.sampling import SeededChance, truncated
 from paceline.runtime.threads import Memory
@@ -27,6 +26,7 @@ from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ..conftest import lookup_member
 from ..offline import logits_after
 from .enumerating_chance import outcomes, total_variation
 
@@ -44,13 +44,9 @@ BOTH = Sampling(mode="rejection", temperature=1.3, seed=0, top_k=3, top_p=0.7)
 def small_pool() -> ModelPool:
     """`ngram`, `one`, `two`, `three` and `target`, strangers to each other; token 3 ends a text."""
     names = ("one", "two", "three", "target")
-    lookup = LoadedMember(
-        name="ngram", kind="ngram", model=None, lookup=LookupRule(max_match=2), num_parameters=0, num_layers=0,
-        hidden_size=0, kv_bytes_per_token=0, dtype="none",
-    )  # fmt: skip
     return ModelPool(
         name="four tokens",
-        members=(lookup, *(member(name, seed) for seed, name in enumerate(names))),
+        members=(lookup_member(2), *(member(name, seed) for seed, name in enumerate(names))),
         tokenizer=Tokenizer(models.WordLevel({str(token): token for token in range(VOCABULARY)}, unk_token="0")),
         tokenizer_sha256="0" * 64,
         eos_token_ids=(EOS,),
@@ -66,10 +62,7 @@ def member(name: str, seed: int) -> LoadedMember:
     )  # fmt: skip
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).double().eval().requires_grad_(requires_grad=False)
-    return LoadedMember(
-        name=name, kind="model", model=model, lookup=None, num_parameters=1, num_layers=1, hidden_size=8,
-        kv_bytes_per_token=2 * 4 * 8, dtype="float64",
-    )  # fmt: skip
+    return describe_model(name, "model", model, None)
 
 
 class Enumerated:
@@ -159,30 +152,23 @@ CHAINS = (
 )
 
 
-@pytest.mark.parametrize("cache_kind", ["slots", "mask"])
-@pytest.mark.parametrize(("policy", "num_tokens"), CHAINS)
-def test_chains_write_what_their_target_would(policy, num_tokens, cache_kind):
-    """Two tokens left at every context, so that there are few branches."""
-    assert distance(TOP_K, policy, num_tokens, memory=Memory(cache=cache_kind)) < 1e-9
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cache_kind", ["slots", "mask"])
+@pytest.mark.parametrize("sampling", [TOP_K, slow(PLAIN)], ids=["two tokens", "all tokens"])
 @pytest.mark.parametrize(("policy", "num_tokens"), CHAINS)
-def test_chains_write_what_their_target_would_over_all_tokens(policy, num_tokens, cache_kind):
-    assert distance(PLAIN, policy, num_tokens, memory=Memory(cache=cache_kind)) < 1e-9
+def test_chains_write_what_their_target_would(policy, num_tokens, sampling, cache_kind):
+    """Two tokens left at every context, so that there are few branches; or all of them."""
+    assert distance(sampling, policy, num_tokens, memory=Memory(cache=cache_kind)) < 1e-9
 
 
 @pytest.mark.parametrize("sampling", [TOP_P, BOTH, WARM], ids=["top_p", "both", "warm"])
-@pytest.mark.parametrize("policy", ["one:1/target", "ngram:2/target"])
+@pytest.mark.parametrize(
+    "policy",
+    ["one:1/target", "ngram:2/target", slow("one:1/two:1/target"), slow("one:2/target"), slow("ngram:2/two:2/target")],
+)
 def test_truncated_distributions_stay_what_they_are(policy, sampling):
-    assert distance(sampling, policy, 2) < 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", [TOP_P, BOTH, WARM], ids=["top_p", "both", "warm"])
-@pytest.mark.parametrize("policy", ["one:1/two:1/target", "one:2/target", "ngram:2/two:2/target"])
-def test_truncated_distributions_stay_what_they_are_in_longer_chains(policy, sampling):
     assert distance(sampling, policy, 2) < 1e-9
 
 
@@ -262,16 +248,11 @@ MIDDLES = {
 }
 
 
+@pytest.mark.parametrize("sampling", [BOTH, slow(WARM)], ids=["some tokens", "all tokens"])
 @pytest.mark.parametrize("policy", MIDDLES)
-def test_a_lossy_middle_level_leaves_the_target_lossless(policy):
+def test_a_lossy_middle_level_leaves_the_target_lossless(policy, sampling):
     """Its verdict depends on the token; the target is told what the tokens that pass it follow."""
-    assert distance(BOTH, MIDDLES[policy], 2) < 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", MIDDLES)
-def test_a_lossy_middle_level_leaves_the_target_lossless_over_all_tokens(policy):
-    assert distance(WARM, MIDDLES[policy], 2) < 1e-9
+    assert distance(sampling, MIDDLES[policy], 2) < 1e-9
 
 
 @pytest.mark.parametrize("policy", ["via-sd-lossless", "pyramid-sd", "escalating"])

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual, truncated
 from paceline.traces.meta import Sampling
 
+from ...pairs import pairs
 from .enumerating_chance import outcomes, total_variation
 from .nested_decoder import VOCABULARY, Lookup, NestedDecoder, TableModel
 
 NUM_TOKENS = 3
 PLAIN = Sampling(mode="rejection", temperature=0.8, seed=0)
 TRUNCATED = Sampling(mode="rejection", temperature=1.3, seed=0, top_k=3, top_p=0.9)
-SAMPLINGS = [pytest.param(PLAIN, id="temperature"), pytest.param(TRUNCATED, id="truncated")]
 
 
 def chain(num_levels, sampling, *, lookup=False):
@@ -42,13 +42,12 @@ def distance(models, windows, **named):
     return total_variation(NestedDecoder(models, windows, **named).texts(NUM_TOKENS), alone(models[-1]))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("lookup", [False, True], ids=["drafter", "lookup"])
-@pytest.mark.parametrize(
-    "windows",
-    [(1,), (2,), (3,), (1, 1), (1, 2), (2, 2), (3, 2), (1, 3), (3, 3), (1, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 3)],
-    ids=str,
-)
+WINDOWS = (
+    (1,), (2,), (3,), (1, 1), (1, 2), (2, 2), (3, 2), (1, 3), (3, 3), (1, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("windows", "lookup", "sampling"), pairs(WINDOWS, (False, True), (PLAIN, TRUNCATED)), ids=str)
 def test_a_chain_writes_what_its_target_would(sampling, lookup, windows):
     verdicts = set()
     judges = {level: noted(verdicts, level) for level in range(1, len(windows) + 1)}

@@ -85,27 +85,6 @@ def test_shares_become_numbers_of_layers():
     assert slim_name(0.125) == "slim12.5"
 
 
-@pytest.mark.parametrize(
-    ("share", "told"),
-    [
-        (0.0, r"share must be in \(0, 1\), got 0"),
-        (1.0, r"share must be in \(0, 1\), got 1"),
-        (-0.5, r"share must be in \(0, 1\), got -0.5"),
-        (float("nan"), r"share must be in \(0, 1\), got nan"),
-        (0.04, "leave out at least one of 11 layers and keep one, got 0.04, which rounds to 0"),
-        (0.96, "leave out at least one of 11 layers and keep one, got 0.96, which rounds to 11"),
-    ],
-)
-def test_shares_that_leave_nothing_to_search_are_refused(share, told):
-    with pytest.raises(ValueError, match=told):
-        num_skipped(share, 11)
-
-
-def test_two_shares_of_equally_many_layers_are_refused():
-    with pytest.raises(ValueError, match=r"another number of layers than slim45 \(5 of 11\), got 0.46"):
-        skipped_of([0.45, 0.46], 11)
-
-
 # -- the search
 
 
@@ -135,7 +114,7 @@ def test_few_masks_are_all_tried():
     assert {trial.how for trial in trials} == {"exhaustive"}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_mask_is_tried_twice_and_the_best_is_found_in_a_quarter_of_them(seed):
     trials = searched(trials=80, random_trials=20, seed=seed)
     assert len({trial.skip_layers for trial in trials}) == len(trials) == 80
@@ -144,8 +123,9 @@ def test_no_mask_is_tried_twice_and_the_best_is_found_in_a_quarter_of_them(seed)
 
 
 def test_a_search_is_reproducible():
-    assert searched(trials=30, random_trials=10, seed=3) == searched(trials=30, random_trials=10, seed=3)
-    assert searched(trials=30, random_trials=10, seed=3) != searched(trials=30, random_trials=10, seed=4)
+    first = searched(trials=14, random_trials=10, seed=3)
+    assert first == searched(trials=14, random_trials=10, seed=3)
+    assert first != searched(trials=14, random_trials=10, seed=4)
 
 
 def test_almost_all_masks_can_be_tried():
@@ -163,20 +143,6 @@ def test_bayesian_search_says_what_to_install_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install_hint("search"))):
         find_slims(tiny_pool_of_four(), (), [0.5], Budget(trials=5, random_trials=1, seed=0), max_new_tokens=TOKENS)
-
-
-@pytest.mark.parametrize(
-    ("budget", "told"),
-    [
-        ({"trials": 0, "random_trials": 1}, "trials must be >= 1, got 0"),
-        ({"trials": 5, "random_trials": 0}, r"random_trials must be 1 to trials \(5\), got 0"),
-        ({"trials": 5, "random_trials": 6}, r"random_trials must be 1 to trials \(5\), got 6"),
-        ({"trials": 5, "random_trials": 1, "seed": -1}, "seed must be >= 0, got -1"),
-    ],
-)
-def test_budgets_are_checked(budget, told):
-    with pytest.raises(ValueError, match=told):
-        Budget(**{"seed": 0, **budget})
 
 
 # -- distances
@@ -229,11 +195,6 @@ def test_broken_logits_are_as_far_as_can_be(calibration):
     assert measure_distance(slim, calibration) == Distance(tvd=1.0, disagreement=1.0)
 
 
-def test_no_prompts_are_refused():
-    with pytest.raises(ValueError, match="`prompts` must hold at least one, got none"):
-        calibrate(tiny_pool_of_four(), (), max_new_tokens=TOKENS)
-
-
 # -- the whole search
 
 
@@ -281,17 +242,8 @@ def test_a_busy_spell_does_not_count(monkeypatch):
 
 
 def row(seconds, tvd, disagreement):
-    return SlimFound(
-        name="s",
-        share=0.5,
-        skip_layers=(1,),
-        num_parameters=1,
-        tvd=tvd,
-        disagreement=disagreement,
-        seconds=seconds,
-        seconds_share=seconds,
-        how="pool",
-    )
+    same = {"name": "s", "share": 0.5, "skip_layers": (1,), "num_parameters": 1, "how": "pool"}
+    return SlimFound(tvd=tvd, disagreement=disagreement, seconds=seconds, seconds_share=seconds, **same)
 
 
 def test_a_row_is_dominated_by_one_that_is_nowhere_worse():
@@ -299,16 +251,38 @@ def test_a_row_is_dominated_by_one_that_is_nowhere_worse():
     assert [each.dominated for each in mark_dominated(rows)] == [False, False, True, False, True, False]
 
 
-def test_a_target_without_layers_to_leave_out_is_refused():
+def target_only(model):
+    return dataclasses.replace(tiny_pool_of_four(), members=(describe_model("target", "model", model, None),))
+
+
+def without_layers_to_leave_out():
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=3, n_head=4, eos_token_id=EOS)
-    other = describe_model("target", "model", GPT2LMHeadModel(config).eval(), None)
-    pool = dataclasses.replace(tiny_pool_of_four(), members=(other,))
-    with pytest.raises(ValueError, match=r"target target: a submodel needs layers under model\.layers\."):
-        find_slims(pool, PROMPTS, [0.5], Budget(trials=2, random_trials=2, seed=0), max_new_tokens=2)
+    return target_only(GPT2LMHeadModel(config).eval())
 
 
-def test_a_target_of_one_layer_is_refused():
-    one = describe_model("target", "model", make_submodel(target(), (1, 2, 3)), None)
-    pool = dataclasses.replace(tiny_pool_of_four(), members=(one,))
-    with pytest.raises(ValueError, match=r"leave out at least one of 1 layers and keep one, got 0\.45"):
-        find_slims(pool, PROMPTS, [0.45], Budget(trials=2, random_trials=2, seed=0), max_new_tokens=2)
+def found_in(pool, share):
+    return find_slims(pool, PROMPTS, [share], Budget(trials=2, random_trials=2, seed=0), max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: num_skipped(0.0, 11), r"share must be in \(0, 1\), got 0"),
+        (lambda: num_skipped(1.0, 11), r"share must be in \(0, 1\), got 1"),
+        (lambda: num_skipped(-0.5, 11), r"share must be in \(0, 1\), got -0.5"),
+        (lambda: num_skipped(float("nan"), 11), r"share must be in \(0, 1\), got nan"),
+        (lambda: num_skipped(0.04, 11), "at least one of 11 layers and keep one, got 0.04, which rounds to 0"),
+        (lambda: num_skipped(0.96, 11), "at least one of 11 layers and keep one, got 0.96, which rounds to 11"),
+        (lambda: skipped_of([0.45, 0.46], 11), r"number of layers than slim45 \(5 of 11\), got 0.46"),
+        (lambda: Budget(trials=0, random_trials=1, seed=0), "trials must be >= 1, got 0"),
+        (lambda: Budget(trials=5, random_trials=0, seed=0), r"random_trials must be 1 to trials \(5\), got 0"),
+        (lambda: Budget(trials=5, random_trials=6, seed=0), r"random_trials must be 1 to trials \(5\), got 6"),
+        (lambda: Budget(trials=5, random_trials=1, seed=-1), "seed must be >= 0, got -1"),
+        (lambda: calibrate(tiny_pool_of_four(), (), max_new_tokens=9), "`prompts` must hold at least one, got none"),
+        (lambda: found_in(without_layers_to_leave_out(), 0.5), r"target target: a submodel needs layers under model"),
+        (lambda: found_in(target_only(make_submodel(target(), (1, 2, 3))), 0.45), "one of 1 layers and keep one"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(call, told):
+    with pytest.raises(ValueError, match=told):
+        call()

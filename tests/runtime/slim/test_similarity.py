@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.shared import measure_agreement, perturbed, shared_noise_agreement, with_slims
 from paceline.runtime.pools.parts import make_submodel
 from paceline.runtime.slim import calibrate, measure_distance
 from paceline.traces.meta import Sampling
+from paceline_laboratory.shared import measure_agreement, perturbed, shared_noise_agreement, with_slims
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 

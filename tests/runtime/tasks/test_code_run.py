@@ -98,27 +98,20 @@ def test_what_is_no_plain_data_is_told_and_nothing_hides_it(boxed, answer):
 
 @boxed
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "limit"),
     [
-        "while True: pass",
-        "10 ** 10 ** 9",  # one call, which looks at no signal
-        "while True:\n    try:\n        pass\n    except BaseException:\n        pass",
+        ("while True: pass", {"cpu_s": 1}),
+        ("10 ** 10 ** 9", {"cpu_s": 1}),  # one call, which looks at no signal
+        ("while True:\n    try:\n        pass\n    except BaseException:\n        pass", {"cpu_s": 1}),
+        ("import time; time.sleep(600)", {"wall_s": 1.5}),
+        (
+            "import signal, time\nfor s in (14, 15, 24): signal.signal(s, signal.SIG_IGN)\ntime.sleep(600)",
+            {"wall_s": 1.5},
+        ),
     ],
 )
-def test_what_computes_without_end_is_ended(boxed, answer):
-    assert ended(boxed, answer, cpu_s=1) == "timed out"
-
-
-@boxed
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "import time; time.sleep(600)",
-        "import signal, time\nfor s in (14, 15, 24): signal.signal(s, signal.SIG_IGN)\ntime.sleep(600)",
-    ],
-)
-def test_what_waits_without_end_is_ended(boxed, answer):
-    assert ended(boxed, answer, wall_s=1.5) == "timed out"
+def test_what_computes_or_waits_without_end_is_ended(boxed, answer, limit):
+    assert ended(boxed, answer, **limit) == "timed out"
 
 
 @boxed

@@ -7,7 +7,6 @@ import pytest
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.sandbox import CodeTests, failure_of
 from paceline.runtime.tasks import Score, Scorer, prompt_lines, read_task, score_lines, scores_json
-from paceline.traces.errors import TraceFormatError
 
 from ...cli.command_line import refused
 from ...data_folder import data_files
@@ -65,37 +64,6 @@ def test_tasks_are_written_as_prompts_with_their_tests(tmp_path):
     out = tmp_path / "p.jsonl"
     out.write_text(prompt_lines((prompt,)), encoding="utf-8")
     assert read_prompts(out) == (prompt,)
-
-
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"task_id": None}, "line 1, task_id: must be a text that is not blank, got None"),
-        ({"prompt": " "}, "line 1, prompt: must be a text that is not blank"),
-        ({"entry_point": "a b"}, "line 1, entry_point: must be the name of a function, got 'a b'"),
-        ({"test": "assert True"}, r"line 1, test: must define check\(candidate\), got 'assert True'"),
-    ],
-)
-def test_files_of_another_form_are_refused(tmp_path, row, told):
-    with pytest.raises(TraceFormatError, match=told):
-        read_task("humaneval", written(tmp_path, "a.jsonl", TASK | row))
-
-
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"tests": 1}, "line 1, tests: must be an object of entry_point, code, check, got 1"),
-        ({"tests": {"entry_point": "a", "code": "b", "check": ""}}, "line 1, tests, check: must be a text that is not"),
-        (
-            {"tests": {"entry_point": "if", "code": "b", "check": "c"}},
-            "line 1, tests, entry_point: must be the name of",
-        ),
-        ({"tests": {}, "answer": "1"}, "line 1, tests: must stand without answer, got '1'"),
-    ],
-)
-def test_tests_of_prompts_that_cannot_be_run_are_refused(tmp_path, row, told):
-    with pytest.raises(TraceFormatError, match=told):
-        read_prompts(written(tmp_path, "p.jsonl", {"id": "a", "prompt": "x"} | row))
 
 
 def test_nothing_is_run_unasked(tmp_path, monkeypatch):

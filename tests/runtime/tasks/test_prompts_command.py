@@ -39,19 +39,6 @@ def test_what_is_wrong_leaves_what_was_there(tmp_path):
     assert (tmp_path / "p.jsonl").read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"check": "tests", "answer": "1"}, "line 1, check: must be one of text, number, got 'tests'"),
-        ({"check": "number"}, "line 1, check: may stand only beside answer, got 'number'"),
-        ({"check": "number", "answer": "many"}, "line 1, answer: must hold a number, as check says, got 'many'"),
-    ],
-)
-def test_checks_that_cannot_be_made_are_refused(tmp_path, row, told):
-    written(tmp_path, "p.jsonl", {"id": "a", "prompt": "x"} | row)
-    assert told in refused("run", "--prompts", "p.jsonl")
-
-
 def test_a_run_counts_right_answers(tmp_path):
     rows = [{"id": f"r{number}", "tag": f"t{number % 2}", "prompt": "1 2 3"} for number in range(3)]
     written(tmp_path, "p.jsonl", *rows)

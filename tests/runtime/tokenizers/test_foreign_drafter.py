@@ -13,13 +13,11 @@ from paceline.runtime.prompts import Prompt
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from ...pairs import pairs
 from ..conftest import ALPHABET, EOS, member, random_llama
 
 GREEDY = Sampling(mode="greedy")
-SAMPLINGS = (
-    GREEDY,
-    Sampling(mode="coupled", temperature=0.9, seed=5),
-)
+SAMPLINGS = (GREEDY, Sampling(mode="coupled", temperature=0.9, seed=5))
 PROMPTS = tuple(
     Prompt(request_id=text, text=text) for text in ("hello there", "a", "the cat, the cat", "pace line.\nriders draft")
 )
@@ -28,17 +26,11 @@ SHIFT = 7
 
 
 def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1, start=Start.prefill):
+    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
     outputs, log = decode(
-        pool,
-        make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy,
-        prompts,
-        sampling=sampling,
-        max_new_tokens=NUM_TOKENS,
-        name="p",
-        batch=batch,
-        start=start,
+        pool, built, prompts, sampling=sampling, max_new_tokens=NUM_TOKENS, name="p", batch=batch, start=start,
         debug=True,
-    )
+    )  # fmt: skip
     return [output.tokens for output in outputs], log
 
 
@@ -51,8 +43,7 @@ def letters(order):
 
 def with_foreign(pool, draft):
     """The pool with `draft` in place of its own."""
-    members = tuple(draft if each.name == "draft" else each for each in pool.members)
-    return replace(pool, members=members)
+    return replace(pool, members=tuple(draft if each.name == "draft" else each for each in pool.members))
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +74,10 @@ def trained_pool(tiny_pool):
     return with_foreign(tiny_pool, replace(member("draft", "model", model), tokenizer=tokenizer))
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.mode)
-@pytest.mark.parametrize("policy", ["draft:4/target", "draft:2/mid:4/target"])
-@pytest.mark.parametrize("pool", ["shifted_pool", "trained_pool"])
+@pytest.mark.parametrize(
+    ("pool", "policy", "sampling", "batch"),
+    pairs(("shifted_pool", "trained_pool"), ("draft:4/target", "draft:2/mid:4/target"), SAMPLINGS, (1, 3)),
+)
 def test_the_text_is_the_targets(request, tiny_pool, pool, policy, sampling, batch):
     expected, _ = decoded(tiny_pool, "plain", sampling=sampling)
     assert decoded(request.getfixturevalue(pool), policy, sampling=sampling, batch=batch)[0] == expected

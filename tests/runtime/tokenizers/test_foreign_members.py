@@ -28,15 +28,9 @@ TARGET = '[[members]]\nname = "target"\npath = "target"\n'
 def save_model(folder: Path, vocab_size: int, *, width: int, eos: int | list[int]) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        eos_token_id=eos,
-        bos_token_id=None,
-    )
+        vocab_size=vocab_size, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, eos_token_id=eos, bos_token_id=None,
+    )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
@@ -88,35 +82,34 @@ def test_only_a_foreign_member_is_aligned(folder):
         load(folder, HEAD + DRAFT + TARGET).alignment("draft")
 
 
-def test_vocabularies_are_compared_where_they_are_shared(folder):
-    without = GUEST.replace('tokenizer = "guest/tokenizer.json"\n', "")
-    assert (
-        "must have a row for each of the 600 tokens of the pool's tokenizer, or a `tokenizer` of its own"
-        in load_error(folder, HEAD + without + TARGET)
-    )
-
-
-def test_a_tokenizer_must_fit_its_model(folder):
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        (
+            GUEST.replace('tokenizer = "guest/tokenizer.json"\n', "") + TARGET,
+            "must have a row for each of the 600 tokens of the pool's tokenizer, or a `tokenizer` of its own",
+        ),
+        (
+            DRAFT + 'tokenizer = "large.json"\n' + TARGET,
+            "[0].tokenizer must not have more tokens than draft (600), got ",
+        ),
+        (
+            DRAFT + 'tokenizer = "lower.json"\n' + TARGET,
+            "[0].tokenizer cannot be aligned (tokenizer of the drafting member must give text",
+        ),
+        (DRAFT + 'tokenizer = "lower.json"\n' + TARGET, "for 'The Quick BROWN Fox'"),
+        (DRAFT + 'tokenizer = "gone.json"\n' + TARGET, "members[0].tokenizer must be an existing file"),
+        (DRAFT + TARGET + 'tokenizer = "tokenizer.json"\n', "[1].tokenizer must not be given for the target"),
+        (
+            SLIM_GUEST + 'tokenizer = "tokenizer.json"\n' + GUEST + TARGET,
+            "members[0] may have a tokenizer only beside path",
+        ),
+    ],
+)
+def test_faults_in_the_file_are_named(folder, members, told):
     byte_level(1000).save(str(folder / "large.json"))
-    toml = HEAD + DRAFT + 'tokenizer = "large.json"\n' + TARGET
-    assert load_error(folder, toml).startswith("members[0].tokenizer must not have more tokens than draft (600), got ")
-
-
-def test_a_tokenizer_that_cannot_be_aligned_is_refused(folder):
     lower_casing().save(str(folder / "lower.json"))
-    message = load_error(folder, HEAD + DRAFT + 'tokenizer = "lower.json"\n' + TARGET)
-    assert message.startswith("members[0].tokenizer cannot be aligned (tokenizer of the drafting member must give text")
-    assert "for 'The Quick BROWN Fox'" in message
-    assert message.endswith("got 'lower.json'")
-
-
-def test_faults_in_the_file_are_named(folder):
-    gone = HEAD + DRAFT + 'tokenizer = "gone.json"\n' + TARGET
-    assert load_error(folder, gone).startswith("members[0].tokenizer must be an existing file")
-    of_target = HEAD + DRAFT + TARGET + 'tokenizer = "tokenizer.json"\n'
-    assert load_error(folder, of_target).startswith("members[1].tokenizer must not be given for the target")
-    of_submodel = HEAD + SLIM_GUEST + 'tokenizer = "tokenizer.json"\n' + GUEST + TARGET
-    assert load_error(folder, of_submodel).startswith("members[0] may have a tokenizer only beside path")
+    assert told in load_error(folder, HEAD + members)
 
 
 def test_a_tokenizer_file_cannot_cut_or_fill_texts(folder):
@@ -138,13 +131,8 @@ def test_a_foreign_member_drafts_but_cannot_verify():
 
 
 def test_a_pool_with_a_foreign_member_is_not_recorded(folder, tmp_path):
+    pool, prompts = load(folder, HEAD + GUEST + TARGET), (Prompt(request_id="r", tag="", text="the fox"),)
+    closure = Closure(kind="monotone", reach=2, run=2)
     with pytest.raises(ValueError, match="a pool to record must share one tokenizer, got member 'guest' with its own"):
-        record(
-            load(folder, HEAD + GUEST + TARGET),
-            (Prompt(request_id="r", tag="", text="the fox"),),
-            sampling=Sampling(mode="greedy"),
-            closure=Closure(kind="monotone", reach=2, run=2),
-            max_new_tokens=4,
-            out=tmp_path / "t.trace",
-        )
+        record(pool, prompts, sampling=Sampling(mode="greedy"), closure=closure, max_new_tokens=4, out=tmp_path / "t")
     assert not list(tmp_path.iterdir())

@@ -1,11 +1,12 @@
 """Token trees on models unlike the shipped pool's: the text is what the target writes alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import LoadedMember, loaded_pool
-from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -22,16 +23,9 @@ def gpt2(num_layers):
     """Learned positions, a tied head; a draft of fewer layers is the target's beginning."""
     torch.manual_seed(3)
     config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=POSITIONS,
-        n_embd=32,
-        n_layer=num_layers,
-        n_head=4,
-        bos_token_id=None,
-        eos_token_id=None,
-        initializer_range=0.25,
-        attn_implementation="sdpa",
-    )
+        vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=32, n_layer=num_layers, n_head=4, bos_token_id=None,
+        eos_token_id=None, initializer_range=0.25, attn_implementation="sdpa",
+    )  # fmt: skip
     return GPT2LMHeadModel(config).eval().requires_grad_(requires_grad=False)
 
 
@@ -56,29 +50,8 @@ MAKERS = {
 def pool_of(make):
     """`draft` of one layer and `target` of three, with as many positions as the longest text."""
     models = {"draft": make(1), "target": make(3)}
-    members = tuple(
-        LoadedMember(
-            name=name,
-            kind="model",
-            model=model,
-            lookup=None,
-            num_parameters=model.num_parameters(),
-            num_layers=model.config.num_hidden_layers,
-            hidden_size=32,
-            kv_bytes_per_token=256,
-            dtype=str(model.dtype).removeprefix("torch."),
-        )
-        for name, model in models.items()
-    )
-    tokenizer = tiny_pool_of_four().tokenizer
-    return ModelPool(
-        name="unlike",
-        members=members,
-        tokenizer=tokenizer,
-        tokenizer_sha256="0" * 64,
-        eos_token_ids=(),
-        context_tokens=POSITIONS,
-    )
+    members = tuple(describe_model(name, "model", model, None) for name, model in models.items())
+    return replace(tiny_pool_of_four(), members=members, eos_token_ids=(), context_tokens=POSITIONS)
 
 
 def answers(pool, policy, **memory):
@@ -86,16 +59,9 @@ def answers(pool, policy, **memory):
     decider = make_policy(policy, loaded_pool(pool))
     longest = max(len(pool.encode(prompt.text)) for prompt in prompts)
     outputs, _ = decode(
-        pool,
-        decider,
-        prompts,
-        sampling=GREEDY,
-        max_new_tokens=POSITIONS - longest,
-        name=policy,
-        batch=2,
-        memory=Memory(**memory),
-        debug=True,
-    )
+        pool, decider, prompts, sampling=GREEDY, max_new_tokens=POSITIONS - longest, name=policy, batch=2,
+        memory=Memory(**memory), debug=True,
+    )  # fmt: skip
     assert not any(output.error for output in outputs)
     return {prompt.text: list(output.tokens) for prompt, output in zip(prompts, outputs, strict=True)}
 

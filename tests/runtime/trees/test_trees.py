@@ -1,6 +1,7 @@
 """Token trees on real models: the text is the target's, and replay of a recording with trees takes the same steps."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from paceline.traces.contexts.store import read_trace
 from paceline.traces.meta import Closure, Sampling
 
 from ...decoding.trees.test_shapes import shapes
+from ...pairs import pairs
 from ...tiny_models import EOS, VOCABULARY, random_prompts, tiny_pool_of_four
 
 GREEDY = Sampling(mode="greedy")
@@ -43,27 +45,22 @@ def answers(policy, *, sampling=GREEDY, batch=1, num_tokens=24, prompts=PROMPTS,
     pool = tiny_pool_of_four()
     decider = make_policy(policy, loaded_pool(pool))
     outputs, log = decode(
-        pool,
-        decider,
-        prompts,
-        sampling=sampling,
-        max_new_tokens=num_tokens,
-        name=policy,
-        batch=batch,
-        memory=Memory(**memory),
-        debug=True,
-    )
+        pool, decider, prompts, sampling=sampling, max_new_tokens=num_tokens, name=policy, batch=batch,
+        memory=Memory(**memory), debug=True,
+    )  # fmt: skip
     assert not any(output.error for output in outputs)
     return [list(output.tokens) for output in outputs], log
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("policy", TREES)
-def test_text_is_the_targets_own(policy, batch, cache, sampling):
+@pytest.mark.parametrize(("policy", "sampling", "batch", "cache"), pairs(TREES, SAMPLINGS, (1, 5), ("slots", "mask")))
+def test_text_is_the_targets_own(policy, sampling, batch, cache):
     found, _ = answers(policy, sampling=sampling, batch=batch, cache=cache)
-    assert found == answers("plain", sampling=sampling)[0]
+    assert found == plain_texts(sampling)
+
+
+@lru_cache
+def plain_texts(sampling):
+    return answers("plain", sampling=sampling)[0]
 
 
 @given(shapes, st.integers(1, 20), st.sampled_from(["slots", "mask"]), st.integers(1, 4))
@@ -93,15 +90,9 @@ def test_a_tree_wider_than_the_cache_fails_its_request_alone():
     each = [member.kv_bytes_per_token * 64 for member in pool.members]
     short, long = random_prompts(1, seed=1, longest=3)[0], random_prompts(1, seed=5, longest=12)[0]
     prompts = (replace(short, request_id="fits", tag="a"), replace(long, request_id="grows", tag="b"))
-    outputs, _ = decode(
-        pool,
-        make_policy("per-tag,default=plain,b=tree(shape=100)", loaded_pool(pool)),
-        prompts,
-        sampling=GREEDY,
-        max_new_tokens=12,
-        name="wide",
-        memory=Memory(limit_bytes=each[1] + each[-1]),
-    )
+    policy, memory = "per-tag,default=plain,b=tree(shape=100)", Memory(limit_bytes=each[1] + each[-1])
+    decider = make_policy(policy, loaded_pool(pool))
+    outputs, _ = decode(pool, decider, prompts, sampling=GREEDY, max_new_tokens=12, name="wide", memory=memory)
     errors = {output.request_id: output.error for output in outputs}
     assert not errors["fits"]
     assert "the KV limit is" in str(errors["grows"])
@@ -121,15 +112,9 @@ def test_trees_to_record_are_checked(text):
 @pytest.mark.parametrize("name", ["target", "ngram", "none"])
 def test_trees_of_members_that_draft_none_are_refused(name, tmp_path):
     closure = Closure(kind="monotone", reach=2, run=2, trees=(tree_of(f"{name}:2"),))
+    pool, prompts = tiny_pool_of_four(), random_prompts(1)
     with pytest.raises(ArgumentError, match="`trees` must be of a model below the target"):
-        record(
-            tiny_pool_of_four(),
-            random_prompts(1),
-            sampling=GREEDY,
-            closure=closure,
-            max_new_tokens=2,
-            out=tmp_path / "a.trace",
-        )
+        record(pool, prompts, sampling=GREEDY, closure=closure, max_new_tokens=2, out=tmp_path / "a.trace")
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -189,20 +174,14 @@ def test_tokens_that_sampling_leaves_out_are_no_branches():
     assert ranked(scores, [4])[0].tokens == [2, 0]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(("batch", "cache"), [(1, "slots"), (8, "mask")])
+@pytest.mark.parametrize(
+    ("sampling", "batch", "cache"), [*zip(SAMPLINGS, (8, 1, 8), ("mask", "slots", "mask"), strict=True)]
+)
 def test_both_worlds_take_the_same_steps(sampling, batch, cache):
     found = agree(
-        tiny_pool_of_four(),
-        random_prompts(4, seed=9),
-        list(TREES),
-        sampling=sampling,
-        max_new_tokens=12,
-        batch=batch,
-        cache=cache,
-        reach=7,
-        run=3,
-    )
+        tiny_pool_of_four(), random_prompts(4, seed=9), list(TREES), sampling=sampling, max_new_tokens=12,
+        batch=batch, cache=cache, reach=7, run=3,
+    )  # fmt: skip
     assert found.agree
     assert all(one.num_left == 0 for one in found.policies)
     assert sum(one.num_steps for one in found.policies) > 100

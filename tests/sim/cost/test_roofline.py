@@ -1,26 +1,34 @@
+"""Seconds of a roofline by hand: dense models, mixtures of experts, quantised weights, and the sheet of devices."""
+
 from dataclasses import replace
+from itertools import combinations, product
+from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import LOOKUP_S
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces import ModelInfo
 from paceline.traces.errors import Experts
-from paceline.traces.meta import DraftBlock, Quantised
+from paceline.traces.meta import WIDTHS, DraftBlock, ModelInfo, Quantised
+from paceline.traces.shapes import presets
 from paceline.traces.shapes_given import given_shapes
+from pydantic import ValidationError
 
 from .shapes import DEVICE, MODEL, seconds
 
 LAUNCH = 3 * 2e-6
-PUBLISHED = [device for device in device_sheet().values() if device.name != "cpu-roofline"]
-MODEL_7B = ModelInfo(
-    name="target", parameters=7 * 10**9, layers=32, hidden_size=4096, kv_bytes_per_token=524_288, dtype="float16"
-)
+FAST = replace(DEVICE, flops_per_s={"float32": 1e12, "fp8": 4e12})
+EXPERTS = Experts(number=8, per_token=2, layers=3, parameters=25_000)
+LARGE = MODEL.model_copy(update={"parameters": 150_000_000})  # 600 MB, of 1 GB of memory
+
+
+def roofline(device=DEVICE, tensor_parallel=1, **changes):
+    return RooflineCost(device, (MODEL.model_copy(update=changes),), tensor_parallel=tensor_parallel)
 
 
 def test_roofline_by_hand():
-    cost = RooflineCost(DEVICE, (MODEL,))
+    cost = roofline()
     # Few tokens wait for memory: 4 bytes a weight, and 10 + 1 tokens of keys and values.
     assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 1e11 + LAUNCH)
     # Many tokens wait for arithmetic: two operations a weight, and attention of 4 x 3 x 100 x 1000 new:
@@ -28,136 +36,162 @@ def test_roofline_by_hand():
     assert seconds(cost, 1000, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * 524.5) / 1e12 + LAUNCH)
     # In four rows they see 6 held, and 1 to 250 of themselves.
     assert seconds(cost, 1000, rows=4, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * 131.5) / 1e12 + LAUNCH)
-    assert cost.lookup_s == LOOKUP_S
-    assert cost.notes() == ()
+    assert (cost.lookup_s, cost.notes()) == (LOOKUP_S, ())
+    with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the recording has m"):
+        seconds(cost, 1, model="x")
 
 
 def test_tensor_parallel_by_hand():
-    cost = RooflineCost(DEVICE, (MODEL,), tensor_parallel=4)
+    cost = roofline(tensor_parallel=4)
     assert cost.name == "round x4 tensor parallel"
-    busy = (4e6 + 400 * 11) / 1e11 / 4
     reduced = 2 * (2 * 3 / 4 * 100 * 4 / 1e10 + 3e-6)  # twice a layer: 3/4 of the bytes out, and as many back
-    assert seconds(cost, 1, held=10) == pytest.approx(busy + 3 * (2e-6 + reduced))
+    assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 1e11 / 4 + 3 * (2e-6 + reduced))
 
 
-@given(
-    device=st.sampled_from(PUBLISHED),
-    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
-    new=st.integers(1, 4096),
-    held=st.integers(0, 10**6),
-    rows=st.integers(1, 64),
-    more=st.integers(1, 1000),
-    split=st.sampled_from([1, 2, 8]),
-)
-def test_roofline_is_monotone(device, dtype, new, held, rows, more, split):
-    dtype = dtype if dtype in device.flops_per_s else "bfloat16"
-    small = ModelInfo(name="m", parameters=10**9, layers=24, hidden_size=2048, kv_bytes_per_token=10**5, dtype=dtype)
-    large = small.model_copy(update={"parameters": 2 * 10**9})
-    cost = RooflineCost(device, (small,), tensor_parallel=split)
-    base = seconds(cost, new, rows=rows, held=held)
-    assert base >= 24 * device.layer_launch_s
-    assert base <= seconds(cost, new + more, rows=rows, held=held)
-    assert base < seconds(cost, new, rows=rows, held=held + more) or base == pytest.approx(
-        seconds(cost, new, rows=rows, held=held + more), rel=1e-3
-    )
-    assert base <= seconds(RooflineCost(device, (large,), tensor_parallel=split), new, rows=rows, held=held)
-
-
-@given(split=st.integers(2, 16), new=st.integers(1, 512), held=st.integers(0, 10**5))
-def test_splitting_never_does_better_than_evenly(split, new, held):
-    device = device_sheet()["h100"]
-    whole = seconds(RooflineCost(device, (MODEL_7B,)), new, model="target", held=held)
-    parts = seconds(RooflineCost(device, (MODEL_7B,), tensor_parallel=split), new, model="target", held=held)
-    assert parts > whole / split
-    if new == 1:
-        assert parts < whole  # 14 GB of weights outweigh the all-reduces of one token
-
-
-def test_roofline_needs_a_figure_and_a_shape():
-    with pytest.raises(ValueError, match="cost round: no peak figure for dtype 'bfloat16' of m"):
-        RooflineCost(DEVICE, (MODEL.model_copy(update={"dtype": "bfloat16"}),))
-    with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the recording has m"):
-        seconds(RooflineCost(DEVICE, (MODEL,)), 1, model="x")
-
-
-FAST = replace(DEVICE, flops_per_s={"float32": 1e12, "fp8": 4e12})
-
-
-@pytest.mark.parametrize("arithmetic", ["fp8", "fp4", None])
-def test_quantised_weights_by_hand(arithmetic):
+@pytest.mark.parametrize(
+    ("arithmetic", "more"),
+    [("fp8", ", multiplied in fp8"), ("fp4", ", dequantised and multiplied in float32, as round has no fp4 units"),
+     (None, ", dequantised and multiplied in float32")],
+)  # fmt: skip
+def test_quantised_weights_by_hand(arithmetic, more):
     """Of a million parameters 600,000 in half a byte: fp8 units are four times as fast, fp4 ones there are none."""
     ours = Quantised(format="ours", parameters=600_000, bytes_per_parameter=0.5, arithmetic=arithmetic)
-    cost = RooflineCost(FAST, (MODEL.model_copy(update={"quantised": ours}),))
+    cost = roofline(FAST, quantised=ours)
     assert seconds(cost, 1, held=10) == pytest.approx((4 * 400_000 + 300_000 + 400 * 11) / 1e11 + LAUNCH)
     multiplied = 400_000 + 600_000 / (4 if arithmetic == "fp8" else 1)
     assert seconds(cost, 1000, held=24) == pytest.approx((2e3 * multiplied + 1200 * 1000 * 524.5) / 1e12 + LAUNCH)
-    (note,) = cost.notes()
-    assert (
-        note
-        == {
-            "fp8": "m: ours weights, 60.0% of all, multiplied in fp8",
-            "fp4": "m: ours weights, 60.0% of all, dequantised and multiplied in float32, as round has no fp4 units",
-            None: "m: ours weights, 60.0% of all, dequantised and multiplied in float32",
-        }[arithmetic]
-    )
+    assert cost.notes() == (f"m: ours weights, 60.0% of all{more}",)
 
 
 def test_quantised_experts_by_hand():
     """Four experts of 50,000 in two layers, one a token: 400,000 in a byte each; a token reads a quarter of them."""
     experts = Experts(number=4, per_token=1, layers=2, parameters=50_000)
     ours = Quantised(format="fp8", parameters=400_000, bytes_per_parameter=1.0, arithmetic="fp8", experts=True)
-    mixture = MODEL.model_copy(update={"experts": experts, "quantised": ours})
-    cost = RooflineCost(FAST, (mixture,))
-    assert mixture.weights_bytes == 4 * 600_000 + 400_000
+    assert MODEL.model_copy(update={"experts": experts, "quantised": ours}).weights_bytes == 4 * 600_000 + 400_000
+    cost = roofline(FAST, experts=experts, quantised=ours)
     assert seconds(cost, 1, held=10) == pytest.approx((4 * 600_000 + 100_000 + 400 * 11) / 1e11 + LAUNCH)
     many = 2e4 * (600_000 + 100_000 / 4)
     assert seconds(cost, 10_000, held=0) == pytest.approx((many + 1200 * 10_000 * 5000.5) / 1e12 + LAUNCH)
 
 
-def test_quantised_weights_fit_where_their_own_would_not():
-    large = MODEL.model_copy(update={"parameters": 400_000_000})
-    with pytest.raises(ValueError, match=r"take 1.6 GB, memory holds 1.0 GB"):
-        RooflineCost(DEVICE, (large,))
-    ours = Quantised(format="fp8", parameters=390_000_000, bytes_per_parameter=1.0)
-    RooflineCost(DEVICE, (large.model_copy(update={"quantised": ours}),))
+def test_a_mixture_by_hand():
+    """A million weights, 3 x 8 x 25,000 of them experts: a token goes through 400,000 and a quarter of the rest."""
+    cost = roofline(experts=EXPERTS)
+    # Five tokens touch 8 (1 - 0.75^5) = 6.1 experts of each layer; memory waits: 4 bytes a weight.
+    read = 400_000 + 3 * 25_000 * 8 * (1 - 0.75**5)
+    assert seconds(cost, 5, held=10) == pytest.approx((4 * read + 400 * 15) / 1e11 + LAUNCH)
+    # A thousand touch all of them, and arithmetic counts the two that each goes through.
+    assert seconds(cost, 1000) == pytest.approx((2 * 550_000 * 1000 + 1200 * 1000 * 500.5) / 1e12 + LAUNCH)
+    assert cost.notes()[0].startswith("m: experts drawn uniformly and independently")
+
+
+@given(st.integers(1, 3000), st.integers(0, 10**6), st.sampled_from([1, 4]))
+def test_where_every_token_goes_through_all_experts_a_mixture_is_dense(new, held, split):
+    every = roofline(tensor_parallel=split, experts=EXPERTS.model_copy(update={"per_token": 8}))
+    dense = seconds(roofline(tensor_parallel=split), new, held=held)
+    assert seconds(every, new, held=held) == dense
+    assert seconds(roofline(tensor_parallel=split, experts=EXPERTS), new, held=held) <= dense
+
+
+@pytest.mark.parametrize(("number", "per_token", "tokens"), [(4, 1, 3), (4, 2, 2), (5, 2, 3), (3, 3, 2)])
+def test_the_mean_over_every_way_to_route(number, per_token, tokens):
+    ways = [set().union(*chosen) for chosen in product(combinations(range(number), per_token), repeat=tokens)]
+    assert len(ways) == comb(number, per_token) ** tokens
+    experts = Experts(number=number, per_token=per_token, layers=1, parameters=1)
+    assert experts.touched(tokens) == pytest.approx(sum(map(len, ways)) / len(ways))
+
+
+@given(st.integers(2, 512), st.data(), st.integers(1, 5000))
+def test_more_tokens_touch_more_experts_each_fewer_of_its_own(number, data, tokens):
+    experts = Experts(number=number, per_token=data.draw(st.integers(1, number)), layers=1, parameters=1)
+    less, here, more = (experts.touched(tokens + by) for by in (-1, 0, 1))
+    assert less <= here <= more <= number
+    assert more - here <= (here - less) * (1 + 1e-9) + 1e-9
+
+
+def test_verification_of_a_mixture_is_not_flat():
+    """What docs/costs.md says: times the experts, and times the seconds, of five tokens over one, at batch 1."""
+    for name, experts, more in (("mixtral-8x7b", 3.05, 2.69), ("qwen-3-30b-a3b", 4.41, 2.36), ("llama-3.1-8b", 1, 1)):
+        shape = presets()[name].info("m")
+        cost = RooflineCost(device_sheet()["h200"], (shape,))
+        touched = 1.0 if shape.experts is None else shape.experts.touched(5) / shape.experts.touched(1)
+        assert touched == pytest.approx(experts, abs=0.01)
+        assert seconds(cost, 5, held=1000) / seconds(cost, 1, held=1000) == pytest.approx(more, abs=0.01)
 
 
 def test_llama_70b_in_fp8_on_four_h100():
     """68.5 GB of matrices and 4.2 GB of tables over 13.4 TB/s, then launches and all-reduces: 127 tokens a second."""
-    per_s = {
-        way: 1
-        / seconds(
-            RooflineCost(device_sheet()["h100"], given_shapes([f"t={way}"], "t"), tensor_parallel=4), 1, model="t"
-        )
-        for way in ("llama-3.1-70b", "llama-3.1-70b@fp8")
-    }
-    assert per_s == pytest.approx({"llama-3.1-70b": 77.2, "llama-3.1-70b@fp8": 127.6}, rel=0.005)
+    for way, per_s in (("llama-3.1-70b", 77.2), ("llama-3.1-70b@fp8", 127.6)):
+        cost = RooflineCost(device_sheet()["h100"], given_shapes([f"t={way}"], "t"), tensor_parallel=4)
+        assert 1 / seconds(cost, 1, model="t") == pytest.approx(per_s, rel=0.005)
 
 
 def test_a_block_drafter_costs_one_forward():
     block = DraftBlock(tokens=15, fed="block")
-    cost = RooflineCost(DEVICE, (MODEL.model_copy(update={"draft_block": block}),))
+    cost = roofline(draft_block=block)
     assert cost.draft_terms("m") == (0.0, None, block)
     assert cost.notes() == ("a whole draft in one forward: m",)
 
 
-def test_what_cannot_be_split():
-    with pytest.raises(ValueError, match=r"tensor_parallel must be in \[1, \d+\], the least hidden size, got 0"):
-        RooflineCost(DEVICE, (MODEL,), tensor_parallel=0)
-    alone = replace(DEVICE, link_bytes_per_s=None)
-    with pytest.raises(ValueError, match="cost round: no link to split models over, got tensor_parallel 2"):
-        RooflineCost(alone, (MODEL,), tensor_parallel=2)
-    assert RooflineCost(alone, (MODEL,)).name == "round"
+def two(**changes):
+    return LARGE, LARGE.model_copy(update={"name": "n"} | changes)
 
 
-def test_weights_must_fit():
-    """1 GB of memory: two models of 600 MB fit two devices, or one if they share their weights."""
-    whole = MODEL.model_copy(update={"parameters": 150_000_000})
-    twin = whole.model_copy(update={"name": "n"})
-    with pytest.raises(ValueError, match=r"cost round: the weights of m, n take 1.2 GB, memory holds 1.0 GB") as caught:
-        RooflineCost(DEVICE, (whole, twin))
+@pytest.mark.parametrize(
+    ("models", "options", "told"),
+    [
+        (two(), {}, "cost round: the weights of m, n take 1.2 GB, memory holds 1.0 GB"),
+        (two(submodel_of="other"), {}, "the weights of m, n take"),  # of a model that is not in the pool
+        ((MODEL,), {"tensor_parallel": 0}, r"tensor_parallel must be in \[1, \d+\], the least hidden size, got 0"),
+        ((MODEL.model_copy(update={"dtype": "bfloat16"}),), {}, "cost round: no peak figure for dtype 'bfloat16' of m"),
+    ],
+)
+def test_what_cannot_be(models, options, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        RooflineCost(DEVICE, models, **options)
     assert "\n" not in str(caught.value)
-    RooflineCost(DEVICE, (whole, twin), tensor_parallel=2)
-    RooflineCost(DEVICE, (whole, twin.model_copy(update={"submodel_of": "m"})))
-    with pytest.raises(ValueError, match="the weights of m, n take"):  # of a model that is not in the pool
-        RooflineCost(DEVICE, (whole, twin.model_copy(update={"submodel_of": "other"})))
+
+
+def test_what_fits_and_what_has_no_link():
+    RooflineCost(DEVICE, two(), tensor_parallel=2)
+    RooflineCost(DEVICE, two(submodel_of="m"))
+    alone = replace(DEVICE, link_bytes_per_s=None)
+    assert roofline(alone).name == "round"
+    with pytest.raises(ValueError, match="cost round: no link to split models over, got tensor_parallel 2"):
+        roofline(alone, tensor_parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"number": 1}, "experts.number\n.*greater than or equal to 2"),
+        ({"per_token": 9}, "per_token must be at most number, 8, got 9"),
+        ({"layers": 4}, "experts.layers must be at most layers, 3, got 4"),
+        ({"parameters": 50_000}, "parameters must be more than those of all experts, 1200000, got 1000000"),
+    ],
+)
+def test_experts_that_cannot_be(change, told):
+    with pytest.raises(ValidationError, match=told):
+        ModelInfo.model_validate({**MODEL.model_dump(), "experts": EXPERTS.model_dump() | change})
+
+
+def test_the_sheet_is_sound():
+    sheet = device_sheet()
+    names = "a100-40gb a100-80gb h100-pcie h100-sxm h200 b200 l40s rtx4090 rtx5090 tpu-v5p cpu-roofline a100 h100"
+    assert set(sheet) == set(names.split())
+    for short, name in (("a100", "a100-80gb"), ("h100", "h100-sxm")):
+        assert replace(sheet[short], name=name) == sheet[name]
+    for name, device in sheet.items():
+        assert name == device.name
+        assert device.source
+        assert 1e10 < device.memory_bytes < 1e12
+        if name == "cpu-roofline":
+            continue
+        dense = device.flops_per_s["bfloat16"]
+        assert 8e11 < device.bytes_per_s < 1e13
+        assert 1e14 < dense < 1e16
+        assert 3e10 < device.link_bytes_per_s < device.bytes_per_s
+        assert device.flops_per_s.get("float32", 0) < dense == device.flops_per_s.get("float16", dense)
+        narrow = {unit: device.flops_per_s[unit] for unit in ("int8", "fp8", "fp4") if unit in device.flops_per_s}
+        assert all(1.9 < peak / dense < 8.1 for peak in narrow.values())
+        assert set(device.flops_per_s) <= {*WIDTHS, *narrow}

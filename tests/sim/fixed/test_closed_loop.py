@@ -12,15 +12,15 @@ from paceline.policies import Draft, Verify
 from paceline.policies.about import About
 from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim import closed_loops as batch_rows
-from paceline.sim import closed_loops as op_rows
+from paceline.sim import closed_loops
 from paceline.sim.closed_loops import why_looped
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostRangeError, DraftTerms
+from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 
+from ...pairs import pairs
 from ..tries.small_traces import easy_cost, request_of, trace_of
 from .recorded import contexts, logs, texts
 
@@ -29,7 +29,7 @@ SMALL = TrieTables(make_trace(SyntheticSpec(requests=5, tokens=30, prompt_tokens
 
 
 @dataclass
-class Terms:
+class Terms(CostModel):
     """Seconds that grow with all that is asked, drafts by the round and by the token where wanted; no binary fractions.
 
     Beyond `most` tokens held it knows nothing.
@@ -50,9 +50,6 @@ class Terms:
 
     def draft_terms(self, model):
         return None if self.per_round_s is None else DraftTerms(self.per_round_s, self.per_token_s)
-
-    def notes(self):
-        return ()
 
 
 def came_of(scenario, policy, **options):
@@ -106,13 +103,13 @@ def test_walked_requests_leave_the_log_of_the_loop(data):
     assert cost.asked == asked
 
 
-@pytest.mark.parametrize("cost", ["cpu", "h100", "rtx4090"])
-@pytest.mark.parametrize("policy", ["plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target"])
-@pytest.mark.parametrize("batch", [1, 4])
+CHAINS = ("plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target")
+
+
+@pytest.mark.parametrize(("cost", "policy", "batch"), pairs(["cpu", "h100", "rtx4090"], CHAINS, [1, 4]))
 def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, batch, monkeypatch):
-    monkeypatch.setattr(op_rows, "MOST_WAITING", 7)
-    monkeypatch.setattr(batch_rows, "MOST_WAITING", 7)
-    monkeypatch.setattr(op_rows, "MOST_PRICED", 12)
+    monkeypatch.setattr(closed_loops, "MOST_WAITING", 7)
+    monkeypatch.setattr(closed_loops, "MOST_PRICED", 12)
     scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace), batch=batch)
     one, other = (came_of(scenario, make_policy(policy, SMALL.pool), stepwise=stepwise) for stepwise in (False, True))
     same(one, other)
@@ -207,10 +204,3 @@ def test_a_cost_that_does_not_know_an_operation_says_so_as_in_the_loop():
     cost = Terms(most=20)
     with pytest.raises(CostRangeError, match=re.escape("holds 2")):
         simulate(Scenario(tables=SMALL, cost=cost), make_policy("draft:4/target", SMALL.pool), "it")
-
-
-def test_the_pool_of_one_is_walked():
-    tables = TrieTables(trace_of(request_of({(): (5,), (5,): (6,), (5, 6): (7,)}, budget=2), models=("target",)))
-    scenario = Scenario(tables=tables, cost=Terms())
-    one, other = (came_of(scenario, make_policy("plain", tables.pool), stepwise=stepwise) for stepwise in (False, True))
-    same(one, other)

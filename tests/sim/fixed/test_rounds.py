@@ -8,7 +8,7 @@ from paceline.policies import Commit, Draft, Ratio
 from paceline.policies.about import About
 from paceline.policies.fixed import Chain
 from paceline.policies.spec import make_policy
-from paceline.sim import rounds_once as module
+from paceline.sim import rounds_once
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
@@ -114,7 +114,7 @@ def test_equal_rounds_are_one_object_and_asked_for_once():
 
 def test_rounds_of_two_policies_stand_beside_each_other(monkeypatch):
     """Replicas of one run share what the recording answers: what one has closed, the other may have open."""
-    monkeypatch.setattr(module, "MOST_OPEN", 1)
+    monkeypatch.setattr(rounds_once, "MOST_OPEN", 1)
     pool, answers = small().pool, small().answers(seed=0, strict=False)
     one, other = (
         FixedRounds(policy=Chain(pool, text), name=text, pool=pool, answers=answers)
@@ -128,7 +128,7 @@ def test_rounds_of_two_policies_stand_beside_each_other(monkeypatch):
 
 
 def test_tables_of_few_requests_are_held(monkeypatch):
-    monkeypatch.setattr(module, "MOST_OPEN", 1)
+    monkeypatch.setattr(rounds_once, "MOST_OPEN", 1)
     answers = small().answers(seed=0, strict=False)
     fixed = FixedRounds(policy=Chain(small().pool, "draft:1/target"), name="it", pool=small().pool, answers=answers)
     first = fixed.round("a", "r0", 0, 4)
@@ -138,17 +138,6 @@ def test_tables_of_few_requests_are_held(monkeypatch):
     # It was played to its end when it was first asked for.
     answers.replay = None
     assert fixed.round("b", "r1", 2, 2).committed == 1
-
-
-def test_memory_follows_what_was_asked_for_last(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 2)
-    fixed = rounds_of(small(), Chain(small().pool, "draft:1/target"))
-    before = [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)]
-    assert list(fixed._known) == ["r0"]
-    fixed.round("a", "r1", 0, 4)
-    assert list(fixed._known) == ["r1"]
-    assert fixed._num_kept == 3
-    assert [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)] == before
 
 
 class Says:
@@ -175,19 +164,6 @@ def test_what_may_not_be_looked_at_is_named(looked_at):
     fixed = rounds_of(tables, Says(lambda seen: getattr(seen, looked_at) and Verify("target")))
     with pytest.raises(PolicyError, match=f"policy it, request mine.*and not at {looked_at}"):
         fixed.round("mine", "r0", 1, 3)
-
-
-def test_what_is_shown_is_what_a_session_holds():
-    seen_there = []
-
-    def decide(seen):
-        seen_there.append(
-            (seen.num_pending, seen.waiting("target"), seen.has_room, seen.found_nothing, seen.pool.target)
-        )
-        return Verify("target") if seen.num_pending else Draft("draft", 2)
-
-    rounds_of(small(), Says(decide)).round("a", "r0", 1, 2)
-    assert seen_there[:2] == [(0, 0, True, False, "target"), (2, 2, False, False, "target")]
 
 
 def test_what_a_policy_breaks_of_its_word_is_said():

@@ -8,6 +8,7 @@ import numpy as np
 from paceline.decoding.seen import Start
 from paceline.policies import Commit, Draft, Exact, Verify
 from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import CostModel
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import Closure, NgramInfo, Sampling, Trie, TrieMeta, TrieRecording, TrieRequest
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
@@ -80,7 +81,7 @@ def trunk_of(trace):
 
 
 @dataclass
-class EasyCost:
+class EasyCost(CostModel):
     """1 s for a forward of the smallest, 2 s for the next, and so on; 1/16 s per new token, 1/1024 s per token held.
 
     All are binary fractions, so that sums are exact. Keeps what it was asked.
@@ -94,9 +95,6 @@ class EasyCost:
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         self.asked.append((model, num_rows, new_tokens, context_tokens))
         return self.base[model] + new_tokens / 16 + context_tokens / 1024
-
-    def draft_terms(self, model):
-        return None
 
 
 def easy_cost(trace):

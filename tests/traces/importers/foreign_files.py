@@ -7,7 +7,6 @@ from paceline.traces.importers import Load
 
 
 def write_lines(path, *objects):
-    """One object a line, gzip if the name says so."""
     text = "".join(json.dumps(found) + "\n" for found in objects).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
@@ -57,7 +56,6 @@ def timing(*turns, depth=7, second=0.01):
 
 
 def steps(accepted, drafted):
-    """vLLM's metrics of one request."""
     histogram = [accepted.count(count) for count in range(max([*drafted, 0]) + 1)]
     return {
         "acceptance_histogram": histogram,
@@ -68,7 +66,6 @@ def steps(accepted, drafted):
 
 
 def response(name, accepted, drafted, *, tokens=None, prompt_tokens=11):
-    """A vLLM response, with the tokens its steps explain unless told otherwise."""
     explained = sum(accepted) + len(accepted) + 1
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": explained if tokens is None else tokens}
     metrics = {"speculative_decoding": steps(accepted, drafted)}
@@ -81,19 +78,16 @@ def positions(name, **drafters):
 
 
 def frontier(committed, scheduled=None):
-    """A Frontier acceptance trace."""
     found = {"per_request_committed_tokens_per_iteration": committed}
     return found if scheduled is None else {**found, "per_request_scheduled_draft_tokens_per_iteration": scheduled}
 
 
 def plain_response(name, *, tokens=6, prompt_tokens=11):
-    """A vLLM response that ran without speculation."""
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
     return {"id": name, "usage": usage, "metrics": {"speculative_decoding": None}}
 
 
 def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
-    """A vLLM response with a histogram alone, of drafts of as many tokens as it has places."""
     steps, accepted = sum(histogram), sum(kept * times for kept, times in enumerate(histogram))
     window = len(histogram) - 1
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": steps + accepted + 1 if tokens is None else tokens}
@@ -108,7 +102,6 @@ def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
 
 
 def sglang(name, steps, tokens, *, histogram=None, window=3, **more):
-    """A response of SGLang."""
     meta = {"id": name, "prompt_tokens": 9, "completion_tokens": tokens, "spec_verify_ct": steps, **more}
     if histogram is not None:
         meta["spec_accept_histogram"] = histogram
@@ -118,7 +111,6 @@ def sglang(name, steps, tokens, *, histogram=None, window=3, **more):
 
 
 def trtllm(name, *, histogram=None, mean=None, tokens=None):
-    """A response of TensorRT-LLM."""
     choice = {"index": 0, "finish_reason": "stop"}
     if mean is not None:
         choice["avg_decoded_tokens_per_iter"] = mean
@@ -136,7 +128,6 @@ def trtllm(name, *, histogram=None, mean=None, tokens=None):
 
 
 def timings(tokens, drafted=None, accepted=0, **more):
-    """A response of llama.cpp."""
     found = {"cache_n": 4, "prompt_n": 20, "prompt_ms": 55.5, "predicted_n": tokens, "predicted_ms": 900.5, **more}
     return {"content": "...", "timings": found if drafted is None else
             {**found, "draft_n": drafted, "draft_n_accepted": accepted}}  # fmt: skip
@@ -180,7 +171,6 @@ def statistics(begun, drafts, drafted, accepted, *, method="draft-mtp", prefix="
 
 
 def llamacpp_lines(tokens, drafted=None, accepted=0):
-    """What llama.cpp's server logged of a request until 2026."""
     lines = [
         "slot print_timing: id  3 | task 0 |",
         "prompt eval time =     648.99 ms /   133 tokens (    4.88 ms per token,   204.94 tokens per second)",
@@ -194,7 +184,6 @@ def llamacpp_lines(tokens, drafted=None, accepted=0):
 
 
 def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine=0, model="m", prefix="vllm:"):
-    """A page of vLLM's counters, or of another engine that has the same."""
     labels = f'engine="{engine}",model_name="{model}"'
     drafted = drafts * len(positions) if drafted is None else drafted
     name = f"{prefix}spec_decode_num"
@@ -218,7 +207,6 @@ def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine
 
 
 def llamacpp_counters(drafts, positions):
-    """A page of llama.cpp's counters, which have no labels but the position."""
     name = "llamacpp:spec_decode_num"
     return [
         "llamacpp:tokens_predicted_total 4000",
@@ -230,7 +218,6 @@ def llamacpp_counters(drafts, positions):
 
 
 def trtllm_counters(drafted, accepted, *, requests=4, tokens=220, by_place=False):
-    """A page of TensorRT-LLM's counters: totals, or one count for each position."""
     labels, name = 'engine_type="trtllm",model_name="m"', "trtllm_spec_decode"
     if by_place:
         lines = [
@@ -253,7 +240,6 @@ def trtllm_counters(drafted, accepted, *, requests=4, tokens=220, by_place=False
 
 
 def sglang_counters(*lengths, steps=None, requests=4, tokens=220, depth=3):
-    """A page of SGLang's: a gauge of each rank, and counters where there are steps."""
     lines = [
         f'sglang:spec_accept_length{{dp_rank="{rank}",model_name="m",tp_rank="{rank}"}} {length}'
         for rank, length in enumerate(lengths)
@@ -272,7 +258,6 @@ def sglang_counters(*lengths, steps=None, requests=4, tokens=220, depth=3):
 
 
 def metrics_line(rates, accepted, drafted, *, depth=None):
-    """A line of vLLM's log."""
     told = "" if depth is None else f"Current speculative depth: {depth}, "
     shown = ", ".join(f"{rate:.3f}" for rate in rates)
     return (
@@ -284,7 +269,6 @@ def metrics_line(rates, accepted, drafted, *, depth=None):
 
 
 def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
-    """A result of vllm bench serve."""
     accepted = round(drafts * sum(rates))
     return {
         "completed": len(lens),
@@ -300,13 +284,11 @@ def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
 
 
 def sglang_bench(length, **more):
-    """A result of SGLang's bench_serving."""
     totals = {"completed": 2, "total_input_tokens": 20, "total_output_tokens": 50}
     return {"backend": "sglang", "accept_length": length, **totals, **more}
 
 
 def decode_batch(length, rate, *, running=8, more=""):
-    """A line of SGLang's log."""
     said = "" if length is None else f"accept len: {length:.2f}, "
     said += "" if rate is None else f"accept rate: {rate:.2f}, "
     return (
@@ -316,7 +298,6 @@ def decode_batch(length, rate, *, running=8, more=""):
 
 
 def iteration(number, requests, drafted, accepted, *, generating=None, **more):
-    """An iteration of TensorRT-LLM."""
     found = {"iter": number, "iterLatencyMS": 20.5, "numActiveRequests": 8, "specDecodingStats": None, **more}
     if generating is not None:
         found["inflightBatchingStats"] = {"numContextRequests": 0, "numGenRequests": generating}
@@ -359,7 +340,6 @@ def aiperf(name, accepted, drafted, *, listed=True, phase="profiling", tokens=No
 
 
 def guidellm(*requests, incomplete=0):
-    """A report of GuideLLM, of responses of vLLM."""
     kept = [
         {
             "request_id": found["id"],
@@ -375,21 +355,20 @@ def guidellm(*requests, incomplete=0):
 
 
 def write_text(path, *lines):
-    """A text file of these lines."""
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
+def write(path, *lines):
+    return (write_text if isinstance(lines[0], str) else write_lines)(path, *lines)
+
+
 # What files do not say themselves, by format.
+OF_A_WINDOW = ("llamacpp-timings", "llamacpp-log", "sglang-bench")
+OF_A_LOAD = ("vllm-log", "llamacpp-metrics", "sglang-log", "trtllm-iterations", "acceptance-by-k")
 STATED = {
-    "llamacpp-timings": {"windows": {"drafter": 4}},
-    "llamacpp-log": {"windows": {"drafter": 4}},
-    "sglang-bench": {"windows": {"drafter": 4}},
-    "vllm-log": {"load": Load(requests=3, output_tokens=20)},
-    "llamacpp-metrics": {"load": Load(requests=3, output_tokens=20)},
-    "sglang-log": {"load": Load(requests=3, output_tokens=20)},
-    "trtllm-iterations": {"load": Load(requests=3, output_tokens=20)},
-    "acceptance-by-k": {"load": Load(requests=3, output_tokens=20)},
+    **{key: {"windows": {"drafter": 4}} for key in OF_A_WINDOW},
+    **{key: {"load": Load(requests=3, output_tokens=20)} for key in OF_A_LOAD},
 }
 
 
@@ -398,65 +377,30 @@ def one_file_each(folder):
     plain = [answer(1, [1] * 9, [1] * 4, method="vanilla"), answer(2, [1] * 6, method="vanilla", category="qa")]
     sps = [answer(1, [3, 1, 5], [2, 2]), answer(2, [4, 2], category="qa")]
     turns = ([6, 0, 2], [3])
-    return {
-        "spec-bench": [write_lines(folder / "plain.jsonl", *plain), write_lines(folder / "sps.jsonl", *sps)],
-        "eagle-timed": [
-            write_lines(folder / "toy_ea_info.jsonl", timing(*turns), timing([1, 1])),
-            write_lines(folder / "toy_ea.jsonl", timed_answer(1, *turns), timed_answer(2, [1, 1])),
-        ],
-        "vllm-detailed": [
-            write_lines(folder / "vllm.jsonl", response("a", [2, 0, 1], [3, 3, 3]), response("b", [1], [2]))
-        ],
-        "positions": [
-            write_lines(
-                folder / "pos.jsonl", positions("a", draft=[3, 2, 1, 1], mid=[1, 1, 2, 1]), positions("b", draft=[1])
-            )
-        ],
-        "frontier": [
-            write_lines(folder / "frontier.json", frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]}))
-        ],
-        "vllm-summary": [
-            write_lines(
-                folder / "summary.jsonl", plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])
-            )
-        ],
-        "sglang-meta": [
-            write_lines(folder / "sglang.jsonl", sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9))
-        ],
-        "trtllm": [write_lines(folder / "trt.jsonl", trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1]))],
-        "llamacpp-timings": [
-            write_lines(folder / "llama.jsonl", timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0))
-        ],
-        "llamacpp-log": [
-            write_text(folder / "llama.log", *llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5))
-        ],
-        "vllm-metrics": [write_text(folder / "metrics.prom", *counters(100, [70, 50], requests=4, tokens=220))],
-        "llamacpp-metrics": [write_text(folder / "llama.prom", *llamacpp_counters(100, [70, 50]))],
-        "trtllm-metrics": [
-            write_text(folder / "trt.prom", *trtllm_counters([100, 90], [70, 50], by_place=True)),
-        ],
-        "sglang-metrics": [write_text(folder / "sglang.prom", *sglang_counters(2.5, steps=100))],
-        "vllm-log": [
-            write_text(
-                folder / "vllm.log", "INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)
-            )
-        ],
-        "vllm-bench": [write_lines(folder / "bench.json", vllm_bench([0.7, 0.5, 0.4]))],
-        "sglang-bench": [write_lines(folder / "sgbench.jsonl", sglang_bench(2.5))],
-        "sglang-log": [write_text(folder / "sg.log", decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2))],
-        "trtllm-iterations": [
-            write_lines(folder / "iters.jsonl", iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8))
-        ],
-        "aiperf": [
-            write_lines(
-                folder / "profile_export.jsonl", aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)
-            )
-        ],
-        "guidellm": [
-            write_lines(
-                folder / "guide.json",
-                guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]), plain_response("p")),
-            )
-        ],
-        "acceptance-by-k": [write_lines(folder / "golden.json", {"1": 1.78, "2": 2.38, "3": 2.83})],
-    }
+    contents = {
+        "spec-bench": {"plain.jsonl": plain, "sps.jsonl": sps},
+        "eagle-timed": {"toy_ea_info.jsonl": [timing(*turns), timing([1, 1])],
+                        "toy_ea.jsonl": [timed_answer(1, *turns), timed_answer(2, [1, 1])]},
+        "vllm-detailed": {"vllm.jsonl": [response("a", [2, 0, 1], [3, 3, 3]), response("b", [1], [2])]},
+        "positions": {"pos.jsonl": [positions("a", draft=[3, 2, 1, 1], mid=[1, 1, 2, 1]), positions("b", draft=[1])]},
+        "frontier": {"frontier.json": [frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]})]},
+        "vllm-summary": {"summary.jsonl": [plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])]},
+        "sglang-meta": {"sglang.jsonl": [sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9)]},
+        "trtllm": {"trt.jsonl": [trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1])]},
+        "llamacpp-timings": {"llama.jsonl": [timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0)]},
+        "llamacpp-log": {"llama.log": [*llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5)]},
+        "vllm-metrics": {"metrics.prom": counters(100, [70, 50], requests=4, tokens=220)},
+        "llamacpp-metrics": {"llama.prom": llamacpp_counters(100, [70, 50])},
+        "trtllm-metrics": {"trt.prom": trtllm_counters([100, 90], [70, 50], by_place=True)},
+        "sglang-metrics": {"sglang.prom": sglang_counters(2.5, steps=100)},
+        "vllm-log": {"vllm.log": ["INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)]},
+        "vllm-bench": {"bench.json": [vllm_bench([0.7, 0.5, 0.4])]},
+        "sglang-bench": {"sgbench.jsonl": [sglang_bench(2.5)]},
+        "sglang-log": {"sg.log": [decode_batch(2.9, 0.63), decode_batch(2.5, 0.5, running=2)]},
+        "trtllm-iterations": {"iters.jsonl": [iteration(1, 0, None, 0), iteration(2, 8, 24, 12, generating=8)]},
+        "aiperf": {"profile_export.jsonl": [aiperf("a", [2, 0, 1], [3, 3, 3]), aiperf("b", [1], [2], listed=False)]},
+        "guidellm": {"guide.json": [guidellm(response("a", [2, 0, 1], [3, 3, 3]), summary("b", [3, 2, 1]),
+                                             plain_response("p"))]},
+        "acceptance-by-k": {"golden.json": [{"1": 1.78, "2": 2.38, "3": 2.83}]},
+    }  # fmt: skip
+    return {name: [write(folder / file, *lines) for file, lines in files.items()] for name, files in contents.items()}

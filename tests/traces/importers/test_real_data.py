@@ -1,10 +1,9 @@
 """Recordings that others published, where they lie beside the checkout (PACELINE_DATA)."""
 
-import time
 from collections import defaultdict
 
 import pytest
-from paceline.traces.importers import ImportOptions, import_recording, read_recording
+from paceline.traces.importers import ImportOptions, read_recording
 
 from ...data_folder import data_files
 
@@ -56,13 +55,6 @@ def test_the_windows_of_the_methods(spec_bench):
     assert drafters == {"eagle": (5, True), "sps": (20, False)}
     assert len(spec_bench.requests) == 560
     assert all(set(request.num_tokens) == {"", "sps", "eagle"} for request in spec_bench.requests)
-
-
-@with_spec_bench
-def test_480_questions_are_imported_within_two_seconds(tmp_path):
-    begun = time.process_time()
-    import_recording("spec-bench", SPEC_BENCH, tmp_path / "t.trace")
-    assert time.process_time() - begun < 2
 
 
 @with_eagle

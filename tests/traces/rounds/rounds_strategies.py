@@ -5,7 +5,7 @@ from math import erfc
 import numpy as np
 from hypothesis import strategies as st
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
+from paceline.traces.rounds.rounds import KINDS, UNKNOWN, DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 from ...strategies import model_info
 
@@ -155,14 +155,8 @@ def assert_same_request(left: RoundsRequest, right: RoundsRequest):
     assert list(left.rounds) == list(right.rounds)
     for name, here in left.rounds.items():
         there = right.rounds[name]
-        for field in ("start", "accepted", "drafted"):
-            one, other = getattr(here, field), getattr(there, field)
-            assert one.dtype == other.dtype == np.int32
-            np.testing.assert_array_equal(one, other, err_msg=field)
-        for field in ("draft_s", "verify_s"):
-            one, other = getattr(here, field), getattr(there, field)
-            # Seconds that are all unknown are none: the store has one form for both.
-            np.testing.assert_array_equal(here.where_placed, there.where_placed, err_msg="placed")
-            one = np.full(len(here.start), np.nan) if one is None else one
-            other = np.full(len(here.start), np.nan) if other is None else other
+        for field in ("start", "accepted", "drafted", "draft_s", "verify_s", "placed"):
+            # What is unknown in all rounds is None: the store has one form for both.
+            one, other = (each.filled(field) if field in UNKNOWN else getattr(each, field) for each in (here, there))
+            assert one.dtype == other.dtype == KINDS[field]
             np.testing.assert_array_equal(one, other, err_msg=field)

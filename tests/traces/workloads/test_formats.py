@@ -9,8 +9,30 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import lines_of_workload, open_workload
+from paceline.traces.workloads.arrival import requests_of
+from paceline.traces.workloads.summary import summary_of
 
-from .files import AGENTS, AZURE, BURSTGPT, MOONCAKE, OWN, SOUND, VIDUR, all_of, compact, lines, session, turn, write
+from ..refused import SHEETS, rows_of, told
+from .files import (
+    AGENTS,
+    AZURE,
+    BAILIAN,
+    BURSTGPT,
+    DETAILS,
+    LLMSERVINGSIM,
+    MOONCAKE,
+    MOONCAKE_SESSIONS,
+    OWN,
+    SOUND,
+    SPLITWISE,
+    VIDUR,
+    all_of,
+    compact,
+    lines,
+    session,
+    turn,
+    write,
+)
 
 S = 10**12
 
@@ -191,21 +213,6 @@ def test_waits_below_zero_are_told(tmp_path):
     assert [note.rpartition(": ")[2] for note in told] == ["2"]
 
 
-@pytest.mark.parametrize(
-    ("requests", "told"),
-    [
-        ([subagent(9.0, one_request(0.0, 1.0), duration_ms=8_000)], "requests[0].type: must follow a request of some"),
-        (
-            [one_request(0.0, 1.0), subagent(9.0, one_request(0.0, 1.0), duration_ms=9_001)],
-            "requests[1].duration_ms: must be at most the 9000 ms of the session until it ended, got 9001",
-        ),
-    ],
-)
-def test_a_sub_agent_that_nobody_can_have_launched_is_refused(tmp_path, requests, told):
-    with pytest.raises(TraceFormatError, match=re.escape(told)):
-        list(open_workload(write(tmp_path, lines(session("s", *requests)))))
-
-
 def test_blocks_go_on_from_the_request_of_the_same_line(tmp_path):
     found = of_sessions(tmp_path, *map(json.loads, AGENTS.splitlines()))
     local = [tuple(block % 2**24 for block in one.blocks) for one in found]
@@ -257,193 +264,27 @@ def write_folder(tmp_path):
 # -- breaches
 
 
-def with_field(text, line, change):
-    """The text with the object of a line changed."""
-    rows = text.splitlines()
-    found = json.loads(rows[line - 1])
-    change(found)
-    rows[line - 1] = json.dumps(found)
-    return "\n".join(rows)
+@pytest.mark.parametrize("row", rows_of(SHEETS[1]))
+def test_a_breach_is_one_line_with_line_field_rule_and_value(tmp_path, row):
+    assert told(row, tmp_path) == row["told"] != ""
+    assert "\n" not in row["told"]
 
 
-def setting(key, value):
-    return lambda found: found.update({key: value})
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (AZURE.encode().replace(b"110", b"1\xff0"), "load: line 4: row: must be UTF-8, got 'byte 0xff'"),
+        (b"\xfe" + AZURE.encode(), "load: line 1: row: must be UTF-8, got 'byte 0xfe'"),
+        (MOONCAKE.encode().replace(b"1500", b"15\xff0"), "load: line 3: JSON: must be one JSON object a line"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named(tmp_path, content, said):
+    with pytest.raises(TraceFormatError, match=re.escape(said)):
+        list(open_workload(write(tmp_path, content)))
 
 
-BAD = {
-    "azure goes back": (
-        AZURE.replace("00:00:00.0319600,110", "00:00:00.0219600,110"),
-        "load: line 4: arrival: must not go back in time, after one at 0.052 s, got '0.042 s'",
-    ),
-    "azure goes before its first row": (
-        AZURE.replace("2023-11-17 00:00:00.0319600,110", "2023-11-15 00:00:00.0319600,110"),
-        "load: line 4: TIMESTAMP: must not be before the first row's, got '2023-11-15 00:00:00.0319600'",
-    ),
-    "no day": (AZURE.replace("2023-11-16", "2023-02-30"), "load: line 2: TIMESTAMP: must be a time, YYYY"),
-    "no hour": (AZURE.replace("23:59:59", "24:00:00"), "load: line 2: TIMESTAMP: must be a time, YYYY"),
-    "zero prompt": (AZURE.replace("4808", "0"), "load: line 2: ContextTokens: must be >= 1 (with `zero_tokens`"),
-    "zero output": (VIDUR.replace(",44", ",0"), "load: line 2: num_decode_tokens: must be >= 1 (with `zero_tokens`"),
-    "negative": (
-        AZURE.replace(",8\n", ",-8\n"),
-        "load: line 3: GeneratedTokens: must be a whole number in [1, 2147483647], got '-8'",
-    ),
-    "fraction": (VIDUR.replace("374", "374.5"), "num_prefill_tokens: must be a whole number in [1, 2147483647]"),
-    "too large": (VIDUR.replace("374", "2147483648"), "num_prefill_tokens: must be a whole number"),
-    "unknown column": (AZURE.replace("Tokens\n", "Tokens,Mood\n"), "load: line 1: columns: must be of TIMESTAMP, "),
-    "missing column": (
-        AZURE.replace("TIMESTAMP,", "", 1),
-        "load: line 1: columns: must have TIMESTAMP, got 'ContextTokens, GeneratedTokens'",
-    ),
-    "column twice": (AZURE.replace("TIMESTAMP", "TIMESTAMP,TIMESTAMP"), "columns: must be there once each, got"),
-    "short row": (
-        VIDUR.replace("0.0,374,44", "0.0,374"),
-        "load: line 2: row: must have 3 cells as the head has, got 2",
-    ),
-    "a quote": (VIDUR.replace("0.0", '"0.0'), "row: must be cells with commas between"),
-    "vidur negative time": (
-        VIDUR.replace("0.0,", "-1.0,"),
-        "line 2: arrived_at: must be a time in [0, 1,000,000,000] s",
-    ),
-    "vidur no time": (VIDUR.replace("0.0,", "nan,"), "line 2: arrived_at: must be a time, seconds, got 'nan'"),
-    "vidur endless": (VIDUR.replace("0.0,", "1e999999999,"), "line 2: arrived_at: must be a time in [0, 1,000,000"),
-    "totals": (
-        BURSTGPT.replace(",490,", ",491,"),
-        "load: line 2: Total tokens: must be the sum of Request tokens and Response tokens, 490, got '491'",
-    ),
-    "mooncake goes back": (
-        MOONCAKE.replace("27482", "9", 2).replace("9,", "27482,", 1),
-        "line 3: arrival: must not go back",
-    ),
-    "mooncake too few ids": (
-        with_field(MOONCAKE, 1, setting("hash_ids", [0, 1])),
-        "load: line 1: hash_ids: must be one for each 512 tokens of input_length 1025 begun, 3, got 2",
-    ),
-    "mooncake id twice": (
-        with_field(MOONCAKE, 1, setting("hash_ids", [0, 1, 1])),
-        "load: line 1: hash_ids: must not hold an id twice: it stands for all the text before it, got 1",
-    ),
-    "mooncake odd id": (
-        with_field(MOONCAKE, 1, setting("hash_ids", [0, True, 2])),
-        "hash_ids[1]: must be a whole number",
-    ),
-    "mooncake unknown": (with_field(MOONCAKE, 2, setting("mood", 1)), "load: line 2: mood: must be one of timestamp, "),
-    "mooncake missing": (with_field(MOONCAKE, 2, lambda one: one.pop("timestamp")), "line 2: timestamp: must be there"),
-    "mooncake negative": (
-        with_field(MOONCAKE, 2, setting("timestamp", -1)),
-        "line 2: timestamp: must be a time in [0, ",
-    ),
-    "mooncake text": (
-        with_field(MOONCAKE, 2, setting("input_length", "512")),
-        "input_length: must be a whole number in [1",
-    ),
-    "no object": (f"{MOONCAKE}[1]\n", "load: line 4: JSON: must be one JSON object a line, got 'a list'"),
-    "cut": (MOONCAKE[:-30], "load: line 3: JSON: must be one JSON object a line, got "),
-    "key twice": (
-        MOONCAKE.replace('{"timestamp": 27482', '{"timestamp": 1, "timestamp": 27482'),
-        "key 'timestamp' twice",
-    ),
-    "own unknown": (with_field(OWN, 2, setting("mood", 1)), "load: line 2: mood: must be one of request_id, "),
-    "own in a turn": (
-        OWN.replace('"wait_s": 1.5', '"wait_s": -1.5'),
-        "load: line 3: turns[0].wait_s: must be a time in [0, 4,611,686] s, got -1.5",
-    ),
-    "own blocks": (with_field(OWN, 2, setting("blocks", [5])), None),
-    "own too many blocks": (
-        with_field(OWN, 2, setting("blocks", [5, 6, 7])),
-        "load: line 2: blocks: must be one for each 16 tokens of prompt_tokens 20, whether the last is full or begun",
-    ),
-    "own blocks without unit": (
-        OWN.split("\n", 1)[1],
-        "line 1: blocks: must be left out where the first line has no unit",
-    ),
-    "own tag": (with_field(OWN, 2, setting("tag", "a\nb")), "load: line 2: tag: must be printable text"),
-    "only a head": (OWN.splitlines()[0], "load: file: must hold requests, got 'none, 0 dropped'"),
-    "only columns": (AZURE.splitlines()[0], "load: file: must hold requests, got 'none, 0 dropped'"),
-    "empty": ("", "load: file: must hold a workload, got 'nothing'"),
-    "other columns": (
-        "a,b\n1,2\n",
-        "load: line 1: format: must be told by keys or columns (all are in docs/workloads.md), got ",
-    ),
-    "other keys": (
-        '{"a": 1}',
-        "load: line 1: format: must be told by keys or columns (all are in docs/workloads.md), got ",
-    ),
-    "not UTF-8": (AZURE.encode().replace(b"110", b"1\xff0"), "load: line 4: row: must be UTF-8, got 'byte 0xff'"),
-    "head not UTF-8": (b"\xfe" + AZURE.encode(), "load: line 1: row: must be UTF-8, got 'byte 0xfe'"),
-    "lines not UTF-8": (MOONCAKE.encode().replace(b"1500", b"15\xff0"), "line 3: JSON: must be one JSON object a line"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_a_breach_is_one_line(tmp_path, what):
-    text, told = BAD[what]
-    path = write(tmp_path, text)
-    if told is None:
-        assert all_of(open_workload(path))
-        return
-    with pytest.raises(TraceFormatError) as error:
-        all_of(open_workload(path))
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith(str(path))
-
-
-BAD_SESSIONS = {
-    "goes back": (
-        session("x", compact(5, 64, 0, [[1, 1]]), compact(4, 64, 1, [])),
-        "requests[1].t: must not be before",
-    ),
-    "keeps too much": (
-        session("x", compact(0, 64, 0, [[1, 1]]), compact(4, 128, 2, [])),
-        "requests[1].reuse_prev: must be at most the blocks of the prompt before, 1, got 2",
-    ),
-    "contradicts its length": (
-        session("x", compact(0, 640, 0, [[1, 9]])),
-        "requests[0].n_blocks: must be one for each 64 tokens of in, 640, whether the last is full or begun, got 9",
-    ),
-    "counts wrongly": (
-        session("x", compact(0, 64, 0, [[1, 1]]) | {"n_blocks": 2}),
-        "requests[0].n_blocks: must be those of reuse_prev and new_runs, 1, got 2",
-    ),
-    "an id twice": (
-        session("x", compact(0, 64, 0, [[1, 1]]), compact(4, 192, 1, [[1, 2]])),
-        "requests[1].new_runs: must not hold an id twice: it stands for all the text before it, got 1",
-    ),
-    "a run backwards": (
-        session("x", turn(0, 64, reuse_prev=0, new_runs=[[2, 1]], n_blocks=0)),
-        "requests[0].new_runs[0]: must be [first, last]",
-    ),
-    "a large local id": (
-        session("x", compact(0, 64, 0, [[2**24, 2**24]])),
-        "ids of a local scope must be below 16,777,",
-    ),
-    "an odd scope": (session("x", compact(0, 64, 0, [[1, 1]]), scope="odd"), "hash_id_scope: must be local or global"),
-    "an odd type": (
-        session("x", compact(0, 64, 0, [[1, 1]]) | {"type": "z"}),
-        "requests[0].type: must be one of n, s, sub",
-    ),
-    "no time": (session("x", compact("0", 64, 0, [[1, 1]])), "requests[0].t: must be a time in [0, 4,611,686] s"),
-    "an unknown key": (session("x", compact(0, 64, 0, [[1, 1]], mood=1)), "requests[0].mood: must be one of t, type"),
-    "blocks in two ways": (
-        session("x", compact(0, 64, 0, [[1, 1]], hash_ids=[2])),
-        "requests[0].reuse_prev: must be one of t, type, in, out, hash_ids,",
-    ),
-    "no answer": (
-        session("x", compact(0, 64, 0, [[1, 1]], out=0)),
-        "requests[0].out: must be >= 1 (with `zero_tokens`",
-    ),
-    "no request": (session("x", 5), "requests[0]: must be an object, got 'a number'"),
-}
-
-
-@pytest.mark.parametrize("what", BAD_SESSIONS)
-def test_a_breach_of_a_session_is_one_line(tmp_path, what):
-    found, told = BAD_SESSIONS[what]
-    path = write(tmp_path, lines(found))
-    with pytest.raises(TraceFormatError) as error:
-        all_of(open_workload(path))
-    assert f"load: line 1: {'' if told.startswith('ids') else told}" in str(error.value)
-    assert told in str(error.value)
+def test_a_last_block_may_be_full_or_begun(tmp_path):
+    assert all_of(open_workload(write(tmp_path, OWN.replace('"blocks": [5, 6]', '"blocks": [5]'))))
 
 
 def test_gzip_that_is_none_or_cut(tmp_path):
@@ -454,3 +295,167 @@ def test_gzip_that_is_none_or_cut(tmp_path):
     path.write_bytes(AZURE.encode())
     with pytest.raises(TraceFormatError, match=r"load\.gz: file: must be a readable file, got .Not a gzipped file"):
         open_workload(path)
+
+
+# -- formats of others
+
+
+MS = 10**9
+
+
+def shown(workload):
+    """(id, ms, prompt, output, wait in ms) of all requests, each ended as it arrives."""
+    return [
+        (one.request_id, one.arrives_ps / MS, one.prompt_tokens, one.output_tokens, None if wait is None else wait / MS)
+        for arrival in workload
+        for one, wait in requests_of(arrival)
+    ]
+
+
+def row(session, tokens, **more):
+    return {"session_id": session, "input_length": tokens, "output_length": 10, **more}
+
+
+def test_bailian_counts_seconds_and_blocks_of_16(tmp_path):
+    workload = open_workload(write(tmp_path, BAILIAN))
+    assert [(one.request_id, one.arrives_ps, one.prompt_tokens, one.blocks) for one in workload] == [
+        ("1", 61_114 * MS, 40, (7, 8, 9)),
+        ("2", 61_200 * MS, 16, (4,)),
+        ("3", 63_000 * MS, 60, (7, 8, 11, 12)),
+    ]
+    assert workload.about.unit_tokens == 16
+    assert summary_of(workload).shared_blocks == 2
+    assert any("parent_chat_id, turn and type are not used" in note for note in workload.about.notes)
+
+
+def test_sessions_of_mooncakes_lines_follow_by_their_delay(tmp_path):
+    workload = open_workload(write(tmp_path, MOONCAKE_SESSIONS))
+    assert shown(workload) == [
+        ("1", 0, 655, 52, None),
+        ("3", 120, 1100, 5, 120),
+        ("2", 100, 300, 40, None),
+        ("4", 102.5, 1240, 20, 2.5),  # 300 + 40 + 900: what was read and written before, and what it adds
+        ("5", 700, 10, 4, None),
+    ]
+    assert any(note.startswith("requests of sessions without hash_ids") for note in workload.about.notes)
+
+
+def test_texts_of_sessions_go_on(tmp_path):
+    """Of 1,240 tokens two units of 512 are full: one of them was begun by the first prompt and its answer."""
+    workload = open_workload(
+        write(tmp_path, lines(row("a", 600, timestamp=0), row("a", 700), row("b", 600, timestamp=1)))
+    )
+    (first, second), (other,) = ([one for one, _ in requests_of(arrival)] for arrival in workload)
+    assert second.blocks[: len(first.blocks)] == first.blocks
+    assert len(first.blocks) == 1
+    assert len(second.blocks) == 2
+    assert not set(other.blocks) & {*second.blocks, *first.answer}
+
+
+def test_sessions_without_timestamps_begin_at_once_or_at_a_rate(tmp_path):
+    path = write(tmp_path, lines(row("a", 300), row("a", 150, delay=2), row("b", 10)))
+    assert [one.arrives_ps for one in open_workload(path)] == [0, 0]
+    begins = [one.arrives_ps for one in open_workload(path, rate=2.0)]
+    assert begins[0] == 0 < begins[1]
+
+
+def test_a_wait_that_only_timestamps_tell_is_said(tmp_path):
+    found = lines(row("a", 300, timestamp=0), row("a", 150, timestamp=700))
+    workload = open_workload(write(tmp_path, found))
+    assert [wait for *_, wait in shown(workload)] == [None, 700]
+    assert any(note.startswith("waits that hold the seconds of the request before") for note in workload.about.notes)
+
+
+def test_llmservingsim_counts_nanoseconds_and_shares_by_token_ids(tmp_path):
+    workload = open_workload(write(tmp_path, LLMSERVINGSIM))
+    assert shown(workload) == [
+        ("1", 46.926808, 40, 3, None),
+        ("2/1", 347.938951, 33, 7, None),
+        ("2/2", 349.438951, 9, 2, 1.5),
+    ]
+    first, second, _ = [one for arrival in workload for one, _ in requests_of(arrival)]
+    assert first.blocks == second.blocks
+    assert len(first.blocks) == 2
+    cut = LLMSERVINGSIM.replace("0, 1, 2, ", "0, 2, ", 1)
+    workload = open_workload(write(tmp_path, cut, "cut"))
+    assert next(iter(workload)).blocks == ()
+    assert any(note.startswith("prompts whose input_tok_ids are not as many") for note in workload.about.notes)
+
+
+def test_splitwise_counts_seconds(tmp_path):
+    assert shown(open_workload(write(tmp_path, SPLITWISE))) == [("2", 0, 2162, 5, None), ("3", 360, 2399, 6, None)]
+
+
+def test_a_benchmarks_details_come_by_their_starts(tmp_path):
+    assert shown(open_workload(write(tmp_path, DETAILS))) == [
+        ("2", 0, 12, 100, None),
+        ("3", pytest.approx(150), 14, 151, None),
+        ("1", pytest.approx(200), 10, 50, None),
+    ]
+
+
+# -- sessions as graphs in our own lines: what requests read and write, and what is refused
+
+
+FIRST = {"request_id": "a", "arrives_s": 1, "prompt_tokens": 40, "output_tokens": 32}
+
+
+def one(after, prompt, output=8, **more):
+    return {"after": after, "prompt_tokens": prompt, "output_tokens": output, **more}
+
+
+def session_of(tmp_path, *graph, first=None, unit=8, **options):
+    head = {"workload": "w", "unit_tokens": unit}
+    path = write(tmp_path, lines(head, FIRST | (first or {}) | {"graph": list(graph)}))
+    (arrival,) = open_workload(path, **options)
+    return {request.request_id: (request, wait_ps) for request, wait_ps in requests_of(arrival)}
+
+
+def test_requests_go_on_from_what_others_wrote(tmp_path):
+    found = session_of(
+        tmp_path,
+        one(["a@12"], 52, request_id="b", continues="a@12"),
+        one(["a", "b"], 80, continues="a", wait_s=1.5),
+        one(["a/2"], 20),
+    )
+    a, b, c, d = (found[name][0] for name in ("a", "b", "a/2", "a/3"))
+    assert a.depths == (12,)
+    assert len(a.blocks) == 5
+    assert b.blocks == (a.blocks + a.answer)[:6]
+    assert c.blocks[:9] == a.blocks + a.answer
+    assert not set(c.blocks[9:]) & set(a.blocks + a.answer + b.answer)
+    assert not set(d.blocks) & set(a.blocks + a.answer)
+    assert [wait_ps for _, wait_ps in found.values()] == [None, 0, 15 * 10**11, 0]
+
+
+def test_a_shared_context_is_one_text_that_each_writes_a_place_of(tmp_path):
+    """The first writer's text follows what it has read; the second's does not, so that others read it again."""
+    found = session_of(
+        tmp_path,
+        one(["a@0"], 40, 16, request_id="w1", at=40),
+        one(["a@0"], 40, 16, request_id="w2", at=56),
+        one(["w1", "w2"], 72, request_id="r1", at=72),
+        one(["w1", "w2"], 72, request_id="r2", at=80),
+    )
+    w1, w2, r1, r2 = (found[name][0] for name in ("w1", "w2", "r1", "r2"))
+    assert w1.blocks == w2.blocks == found["a"][0].blocks
+    assert r1.blocks == r2.blocks
+    assert r1.blocks[:7] == w1.blocks + w1.answer
+    assert w2.answer == r2.answer == ()
+    assert len(r1.answer) == 1
+
+
+def test_blocks_of_files_stay_what_they_are(tmp_path):
+    found = session_of(
+        tmp_path, one(["a"], 24, blocks=[1, 2, 9]), one(["a"], 72, continues="a"), first={"blocks": [1, 2, 3, 4, 5]}
+    )
+    assert found["a"][0].blocks == (1, 2, 3, 4, 5)
+    assert found["a/1"][0].blocks == (1, 2, 9)
+    assert found["a/2"][0].blocks[:5] == (1, 2, 3, 4, 5)
+
+
+def test_graphs_need_no_texts(tmp_path):
+    head = {"workload": "w"}
+    path = write(tmp_path, lines(head, FIRST | {"graph": [one(["a@3", "a@3"], 5), one(["a/1", "a"], 5)]}))
+    (arrival,) = open_workload(path)
+    assert [request.blocks for request, _ in requests_of(arrival)] == [(), (), ()]

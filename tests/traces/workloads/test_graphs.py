@@ -70,12 +70,10 @@ def test_who_was_rejected_is_followed_by_those_that_waited_for_its_tokens():
         ([node(0), node(1, Waits(5))], r"must wait for requests in \[0, 1\], got 5"),
         ([node(0), node(1, Waits(0, 11))], "must wait for at most the 10 tokens that r0 answers, got 11"),
         ([node(0), node(1, Waits(1))], "must not wait for itself, by way of others, got r1 -> r1"),
-        (
-            [node(0), node(1, Waits(0), Waits(3)), node(2, Waits(1)), node(3, Waits(2, 1))],
-            "must not wait for itself, by way of others, got r1 -> r3 -> r2 -> r1",
-        ),
+        ([node(0), node(1, Waits(0), Waits(3)), node(2, Waits(1)), node(3, Waits(2, 1))],
+         "must not wait for itself, by way of others, got r1 -> r3 -> r2 -> r1"),
     ],
-)
+)  # fmt: skip
 def test_a_session_that_cannot_run_is_refused(nodes, told):
     with pytest.raises(GraphError, match=told):
         SessionGraph(nodes=tuple(nodes))

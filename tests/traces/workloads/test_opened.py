@@ -1,12 +1,13 @@
-"""Scaling and truncation: only as asked for, exact, counted, and the same at every reading."""
+"""Scaling and truncation, only as asked for, exact and counted; what a workload holds; memory that follows no file."""
 
 import json
+import tracemalloc
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from paceline.base.errors import ArgumentError
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import open_workload
 from paceline.traces.workloads.arrival import MOST_PS
@@ -37,10 +38,42 @@ def test_a_rate_is_the_mean_rate_of_what_is_read(tmp_path, gaps, rate):
     assert found == sorted(found)
 
 
-def test_a_rate_is_of_what_the_limit_leaves(tmp_path):
-    workload = open_workload(write(tmp_path, VIDUR), rate=2, limit=2)
-    assert [one.arrives_ps for one in workload] == [0, S // 2]
-    assert any("scaled by 0.0848514" in note and "to 2/s" in note for note in workload.about.notes)
+LATE = {"after": ["a"], "wait_s": 9, "prompt_tokens": 5, "output_tokens": 5}
+JOINED = LATE | {"after": ["a/1", "a/2"], "wait_s": 0}
+GRAPH = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5, "graph": [LATE, LATE, JOINED]}
+EMPTY = VIDUR.replace(",44\n", ",0\n")
+LEFT_OUT = "requests of sessions that the horizon leaves out, and what waits for them: "
+# A file, options, of each request its id, seconds, prompt, output, blocks and tag; a note.
+CHANGES = [
+    (VIDUR, {"rate": 2, "limit": 2}, [("2", 0, 374, 44, (), ""), ("3", 0.5, 396, 109, (), "")],
+     "times of arrival are scaled by 0.0848514, from 0.169703/s to 2/s"),
+    (AZURE, {"horizon_s": 0.052}, [("2", 0, 4808, 10, (), "")], "what would arrive at 0.052 s or later is left out"),
+    # A turn would come at 5.5.
+    (OWN, {"horizon_s": 5.5}, [("2", 0.1, 20, 3, (5, 6), "math"), ("b", 2, 16, 4, (), "")], LEFT_OUT + "1"),
+    (lines(GRAPH), {"horizon_s": 5}, [("a", 0, 5, 5, (), "")], LEFT_OUT + "2"),
+    # A cut prompt loses the id of the unit that was cut.
+    (MOONCAKE, {"max_prompt_tokens": 1000, "max_output_tokens": 2},
+     [("1", 0, 1000, 2, (0,), ""), ("2", 27.482, 512, 2, (0,), ""), ("3", 27.482, 1000, 2, (0,), "")],
+     "outputs cut to 2 tokens: 3"),
+    (OWN, {"max_prompt_tokens": 18, "tag": "code"},
+     [("2", 0.1, 18, 3, (5,), "code"), ("b", 2, 16, 4, (), "code"), ("b/1", 5.5, 18, 2, (5,), "code")],
+     "prompts cut to 18 tokens: 2"),
+    (EMPTY, {"zero_tokens": "drop", "limit": 1}, [("3", 5.892655, 396, 109, (), "")],
+     "requests without a token of prompt or output dropped: 1"),
+    (EMPTY, {"zero_tokens": "one", "limit": 2}, [("2", 0, 374, 1, (), ""), ("3", 5.892655, 396, 109, (), "")],
+     "requests without a token of prompt or output served with one: 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", CHANGES, ids=lambda row: str(row[1]))
+def test_what_is_asked_for_is_done_and_said(tmp_path, row):
+    text, options, wanted, note = row
+    workload = open_workload(write(tmp_path, text), **options)
+    assert [
+        (one.request_id, one.arrives_ps / S, one.prompt_tokens, one.output_tokens, one.blocks, one.tag)
+        for one in all_of(workload)
+    ] == wanted
+    assert note in workload.about.notes
 
 
 def test_a_rate_leaves_waits_alone_and_a_time_scale_does_not(tmp_path):
@@ -58,43 +91,6 @@ def test_sessions_without_times_begin_at_once_or_at_a_rate(tmp_path):
     drawn = [[one.arrives_ps for one in open_workload(path, rate=4, seed=seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0][0] == 0 < drawn[0][1]
-
-
-def test_a_horizon_leaves_out_what_comes_at_it_or_later(tmp_path):
-    workload = open_workload(write(tmp_path, AZURE), horizon_s=0.052)
-    assert [one.arrives_ps for one in workload] == [0]
-    workload = open_workload(write(tmp_path, OWN), horizon_s=5.5)
-    assert [one.request_id for one in all_of(workload)] == ["2", "b"]  # its turn would come at 5.5
-    assert "requests of sessions that the horizon leaves out, and what waits for them: 1" in workload.about.notes
-
-
-def test_a_horizon_counts_the_requests_of_a_graph_that_it_leaves_out(tmp_path):
-    late = {"after": ["a"], "wait_s": 9, "prompt_tokens": 5, "output_tokens": 5}
-    joined = {"after": ["a/1", "a/2"], "prompt_tokens": 5, "output_tokens": 5}
-    first = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5, "graph": [late, late, joined]}
-    workload = open_workload(write(tmp_path, json.dumps(first)), horizon_s=5)
-    assert [one.request_id for one in all_of(workload)] == ["a"]
-    assert "requests of sessions that the horizon leaves out, and what waits for them: 2" in workload.about.notes
-
-
-def test_a_cut_prompt_loses_the_id_of_the_unit_that_was_cut(tmp_path):
-    workload = open_workload(write(tmp_path, MOONCAKE), max_prompt_tokens=1000, max_output_tokens=2)
-    assert [(one.prompt_tokens, one.output_tokens, one.blocks) for one in workload] == [
-        (1000, 2, (0,)),
-        (512, 2, (0,)),
-        (1000, 2, (0,)),
-    ]
-    assert {"prompts cut to 1000 tokens: 2", "outputs cut to 2 tokens: 3"} <= set(workload.about.notes)
-
-
-def test_turns_are_cut_and_tagged_as_well(tmp_path):
-    workload = open_workload(write(tmp_path, OWN), max_prompt_tokens=18, tag="code")
-    assert [(one.prompt_tokens, one.blocks, one.tag) for one in all_of(workload)] == [
-        (18, (5,), "code"),
-        (16, (), "code"),
-        (18, (5,), "code"),
-    ]
-    assert "prompts cut to 18 tokens: 2" in workload.about.notes
 
 
 def test_an_arrival_is_within_what_a_run_can_hold_once_it_is_scaled_and_cut(tmp_path):
@@ -119,21 +115,6 @@ def test_nothing_is_changed_unless_it_is_asked_for(tmp_path, name):
     assert not any("cut to" in note for note in wide.about.notes)
 
 
-def zero_output(text):
-    return text.replace(",44\n", ",0\n")
-
-
-def test_requests_without_a_token_are_dropped_or_served(tmp_path):
-    path = write(tmp_path, zero_output(VIDUR))
-    dropped, served = (open_workload(path, zero_tokens=what) for what in ("drop", "one"))
-    assert [one.output_tokens for one in dropped] == [109, 16]
-    assert [one.output_tokens for one in served] == [1, 109, 16]
-    assert "requests without a token of prompt or output dropped: 1" in dropped.about.notes
-    assert "requests without a token of prompt or output served with one: 1" in served.about.notes
-    with pytest.raises(TraceFormatError, match=r"num_decode_tokens: must be >= 1 .*, got 0"):
-        list(open_workload(path))
-
-
 def test_a_dropped_turn_hands_on_its_wait_and_its_blocks(tmp_path):
     first, second = (json.loads(line) for line in AGENTS.splitlines())
     first["requests"][1]["out"] = 0
@@ -151,24 +132,113 @@ def test_a_first_request_that_is_dropped_does_not_delay_its_session(tmp_path):
     assert [(one.request_id, one.arrives_ps) for one in found] == [("one/2", 0), ("two/1", 0)]
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"rate": 0}, "`rate` must be in [1e-9, 1e9], got 0"),
-        ({"rate": float("nan")}, "`rate` must be in [1e-9, 1e9], got nan"),
-        ({"time_scale": -1}, "`time_scale` must be in [1e-9, 1e9], got -1"),
-        ({"rate": 1, "time_scale": 2}, "`time_scale` must be left out beside `rate`, got 2"),
-        ({"limit": 0}, "`limit` must be in [1, 2147483647], got 0"),
-        ({"horizon_s": 0}, "`horizon_s` must be in [1e-9, 1e9], got 0"),
-        ({"max_prompt_tokens": 0}, "`max_prompt_tokens` must be in [1, 2147483647], got 0"),
-        ({"zero_tokens": "keep"}, "`zero_tokens` must be one of refuse, drop, one, got 'keep'"),
-        ({"seed": -1}, "`seed` must be >= 0, got -1"),
-        ({"tag": "a\nb"}, "`tag` must be printable, at most 200 characters, got 'a\\nb'"),
-        ({"rate": 1, "limit": 1}, "`rate` must be left out: arrivals have to be spread over time to be scaled, got 1"),
-    ],
-)
-def test_options_out_of_range(tmp_path, more, told):
-    path = write(tmp_path, AZURE)
-    with pytest.raises(ArgumentError) as error:
-        open_workload(path, **more)
-    assert str(error.value).startswith(told)
+# -- what is counted of a workload is what is in it
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_counts_are_those_of_the_requests(tmp_path, name):
+    workload = open_workload(write(tmp_path, SOUND[name]))
+    found, summary = all_of(workload), summary_of(workload)
+    assert summary.num_requests == len(found)
+    assert summary.num_arrivals == len(list(workload))
+    prompts = [one.prompt_tokens for one in found]
+    assert (summary.total_prompt_tokens, summary.prompt_tokens.max) == (sum(prompts), max(prompts))
+    assert summary.prompt_tokens.p90 == pytest.approx(np.percentile(prompts, 90))
+    assert summary.output_tokens.mean == pytest.approx(np.mean([one.output_tokens for one in found]))
+
+
+def test_rate_and_burstiness_are_of_the_gaps(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, AZURE)))
+    assert summary.span_s == pytest.approx(0.052)
+    assert summary.rate == pytest.approx(2 / 0.052)
+    assert summary.gap_cv == pytest.approx(1)  # of 0.052 and 0
+
+
+def test_shared_prefixes_are_leading_blocks_that_were_there(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, MOONCAKE)))
+    assert (summary.asked_blocks, summary.shared_blocks, summary.shared_tokens) == (7, 3, 512 + 1024)
+    assert summary.shared_share == pytest.approx((512 + 1024) / (1025 + 512 + 1500))
+
+
+def test_sessions_and_waits(tmp_path):
+    summary = summary_of(open_workload(write(tmp_path, AGENTS)))
+    assert (summary.num_arrivals, summary.num_sessions, summary.session_requests) == (2, 1, 5)
+    assert summary.rate is None
+    assert summary.wait_s.max == 13.5
+
+
+def test_an_id_that_two_requests_have_is_told(tmp_path):
+    row = {"request_id": "same", "arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
+    workload = open_workload(write(tmp_path, lines(row, row | {"request_id": "other"}, row)))
+    with pytest.raises(
+        TraceFormatError,
+        match=r"load: line 3: request_id: must be unique in the workload, and is that of .*load: line 1, got 'same'",
+    ):
+        summary_of(workload)
+
+
+def test_ids_of_turns_and_of_other_sessions_are_told_with_their_lines(tmp_path):
+    row = {"arrives_s": 0, "prompt_tokens": 1, "output_tokens": 1}
+    turns = [{"wait_s": 1, "prompt_tokens": 2, "output_tokens": 1, "request_id": "b"}]
+    path = write(tmp_path, lines(row | {"request_id": "b"}, row | {"request_id": "a", "turns": turns}))
+    with pytest.raises(TraceFormatError, match=r"load: line 2: request_id: .*, and is that of .*load: line 1, got 'b'"):
+        summary_of(open_workload(path))
+
+
+def test_turns_whose_prompts_are_cut_to_one_text_are_told(tmp_path):
+    turns = [{"wait_s": 1, "prompt_tokens": tokens, "output_tokens": 1} for tokens in (30, 60)]
+    row = {"arrives_s": 0, "prompt_tokens": 20, "output_tokens": 1, "turns": turns}
+    workload = open_workload(write(tmp_path, lines(row)), max_prompt_tokens=25)
+    summary_of(workload)
+    assert (
+        "prompts of later turns cut to 25 tokens: turns of a session then have one text, which a prefix cache finds: 2"
+        in (workload.about.notes)
+    )
+    summary_of(whole := open_workload(write(tmp_path, lines(row)), max_prompt_tokens=60))
+    assert not any("later turns" in note for note in whole.about.notes)
+
+
+# -- memory does not follow the length of a file, however it is read
+
+
+ROWS = 6_000
+MOST_BYTES = 1_000_000  # a buffer of the file, a row, an arrival
+
+
+def vidur(path, count):
+    with path.open("w") as file:
+        file.write("arrived_at,num_prefill_tokens,num_decode_tokens\n")
+        file.writelines(f"{number / 8},{number % 999 + 1},{number % 77 + 1}\n" for number in range(count))
+
+
+def own(path, count):
+    with path.open("w") as file:
+        file.writelines(
+            f'{{"arrives_s": {number / 8}, "prompt_tokens": {number % 999 + 1}, "output_tokens": 9}}\n'
+            for number in range(count)
+        )
+
+
+@pytest.mark.parametrize("make", [vidur, own])
+@pytest.mark.parametrize("more", [{}, {"rate": 3.0}])
+def test_a_file_is_read_as_it_is_needed(tmp_path, make, more):
+    make(tmp_path / "load", ROWS)
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in open_workload(tmp_path / "load", **more))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == ROWS
+    assert peak < MOST_BYTES
+
+
+def test_a_generator_draws_as_it_is_asked():
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in open_workload(f"poisson:rate=4,requests={ROWS},prompt=1..9,output=geometric:5"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == ROWS
+    assert peak < MOST_BYTES

@@ -34,6 +34,7 @@ def test_mooncake():
     assert all(len(one.blocks) == -(-one.prompt_tokens // 512) for one in workload)
 
 
+@pytest.mark.slow
 def test_agent_sessions():
     workload = open_workload(DATA / "agent_traces_kvcache_tester" / "agent_traces_compact.jsonl.gz", zero_tokens="one")
     summary = summary_of(workload)
@@ -52,6 +53,7 @@ def first_of_sub_agents(path):
                 number += len(request.get("requests", [request]))
 
 
+@pytest.mark.slow
 def test_the_time_of_a_sub_agent_is_its_end():
     """Read as its beginning, it would have come minutes after what launched it, and after its agent had gone on."""
     path = DATA / "agent_traces_kvcache_tester" / "agent_traces_compact.jsonl.gz"
@@ -63,6 +65,7 @@ def test_the_time_of_a_sub_agent_is_its_end():
     assert sum(0 < delay < 1.1 for delay in delays) == 57
 
 
+@pytest.mark.slow
 def test_raw_sessions_are_the_compact_ones():
     """Field by field; blocks but for what tells sessions apart."""
     folder = DATA / "agent_traces_kvcache_tester"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 
-from ....runs.serving.toy_engine import played
+from ....runs.making import played
 from ..worked_example import worked_log
 
 NAMES = ("", "chat", "batch")

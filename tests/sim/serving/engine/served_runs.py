@@ -8,6 +8,7 @@ from paceline.base.files import shipped
 from paceline.policies.spec import make_policy
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import ServingAbout
+from paceline.sim.cost.base import CostModel
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec, Role
@@ -46,7 +47,7 @@ def some_rounds():
     )
 
 
-class LineCost:
+class LineCost(CostModel):
     """A forward takes microseconds for its rows, its new tokens and its context."""
 
     name = "line"
@@ -59,12 +60,6 @@ class LineCost:
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         each, new, context = self._terms
         return self._scale[model] * (each + num_rows + new * new_tokens + context * context_tokens) / 10**6
-
-    def draft_terms(self, model):
-        return None
-
-    def notes(self):
-        return ()
 
 
 class Listed:

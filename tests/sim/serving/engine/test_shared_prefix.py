@@ -24,6 +24,8 @@ GROUPS = SharedPrefix(least_tokens=0, least_rows=2, groups=True)
 class Shares(LineCost):
     """As `LineCost`, over what is read; keeps what it was asked."""
 
+    knows_reads = True
+
     def __init__(self, tables, **terms):
         super().__init__(tables, **terms)
         self.asked = []

@@ -1,0 +1,57 @@
+"""An option that is declared once: a field of a dataclass, with the words that the command line and Python show."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value")
+_OPT = "option"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opt:
+    """What is said of an option beside its name, type and default; see `opt`."""
+
+    words: str
+    flag: str
+    metavar: str
+    least: float | None
+    most: float | None
+
+
+def opt(
+    default: Value,
+    words: str,
+    *,
+    flag: str = "",
+    metavar: str = "",
+    least: float | None = None,
+    most: float | None = None,
+) -> Value:
+    """An option, as the field of a record in whose place its default would stand.
+
+    Args:
+        default: of the field.
+        words: what it does; other options are named as the command line does, `--on`.
+        flag: on the command line; "": as the field is called. Only `--usage/--no-usage` turns off what is on.
+        metavar: stands for the value in help; "": its type.
+        least: of a number; None: any.
+        most: likewise.
+    """
+    said = Opt(words=words, flag=flag, metavar=metavar, least=least, most=most)
+    return field(default=default, metadata={_OPT: said})
+
+
+def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | None]]:
+    """The fields of a dataclass by name, each as a parameter, with what is said of it."""
+    said = {one.name: one.metadata.get(_OPT) for one in fields(cast("type[DataclassInstance]", record))}
+    return {name: (found, said[name]) for name, found in signature(record).parameters.items()}
+
+
+def given(record: "DataclassInstance") -> dict[str, Any]:
+    """What is not as by default, by name."""
+    return {one.name: getattr(record, one.name) for one in fields(record) if getattr(record, one.name) != one.default}

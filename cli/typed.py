@@ -1,0 +1,215 @@
+"""Options of the command line, made from where they are declared, and typed text as values."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from ..base.errors import ArgumentError
+from ..base.options import Opt, declared
+from ..decoding.seen import Start
+
+_MOST_DIGITS = 7
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The comma-separated numbers of an option; raises ValueError with the part that is none."""
+    values = []
+    for part in text.split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            raise ValueError(f"{option} must hold numbers with commas between, got {part!r}") from None
+    return tuple(values)
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The comma-separated whole numbers of an option; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS):
+            raise ValueError(f"{option} must hold whole numbers with commas between, got {part!r}")
+    return tuple(int(part) for part in parts)
+
+
+def words(option: str, text: str) -> tuple[str, ...]:
+    """The comma-separated names of an option; raises ValueError for an empty one."""
+    values = tuple(text.split(","))
+    if not all(values):
+        raise ValueError(f"{option} must hold names with commas between, got {text!r}")
+    return values
+
+
+def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:
+    """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`.
+
+    Args:
+        option: as the command line calls it.
+        what: the number is, in capitals.
+        texts: `NAME=number`, one for each name.
+
+    Raises:
+        ValueError: a text of another form, a number that is not finite, or a name given twice.
+    """
+    values: dict[str, float] = {}
+    for name, number in named_texts(option, what, texts).items():
+        found = _number(number)
+        if found is None:
+            raise ValueError(f"{option} must be NAME={what}, got {f'{name}={number}'!r}")
+        if not isfinite(found):
+            raise ValueError(f"{option} of {name} must be finite, got {number}")
+        values[name] = found
+    return values
+
+
+def named_texts(option: str, what: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """The text of each name, in the order given; as `named_numbers`, of `NAME=text`."""
+    values: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if name in values:
+            raise ValueError(f"{option} {name} is given twice")
+        if not name or not value:
+            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
+        values[name] = value
+    return values
+
+
+def _number(text: str) -> float | None:
+    """What a text says as people write numbers, without what only Python takes: `1_000`, spaces, other digits."""
+    if not text.isascii() or "_" in text or text != text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def promised(slo: Sequence[str] | None) -> Mapping[str, float | Mapping[str, float]]:
+    """Seconds by name, and by class and name; raises ValueError for a text of another form."""
+    parts: dict[str, list[str]] = {}
+    for text in slo or ():
+        name, colon, _ = text.partition("=")[0].rpartition(":")
+        if colon and not name:
+            raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
+        parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
+    of_all = named_numbers("--slo", "SECONDS", parts.pop("", None))
+    if both := sorted(of_all.keys() & parts):
+        raise ValueError(f"--slo cannot promise {both[0]} to all where a class has that name, got {both[0]} as both")
+    of_classes = {name: named_numbers(f"--slo {name}:", "SECONDS", of_class) for name, of_class in parts.items()}
+    return {**of_all, **of_classes}
+
+
+def _key(variable: str) -> str:
+    """What an environment variable holds; the value is never shown."""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise ArgumentError(f"`api_key_env` must name an environment variable that is set, got {variable!r}")
+    if not (key.isascii() and key.isprintable()):
+        raise ArgumentError(
+            f"`api_key_env` must name a variable of printable ASCII, {variable!r} holds other characters"
+        )
+    return key
+
+
+Parse = Callable[[str, str, Any], object]  # (flag, metavar, what was typed)
+
+
+def _as_typed(_flag: str, _metavar: str, typed: object) -> object:
+    return typed
+
+
+# How a type of Python is typed: what typer parses, and what makes the value of it. Other types are typed as they are.
+_TYPED: dict[object, tuple[object, Parse]] = {
+    str | Path | None: (str | None, _as_typed),
+    str | Mapping[str, str] | None: (str | None, _as_typed),
+    Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
+    Start | str | None: (Start | None, _as_typed),
+    tuple[str, ...]: (str, lambda flag, _, text: words(flag, text)),
+    tuple[float, ...]: (str, lambda flag, _, text: numbers(flag, text)),
+    tuple[float, ...] | None: (str | None, lambda flag, _, text: numbers(flag, text)),
+    Mapping[str, float] | None: (
+        list[str] | None,
+        lambda flag, metavar, texts: named_numbers(flag, metavar.partition("=")[2], texts),
+    ),
+    Mapping[str, float | Mapping[str, float]] | None: (list[str] | None, lambda _flag, _, texts: promised(texts)),
+}
+_BY_FLAG: dict[str, Parse] = {"--api-key-env": lambda _flag, _, variable: _key(variable)}
+
+
+def typed_fields(record: Callable[..., object]) -> dict[str, tuple[Parameter, Callable[[Any], object]]]:
+    """The fields of a record that are options, declared by `Opt` or in typer's own words.
+
+    Each as typer reads it, and what makes the field's value of what was typed; None, which nobody typed, stays None.
+    """
+    found = {}
+    for name, (field, said) in declared(record).items():
+        if said is not None:
+            found[name] = _typed(field, said)
+        elif get_origin(field.annotation) is Annotated:
+            found[name] = field, _same
+    return found
+
+
+def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], object]]:
+    kind, by_type = _TYPED.get(field.annotation, (field.annotation, _as_typed))
+    flag = _flag(field.name, said)
+    parse = _BY_FLAG.get(flag) or by_type
+    default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+    annotated: Any = Annotated
+    typed = field.replace(annotation=annotated[kind, _option(field, said)], default=default)
+    return typed, lambda value: None if value is None else parse(flag, said.metavar, value)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
+
+    Args:
+        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
+    """
+    own = signature(command).parameters.values()
+    records: dict[str, Callable[..., object]] = {
+        one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
+    }
+    fields = {name: typed_fields(record) for name, record in records.items()}
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
+        for name, record in records.items():
+            given[name] = record(**{field: parse(given.pop(field)) for field, (_, parse) in fields[name].items()})
+        command(**given)
+
+    spelled = []
+    for one in own:
+        spelled += [option for option, _ in fields[one.name].values()] if one.name in fields else [one]
+    # By keyword, so that one without a default may stand behind one that has it.
+    options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
+    vars(called)["__signature__"] = Signature(options)
+    return called
+
+
+def option_of(record: Callable[..., object], name: str) -> Any:  # noqa: ANN401 - as typer's own
+    """The typer option of one field, for a command that takes it without the record."""
+    field, said = declared(record)[name]
+    assert said is not None, name
+    return _option(field, said)
+
+
+def _flag(name: str, said: Opt) -> str:
+    return said.flag or f"--{name.replace('_', '-')}"
+
+
+def _option(field: Parameter, said: Opt) -> Any:  # noqa: ANN401 - as typer's own
+    return typer.Option(
+        _flag(field.name, said), help=said.words, metavar=said.metavar or None, min=said.least, max=said.most
+    )

@@ -1,0 +1,343 @@
+"""Commands of `paceline`, found as entry points: `arena`, `arena-models`, `experiment`, `pool train`, `pool distil`."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from paceline.base.errors import counted, needs_torch
+from paceline.base.files import kept_folder, pool_path, write_whole
+from paceline.base.terminal import Progress, quiet
+from paceline.cli.compare import batches
+from paceline.cli.errors import Interrupted
+from paceline.cli.options import PoliciesOption, TraceOption
+from paceline.cli.output import (
+    JsonOption,
+    check_file_path,
+    check_json_path,
+    print_table,
+    say,
+    show,
+    show_table,
+    write_json,
+)
+from paceline.reports.figure import check_figure, write_figure
+from paceline.traces.contexts.store import read_trace
+
+from .arena.board import (
+    BoardRuns,
+    Leaderboard,
+    check_page,
+    leaderboard,
+    lossy,
+    ranking,
+    regret,
+    write_leaderboard,
+)
+from .arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
+from .arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
+from .arena.store import BEST_STATIC, outcome_to_json
+from .experiments.catalogue import Experiment, experiments
+from .findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
+
+FAILED = 1  # exit code: a run ended in an error that is nobody's input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is played, as it is typed: each field is an option."""
+
+    split: Annotated[
+        Side, typer.Option(help="Recordings that constants are settled on, those that are reported, or all.")
+    ] = Side.all
+    split_file: Annotated[
+        Path | None, typer.Option(help="TOML with recordings to tune on and to report; default: the committed split.")
+    ] = None
+    cells: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
+    ] = None
+    policy: PoliciesOption = None
+    add_policy: Annotated[
+        list[str] | None, typer.Option(help="As --policy, besides the default field; repeatable.")
+    ] = None
+    seeds: Annotated[
+        int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
+    ] = 2
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=1024)] = 2
+    work: Annotated[Path | None, typer.Option(help="Folder of recordings and results; default: the user's cache.")] = (
+        None
+    )
+
+    make: Annotated[bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")] = (
+        False
+    )
+    oracles: Annotated[
+        bool, typer.Option("--oracles", help="Play oracles too, in some cells: half a minute for each.")
+    ] = False
+
+    def to_play(self, split: Split) -> ArenaAsked:
+        """What it asks for; raises ValueError for what is none."""
+        return ArenaAsked(
+            cells=asked_cells(split, self.split, self.cells),
+            policies=asked_field(self.policy, self.add_policy),
+            seeds=self.seeds,
+            jobs=self.jobs,
+            work=self.work if self.work is not None else kept_folder() / "arena",
+            make=self.make,
+            oracles=self.oracles,
+            tuning=split.tune,
+        )
+
+
+def arena(
+    *,
+    asked: _Asked,
+    page: Annotated[
+        Path | None, typer.Option(help="NAME.md to write the leaderboard into, with figures/NAME.svg and NAME.json.")
+    ] = None,
+    by_cell: Annotated[bool, typer.Option("--by-cell", help="Print every cell's ratios too.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Play policies in cells of recording, ladder of costs and load, beside the best static chain of each.
+
+    Results are kept: a run that was cut short goes on from them. Exit 1 if a run failed.
+    """
+    check_json_path(json, asked.work, *(check_page(page) if page is not None else ()))
+    split = read_split(asked.split_file or SPLIT_FILE)
+    to_play = asked.to_play(split)
+    if page is not None and not any(cell.recording in split.report for cell in to_play.cells):
+        raise ValueError("--page needs cells to report, and --split and --cells choose none of them")
+    results = run_arena(to_play)
+    if not results.is_whole:
+        raise Interrupted(f"{counted(len(results.played), 'run')} of the arena are kept, and not played again")
+    board = leaderboard(BoardRuns(results.played), split, results.missing, gaps=tuple(results.gaps()))
+    if page is not None:
+        write_leaderboard(board, page)
+    if json is not None:
+        write_json(board.to_json() | _runs_json(results), json)
+    else:
+        if by_cell and board.policies:
+            print_table(table("", [_of_cell(board, cell) for cell in board.runs.cells]).grid())
+        _print_board(board, results)
+    if results.failed:
+        raise typer.Exit(FAILED)
+
+
+def _of_cell(board: Leaderboard, where: ArenaCell) -> list[Cell]:
+    """The best static chain of a cell in the recorded order, and what others reach of its speed."""
+    ratios = [table_cell(name, board.runs.ratios(name).get(where), "", 3) for name in board.policies]
+    best = board.runs.of(BEST_STATIC, where)[0]
+    return [table_cell("cell", str(where)), table_cell("best static chain", best.chain), *ratios]
+
+
+def _print_board(board: Leaderboard, results: ArenaResults) -> None:
+    if board.lossless:
+        print_table(ranking(board).grid())
+    if board.lossy:
+        print_table(lossy(board).grid())
+    if board.regrets():
+        print_table(regret(board).grid())
+    for line in _lines(results):
+        say(line)
+
+
+def _lines(results: ArenaResults) -> Iterator[str]:
+    for name, why in results.missing.items():
+        yield f"recording {name} is left out: {why}"
+    for (policy, why), count in Counter((one.policy, one.why) for one in results.left_out).items():
+        yield f"{policy} is left out of {counted(count, 'run')}: {why}"
+    yield from map(str, results.failed)
+
+
+def _runs_json(results: ArenaResults) -> dict[str, Any]:
+    return {
+        "played": [outcome_to_json(one) for one in results.played],
+        "left_out": [outcome_to_json(one) for one in results.left_out],
+        "failed": [asdict(one) | {"cell": str(one.cell)} for one in results.failed],
+    }
+
+
+def arena_models(
+    recording: Annotated[str, typer.Argument(help="Of the arena, of a trained pool, such as mixed.")],
+    *,
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,8",
+    requests: Annotated[int, typer.Option(min=1, help="The first so many of the recording.")] = 48,
+    runs: Annotated[int, typer.Option(min=1, help="Of the models, all cells in turn; the median counts.")] = 3,
+    cost: Annotated[str, typer.Option(help="As of validate: here (the newest profile), FILE.profile, ...")] = "here",
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of recordings and pools; default: the user's cache.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ."""
+    check_json_path(json, work)
+    with needs_torch():
+        from .arena.on_models import order_on_models
+        from .arena.recordings import RecordingShelf
+    shelf = RecordingShelf(work=work if work is not None else kept_folder() / "arena")
+    show(json, order_on_models(recording, shelf, batches=batches(batch), requests=requests, runs=runs, cost=cost))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentAsked:
+    """What an experiment is to run on, as it is typed: each field is an option."""
+
+    pool: Annotated[
+        Path | None, typer.Option(help="A pool's folder, with its prompts.jsonl; default: the shipped pool.")
+    ] = None
+    trace: TraceOption = None
+    limit: Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)] = None
+    seed: Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")] = None
+    threads: Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)] = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {option: value for option, value in asdict(self).items() if value is not None}
+
+
+def experiment_commands() -> dict[str, Callable[..., None]]:
+    """The `experiment` group: `list`, `all`, and a command for each experiment."""
+    known = {name: _command(name, experiment) for name, experiment in experiments().items()}
+    return {"list": list_experiments, "all": run_all, **known}
+
+
+def list_experiments(json: JsonOption = None) -> None:
+    """List every experiment."""
+    known = experiments()
+    data = {"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}
+    rows = (
+        [table_cell("experiment", name), table_cell("what it measures", one.summary)] for name, one in known.items()
+    )
+    show_table(json, data, table("", rows).grid())
+
+
+def run_all(
+    *,
+    figures: Annotated[Path, typer.Option(help="Folder for NAME.svg; made where it is missing.")],
+    page_path: Annotated[Path, typer.Option("--page", help="Markdown file that shows all of them; replaced.")],
+    asked: ExperimentAsked,
+    json: JsonOption = None,
+) -> None:
+    """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
+    check_json_path(json, page_path)
+    setting = ExperimentSetting(**asked.given())
+    meta = read_trace(setting.trace).meta
+    check_file_path("--page", page_path)
+    figures.mkdir(parents=True, exist_ok=True)
+    check_figure(figures / "all.svg")
+    findings: dict[str, Finding | Exception] = {}
+    known = experiments()
+    for number, (name, experiment) in enumerate(known.items()):
+        start_s = time.monotonic()
+        with Progress(f"experiment {name}", len(known), unit="experiments", done=number), quiet():
+            findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
+        said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
+        typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
+    write_whole(page_path, experiments_page(findings, meta, link_between(page_path, figures)))
+    failed = [name for name, found in findings.items() if isinstance(found, Exception)]
+    if json is not None:
+        write_json({name: _to_json(found) for name, found in findings.items()}, json)
+    if failed:
+        typer.echo(f"paceline: {len(failed)} of {len(findings)} experiments failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _command(name: str, experiment: Experiment) -> Callable[..., None]:
+    def command(
+        *,
+        asked: ExperimentAsked,
+        figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
+        json: JsonOption = None,
+    ) -> None:
+        check_json_path(json, figure)
+        check_figure(figure)
+        if figure is not None:
+            check_file_path("--figure", figure)
+        for option, value in asked.given().items():
+            if option not in {*experiment.uses, "limit"}:
+                raise ValueError(f"--{option} has no part in {name}, got {value}")
+        with Progress(f"experiment {name}"), quiet():
+            finding = experiment.run(ExperimentSetting(**asked.given()))
+        if figure is not None:
+            write_figure(finding.panels, figure)
+        if json is None:
+            _print_finding(finding)
+        else:
+            write_json(finding.to_json(), json)
+
+    command.__doc__ = experiment.summary
+    return command
+
+
+def _tried(experiment: Experiment, setting: ExperimentSetting, figure: Path) -> Finding | Exception:
+    """What was found and drawn, or why not: one experiment must not lose the others' results."""
+    try:
+        finding = experiment.run(setting)
+        write_figure(finding.panels, figure)
+    except Exception as error:  # noqa: BLE001 - told by name, and in the exit code
+        return error
+    return finding
+
+
+def _to_json(found: Finding | Exception) -> dict[str, Any]:
+    if isinstance(found, Exception):
+        return {"error": f"{type(found).__name__}: {found}"}
+    return found.to_json()
+
+
+def _print_finding(finding: Finding) -> None:
+    say(finding.question)
+    for rows in finding.tables:
+        print_table(rows.grid())
+    say(finding.answer)
+
+
+def train(
+    out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
+    ] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
+) -> None:
+    """Train the pool of small models on this machine; a second call continues one that was cut short."""
+    with needs_torch():
+        from paceline.runtime.threads import use_threads
+
+        from .training.pool import train_pool
+        from .training.recipe import read_recipe
+    use_threads(threads)
+    recipe = read_recipe("tiny" if tiny else "pico")
+    options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool train {out.name}{options}"
+    train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
+    typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
+
+
+def distil(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
+) -> None:
+    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
+
+    The target writes questions itself, by its chat template, and answers them.
+    """
+    with needs_torch():
+        from paceline.runtime.threads import check_processors
+
+        from .training.distilling import distil_pool
+        from .training.recipe import read_distillation
+    check_processors("`--processes`", processes)
+    options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool distil {pool} {out.name}{options}"
+    recipe = read_distillation("tiny" if tiny else "full")
+    folder = work or out.with_name(f"{out.name}.work")
+    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
+    typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")

@@ -1,0 +1,227 @@
+"""What the main jobs take by keyword, each option declared once: type, default and words.
+
+The command line makes its options of these records (`cli/typed.py`), the functions check their keywords against them,
+and `__init__.pyi` is written from them.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, cleandoc, signature
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from ..base.errors import ArgumentError
+from ..base.options import declared, opt
+from ..decoding.seen import Start
+from ..traces.workloads.arrival import WorkloadChanges
+
+LEAST_SEEDS, MOST_SEEDS = 2, 1000
+# Seconds by name of what is promised to all, and such seconds by class.
+Promised = Mapping[str, float | Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What every replay of a recording takes."""
+
+    cost: str | Path | None = opt(
+        None,
+        "What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
+        "rtx4090, ...; docs/costs.md), FILE.json, FILE.profile or here, the newest profile of this machine; "
+        "default: what was measured; under a workload, the cluster's own.",
+    )
+    scale: Mapping[str, float] | None = opt(
+        None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
+    )
+    tensor_parallel: int = opt(1, "Devices every model is split over; of a device of the sheet.", least=1)
+    extrapolate: bool = opt(False, "Answer beyond what a measured cost was measured for, and say so.")
+    models: Sequence[str] | Mapping[str, str] | None = opt(
+        None,
+        "Shapes for costs: a preset (target=llama-3.1-8b, drafter=eagle3), a Hugging Face config.json or its "
+        "folder, or a JSON list of shapes; after @ weights, cache, tokens a forward drafts "
+        "(@fp8,kv=fp8,block=15); repeatable.",
+        metavar="NAME=PRESET|NAME=CONFIG|FILE",
+    )
+    on: str | None = opt(
+        None,
+        "Take measured seconds (--cost timed, cuda) to this device of the sheet; prints a range, too.",
+        metavar="DEVICE",
+    )
+    measured_on: str | None = opt(
+        None, "Of --on: what was measured on, if the recording does not say.", metavar="DEVICE"
+    )
+    shift_acceptance: Mapping[str, float] | None = opt(
+        None, "What if this drafter's rate of acceptance were so much higher (+0.05).", metavar="NAME=DELTA"
+    )
+    seed: int = opt(0, "Of decisions that have to be modelled; under a workload, of all that is drawn.")
+    decide_s: float | None = opt(
+        None,
+        "Seconds a policy costs per step; default: what a profile knows of it, else 0.",
+        flag="--decide-seconds",
+        least=0,
+    )
+    allow_foreign_profile: bool = opt(False, "Take a profile of another machine as --cost, and say so.")
+    strict: bool = opt(False, "Refuse what is not recorded.")
+    lossless: bool = opt(False, "Refuse policies that may commit other text than the target's.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsOptions:
+    """What policies side by side take, too."""
+
+    seeds: int = opt(
+        5, "Seeds a policy is run at, from --seed on, where decisions are modelled.", least=LEAST_SEEDS, most=MOST_SEEDS
+    )
+    start: Start | str | None = opt(
+        None,
+        "How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as "
+        "each method of an imported log began. Default: prefill; of an imported log, recorded.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixOptions:
+    """Prefix caches, of replays and of models."""
+
+    prefix_cache: int | None = opt(None, "Blocks of each member's prefix cache; default: none is kept.", least=1)
+    block_tokens: int | None = opt(None, "Of --prefix-cache: tokens of a block; default: 16.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementOptions:
+    """Where members run."""
+
+    devices: str | Mapping[str, str] | None = opt(
+        None,
+        "Where members run that a policy lets work at the same time: all on one device (the default), each on one "
+        "of its own, or as named, the others together.",
+        metavar="one|each|NAME=DEVICE,...",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsOptions:
+    """What a comparison shows beside its table."""
+
+    by_tag: bool = opt(False, "Also the speed-up of each tag's own requests.")
+    regret: bool = opt(False, "Also the oracles, and what each policy loses against the best chain per round.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """What is kept of each run."""
+
+    log: str | Path | None = opt(
+        None, "Write each policy's run log, at the first seed, into this new folder.", metavar="<path>"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(LogOptions, PartsOptions, PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+    """The keywords of `compare`."""
+
+    batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(SeedsOptions, ReplayOptions):
+    """The keywords of `sweep`."""
+
+    batches: Sequence[int] = opt(
+        (1,), "Requests running at a time, each with every chain; at most 1,000 chains x batches."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(WorkloadChanges):
+    """What is served until when, and what is promised."""
+
+    horizon_s: float | None = opt(
+        None, "Stop the run then, whatever is unfinished; default: the cluster's.", flag="--horizon-seconds"
+    )
+    slo: Promised | None = opt(
+        None,
+        "Longest times in seconds for goodput: ttft=2,tpot=0.05; also e2e and queue. Of one class of requests: "
+        "chat:ttft=0.5,tpot=0.05; repeat it for others.",
+        metavar="[CLASS:]NAME=SECONDS,...",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingOptions(ReplayOptions, LoadOptions):
+    """What every served workload takes; `start` may be "prefill" only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(ServingOptions):
+    """The keywords of `simulate`."""
+
+    workload: str | Path
+    cluster: str | Path
+    rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
+    out: str | Path | None = opt(None, "New folder for the run.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
+    """The keywords of `compare_under_load`."""
+
+    workload: str | Path
+    cluster: str | Path
+    rates: Sequence[float] | None = opt(
+        None, "Mean arrivals per second, each > 0, that the workload is scaled to; default: its own."
+    )
+
+
+Record = TypeVar("Record")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Record:
+    """The keywords that a function was called with, as the record that declares them.
+
+    Raises:
+        ArgumentError: the first that is none, or of another kind, by its name; 1 is no bool and True no number.
+    """
+    try:
+        _keywords(record).model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = first["loc"][0]
+        rule = "several texts" if first["type"] == "sequence_str" else first["msg"].removeprefix("Input should be ")
+        if first["type"] == "extra_forbidden":
+            raise ArgumentError(f"no keyword `{name}`; there are {', '.join(declared(record))}") from None
+        raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None
+    return record(**given)
+
+
+@cache
+def _keywords(record: Callable[..., object]) -> type[BaseModel]:
+    kinds: dict[str, Any] = {name: (field.annotation, None) for name, (field, _) in declared(record).items()}
+    return create_model(record.__name__, __config__=ConfigDict(strict=True, extra="forbid"), **kinds)
+
+
+def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
+    """A function whose `**options` are the fields of a record shows them in its signature, and says what they do."""
+
+    def taking(function: Function) -> Function:
+        called = signature(function)
+        own = [one for one in called.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        names = {one.name for one in own}
+        more = {name: said for name, said in declared(record).items() if name not in names}
+        described = "\n".join(f"    {name}: {_in_python(said.words)}" for name, (_, said) in more.items() if said)
+        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\nKeywords:\n{described}\n"
+        own += [field for field, _ in more.values()]
+        vars(function)["__signature__"] = called.replace(parameters=own)
+        return function
+
+    return taking
+
+
+def _in_python(words: str) -> str:
+    """Options that the command line calls `--on` are keywords here."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", words)

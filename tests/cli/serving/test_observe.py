@@ -1,0 +1,274 @@
+"""`paceline observe`: what a client sees of a server, and what goes wrong."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from signal import SIGINT
+
+import pytest
+from paceline.runs.observed import read_observed
+
+from ...observing.fake_server import Ways, served
+from ..command_line import done, paceline, refused
+
+PROMPTS = [{"id": f"p{number}", "prompt": "one two three" + " more" * number} for number in range(3)]
+LOAD = ("--workload", "constant:rate=200,requests=4,prompt=9,output=5", "--tag", "")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in PROMPTS))
+    return tmp_path
+
+
+def observe(server, *options):
+    return ("observe", server.url, "--prompts", "p.jsonl", *LOAD, *options)
+
+
+def test_a_run_is_what_the_server_did(folder):
+    with served(Ways(prefill_s=0.02, step_s=0.01)) as server:
+        found = json.loads(done(*observe(server, "--out", "run", "--json", "-")))
+    run = read_observed(folder / "run")
+    assert (found["requests"], found["finished"], found["failed"], found["unfinished"]) == (4, 4, 0, 0)
+    assert found["finish_reasons"] == {"length": 4}
+    assert found["output_tokens"] == 20
+    assert found["prompt_tokens"] == sum(one.prompt_tokens for one in run.requests)
+    assert len(server.bodies) == 5  # and one to warm up
+    for one in run.requests:
+        assert len(one.outputs_at_ps) == 5
+        assert (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 > 0.02
+        # Of the whole: a client on a busy machine may see the first token late, and then the others sooner.
+        assert (one.ended_at_ps - one.sent_at_ps) / 1e12 > 0.06
+        assert one.prompt_tokens == len(PROMPTS[int(one.prompt_id[1:])]["prompt"].split())
+    due = [one.due_at_ps for one in run.requests]
+    assert due == [number * 5 * 10**9 for number in range(4)]
+    assert found["tpot_s"]["mean"] == pytest.approx(
+        sum((one.ended_at_ps - one.outputs_at_ps[0]) / 4 for one in run.requests) / 4e12
+    )
+
+
+def test_metrics_shows_the_folder_as_observe_did(folder):
+    with served(Ways(step_s=0.002)) as server:
+        printed = done(*observe(server, "--out", "run"))
+    assert done("metrics", "run") == printed
+    assert "an observed run stands alone" in refused("metrics", "run", "run")
+    assert refused("metrics", "run", "--slo", "ttft=1") == "--slo is for simulated runs, run was observed"
+
+
+def test_chunks_are_no_tokens(folder):
+    """What nobody counted is unknown, whatever number of chunks came."""
+    with served(Ways(usage=False)) as server:
+        found = json.loads(done(*observe(server, "--out", "run", "--json", "-")))
+        printed = done(*observe(server))
+    assert (found["finished"], found["uncounted"], found["output_tokens"], found["tpot_s"]) == (4, 4, None, None)
+    assert found["meta"]["counted_by"] == "nobody"
+    assert found["ttft_s"] is not None
+    assert "tokens of 4 finished requests are unknown: the server sent no usage" in " ".join(printed.split())
+
+
+def test_the_tokenizer_of_the_server_counts_where_usage_is_missing(folder):
+    with served(Ways(usage=False, tokenizer=True, tokens_a_chunk=2)) as server:
+        found = json.loads(done(*observe(server, "--count-tokens", "--json", "-")))
+    assert (found["output_tokens"], found["meta"]["counted_by"]) == (20, "tokenizer")
+
+
+def test_without_a_tokenizer_nothing_is_sent(folder):
+    with served() as server:
+        assert "has no tokenizer to ask" in refused(*observe(server, "--count-tokens", "--warmup", "0"))
+        assert server.bodies == []
+
+
+@pytest.mark.parametrize("said", [[True], [{"count": True}], [{"count": -1}], [{"count": 1e3}], [{"tokens": 4}], [[]]])
+def test_a_tokenizer_that_tells_no_count_is_refused_before_anything_is_sent(folder, said):
+    with served(Ways(usage=False, tokenizer=True, tokenized=said)) as server:
+        assert "has no tokenizer to ask" in refused(*observe(server, "--count-tokens", "--warmup", "0"))
+        assert server.bodies == []
+
+
+def test_a_tokenizer_that_stops_telling_leaves_what_was_measured(folder):
+    with served(Ways(usage=False, tokenizer=True, tokenized=[{"count": 2}, {"count": 0}, {"count": True}])) as server:
+        found = json.loads(done(*observe(server, "--count-tokens", "--out", "run", "--json", "-")))
+    assert (found["finished"], found["output_tokens"], found["meta"]["counted_by"]) == (4, None, "nobody")
+    assert len(read_observed(folder / "run").requests) == 4
+
+
+SPEC = "vllm:spec_decode_num"
+PAGES = {
+    "alias": (
+        'vllm:spec_decode_num_drafts_total{engine="0",model_name="/models/m"} 4',
+        "acceptance is unknown: /metrics has counters of model /models/m, asked was tiny",
+    ),
+    "ranks": (
+        'sglang:spec_accept_length{dp_rank="0",model_name="tiny"} 2.5\n'
+        'sglang:spec_accept_length{dp_rank="1",model_name="tiny"} 2.7',
+        "two gauges, 2.5 and 2.7",
+    ),
+    "position": (
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="tiny",position="x"} 4',
+        "acceptance is unknown: ",
+    ),
+    "long": (f"{'# ' * 2**23}\n{SPEC}_drafts_total 4", "acceptance is unknown: "),
+    "negative": ('sglang:spec_accept_length{model_name="tiny"} -2.5', "must be a finite number >= 0, got -2.5"),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_counters_that_are_there_are_named_and_never_end_a_run(folder, name):
+    page, told = PAGES[name]
+    with served(Ways(metrics=[page])) as server:
+        printed = " ".join(done(*observe(server, "--out", "run")).split())
+    assert told in printed
+    assert "no counters of speculative decoding" not in printed
+    assert len(read_observed(folder / "run").requests) == 4
+
+
+def test_a_closed_loop_keeps_as_many_under_way_as_asked(folder):
+    with served(Ways(step_s=0.01)) as server:
+        asked = ("--concurrency", "2", "--warmup", "0", "--out", "run", "--json", "-")
+        found = json.loads(done(*observe(server, *asked)))
+    requests = read_observed(folder / "run").requests
+    # As the client sees it: the server may still be ending an answer when the next request is there.
+    under_way = [sum(other.sent_at_ps <= one.sent_at_ps < other.ended_at_ps for other in requests) for one in requests]
+    assert max(under_way) == 2
+    assert (found["finished"], found["meta"]["loop"], found["meta"]["concurrency"]) == (4, "closed", 2)
+
+
+@pytest.mark.parametrize("options", [(), ("--concurrency", "1")])
+def test_turns_of_a_session_follow_what_they_follow(folder, options):
+    turn = {"wait_s": 0.03, "prompt_tokens": 9, "output_tokens": 2}
+    first = {"request_id": "s", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 3, "turns": [turn, turn]}
+    (folder / "w.jsonl").write_text(json.dumps(first))
+    with served() as server:
+        done("observe", server.url, "--prompts", "p.jsonl", "--workload", "w.jsonl", "--out", "run", *options)
+    requests = read_observed(folder / "run").requests
+    assert [one.request_id for one in requests] == ["s", "s/1", "s/2"]
+    for before, after in pairwise(requests):
+        assert after.sent_at_ps - before.ended_at_ps >= 0.03e12
+
+
+def test_chat_and_options_are_sent(folder):
+    with served() as server:
+        done(*observe(server, "--chat", "--temperature", "0.5", "--ignore-eos", "--seed", "7", "--warmup", "0"))
+        body = server.bodies[0]
+    assert body["messages"][0]["role"] == "user"
+    assert (body["temperature"], body["ignore_eos"], body["seed"], body["max_tokens"]) == (0.5, True, 7, 5)
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_a_key_is_sent_and_shown_nowhere(folder, monkeypatch):
+    monkeypatch.setenv("THE_KEY", "sesame-open")
+    with served(Ways(key="sesame-open")) as server:
+        printed = done(*observe(server, "--api-key-env", "THE_KEY", "--out", "run"))
+        server.ways.key = "another"
+        said = refused(*observe(server, "--api-key-env", "THE_KEY"))
+    assert said.endswith("warm-up request 1: HTTP 401: wrong key: Bearer ***")
+    kept = "".join(path.read_bytes().decode("latin-1") for path in (folder / "run").iterdir())
+    assert "sesame" not in printed + said + kept
+
+
+FAULTS = {
+    "500": "HTTP 500: out of memory",
+    "garbage": "the stream ended without [DONE] and without a finish_reason; it has '<html>gateway</html>', which is "
+    "no field of an event stream (the answer had begun)",
+    "error": "the server said in its stream: engine died (the answer had begun)",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_that_fails_is_counted_by_name_and_the_others_go_on(folder, fault):
+    with served(Ways(fault={1: fault})) as server:
+        ran = paceline(*observe(server, "--warmup", "0", "--concurrency", "1", "--out", "run", "--json", "-"))
+    found = json.loads(ran.out)
+    assert ran.code == 0
+    assert (found["requests"], found["finished"], found["failed"]) == (4, 3, 1)
+    assert list(found["failures"]) == [FAULTS[fault]]
+    assert sum(bool(one.failed) for one in read_observed(folder / "run").requests) == 1
+
+
+def test_if_all_fail_the_exit_says_so(folder):
+    with served(Ways(fault=dict.fromkeys(range(4), "500"))) as server:
+        ran = paceline(*observe(server, "--warmup", "0"))
+    assert ran.code == 1
+    assert "4 requests failed: HTTP 500: out of memory" in ran.out
+
+
+def test_an_answer_with_a_reason_needs_no_done(folder):
+    with served(Ways(done=False)) as server:
+        found = json.loads(done(*observe(server, "--json", "-")))
+    assert found["finished"] == 4
+    assert "4 answers ended with a finish_reason, and without [DONE]" in found["meta"]["notes"]
+
+
+def test_acceptance_is_the_difference_of_counters_and_unknown_without_them(folder):
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    pages = [
+        "\n".join(
+            f'vllm:spec_decode_num_{name}_total{{model_name="tiny"}} {count}'
+            for name, count in zip(names, counts, strict=True)
+        )
+        for counts in ((10, 40, 20), (15, 60, 33))
+    ]
+    with served(Ways(metrics=pages)) as server:
+        found = json.loads(done(*observe(server, "--json", "-")))["meta"]
+        server.ways.metrics = []
+        unknown = json.loads(done(*observe(server, "--json", "-")))["meta"]
+        server.ways.timings = {"draft_n": 4, "draft_n_accepted": 3}
+        told = json.loads(done(*observe(server, "--json", "-")))["meta"]
+    assert {name: found["acceptance"][name] for name in ("drafts", "drafted", "accepted")} == {
+        "drafts": 5,
+        "drafted": 20,
+        "accepted": 13,
+    }
+    assert found["acceptance"]["accept_length"] == pytest.approx(1 + 13 / 5)
+    assert unknown["acceptance"] is None
+    assert "HTTP 404" in unknown["acceptance_unknown"]
+    assert (told["acceptance"]["drafted"], told["acceptance"]["accepted"]) == (16, 12)
+
+
+def test_what_cannot_be_asked_is_refused_and_nothing_is_written(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        there = ("--prompts", "p.jsonl", *LOAD, "--out", "run")
+        assert "/v1/models: cannot be reached: Connection refused" in refused(
+            "observe", f"http://127.0.0.1:{port}", *there
+        )
+    with served(Ways(models=("one", "two"))) as server:
+        several = "--model must be given where a server lists several models or none, got one, two"
+        assert refused(*observe(server, "--out", "run")) == several
+        assert "(one, two), got 'three'" in refused(*observe(server, "--model", "three", "--out", "run"))
+        bare = observe(server, "--model", "one", "--out", "run")
+        assert refused(*bare, "--api-key-env", "NOT_THERE").endswith("that is set, got 'NOT_THERE'")
+        assert "--tag gives all requests one" in refused(*bare, "--tag", "code")
+        assert "--concurrency must be in [1, 4096], got 0" in refused(*bare, "--concurrency", "0")
+        assert server.bodies == []
+        server.ways.fault = {0: "500"}
+        assert refused(*bare).endswith("/v1/completions: warm-up request 1: HTTP 500: out of memory")
+    for url in ("localhost:8000", "ftp://a", "http://", "http://a:b"):
+        assert "URL must be http://HOST:PORT" in refused("observe", url, *there)
+    assert "must hold no name and no password" in refused("observe", "http://me:secret@h", *there)
+    assert not (folder / "run").exists()
+    (folder / "run").mkdir()
+    assert "exists already" in refused("observe", "http://h", *there)
+
+
+def test_an_interrupt_keeps_what_was_measured(folder):
+    with served(Ways(step_s=0.05)) as server:
+        load = ("--workload", "constant:rate=20,requests=40000,prompt=9,output=5", "--tag", "", "--warmup", "0")
+        command = ("observe", server.url, "--prompts", "p.jsonl", *load, "--out", "run")
+        running = subprocess.Popen([sys.executable, "-m", "paceline", *command], stderr=subprocess.PIPE, text=True)
+        while server.num_answered < 2 or len(server.bodies) < 12:
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(SIGINT)
+        _, said = running.communicate(timeout=600)
+    run = read_observed(folder / "run")
+    finished = len(run.finished)
+    assert running.returncode == 130
+    assert f"{finished} of {len(run.requests)} requests finished and are kept" in said
+    assert (run.meta.stopped, run.failed) == ("interrupted", [])
+    assert 0 < finished < len(run.requests) < 40000

@@ -1,0 +1,197 @@
+"""Tables, grids, lines and terms by the round: what they say, and the file that holds them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
+from paceline.sim.cost.make import make_cost
+from paceline.traces import CostTable, TraceFormatError
+
+from .shapes import RECORDING, seconds
+
+GRID = CostGrid(new_tokens=(1, 4), context_tokens=(0, 100, 300), seconds=((1.0, 2.0, 3.0), (4.0, 6.0, 6.0)))
+LINE = CostLine(intercept_s=0.5, per_new_token_s=0.25, per_kv_token_s=0.125)
+TABLE = {"new_tokens": [1, 3], "seconds": [1, 2]}
+BENT = CostTable(new_tokens=(1, 2, 8, 16), seconds=(1.0, 1.5, 3.0, 2.0))
+RISING = CostTable(new_tokens=(2, 4, 8), seconds=(1.0, 2.0, 3.0))
+ONE = CostTable(new_tokens=(4,), seconds=(1.5,))
+TARGET = {"intercept_s": 1.0}
+
+
+def cost_of(tmp_path, figures, **options):
+    file = tmp_path / "mine.json"
+    file.write_bytes((figures if isinstance(figures, str) else json.dumps(figures)).encode("latin-1"))
+    return make_cost(str(file), RECORDING, **options)
+
+
+def test_a_file_may_mix_its_forms(tmp_path):
+    cost = cost_of(tmp_path, {"draft": LINE.model_dump(), "target": GRID.model_dump(), "spare": TABLE})
+    assert cost.name == str(tmp_path / "mine.json")
+    assert seconds(cost, 4, model="draft", rows=2, held=8) == 0.5 + 4 * 0.25 + 8 * 0.125
+    assert seconds(cost, 1, model="target", rows=2, held=50) == 1.5
+    assert seconds(cost, 3, model="spare", held=10**9) == 2.0
+    assert cost.notes() == ("measured by new tokens only, a longer context costs no more: spare",)
+    with pytest.raises(CostRangeError, match="no table for model 'ngram'; it has draft, target, spare"):
+        seconds(cost, 1, model="ngram")
+
+
+WITHIN = [(GRID, new, held, wanted) for new, held, wanted in (
+    (1, 0, 1.0), (4, 300, 6.0), (1, 200, 2.5), (2, 0, 2.0), (2, 50, (2.0 + 10 / 3) / 2), (3, 300, 5.0),
+)]  # fmt: skip
+WITHIN += [(BENT, new, 10**6, wanted) for new, wanted in ((1, 1.0), (2, 1.5), (5, 2.25), (8, 3.0), (12, 2.5))]
+BEYOND = [
+    (GRID, 1, 500, 4.0),
+    (GRID, 4, 500, 6.0),  # flat, and so it goes on
+    (GRID, 7, 0, 7.0),
+    (GRID, 7, 300, 9.0),
+    (RISING, 1, 0, 1.0),  # fewer tokens than measured cost what the fewest did
+    (RISING, 16, 0, 3.0 + 8 * 0.25),  # the last segment goes on
+    (BENT, 100, 0, 2.0),  # but never down
+    (ONE, 1, 0, 1.5),
+    (ONE, 99, 0, 1.5),
+]
+
+
+@pytest.mark.parametrize(("figures", "new", "held", "wanted"), WITHIN)
+def test_what_was_measured_is_interpolated(figures, new, held, wanted):
+    assert seconds(FileCost("f", {"m": figures}), new, rows=7, held=held) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("figures", "new", "held", "wanted"), BEYOND)
+def test_beyond_it_goes_on_where_it_is_told_to_and_says_so(figures, new, held, wanted):
+    with pytest.raises(CostRangeError, match=rf"cost f: m was measured .* asked for ({new}|{held})"):
+        seconds(FileCost("f", {"m": figures}), new, held=held)
+    cost = FileCost("f", {"m": figures, "n": figures, "o": LINE}, extrapolate=True)
+    seconds(cost, figures.new_tokens[-1], model="n")
+    seconds(cost, 2, model="o", held=10**9)
+    assert not any("beyond" in note for note in cost.notes())
+    assert [seconds(cost, new, held=held) for _ in range(2)] == pytest.approx([wanted] * 2)
+    assert cost.notes()[0] == "seconds beyond what was measured: m"
+
+
+def test_a_recorded_table_says_in_one_note_that_it_knows_no_context():
+    assert TableCost("cpu", {"m": BENT}).notes() == ("measured by new tokens only: a longer context costs no more",)
+
+
+@pytest.mark.parametrize(
+    ("draft", "terms"),
+    [
+        ({"per_round_s": 0.5}, (0.5, 0.0, None)),
+        ({"per_token_s": 0.25}, (0.0, 0.25, None)),
+        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, None)),
+        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, None)),
+        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, None)),
+        ({"intercept_s": 0.125}, None),
+    ],
+)
+def test_every_form_takes_seconds_by_the_round(tmp_path, draft, terms):
+    cost = cost_of(tmp_path, {"draft": draft, "target": TARGET}, scale={"draft": 2.0})
+    once, each, block = terms or (None,) * 3
+    doubled = terms and (2 * once, each and 2 * each, block)
+    assert (cost.draft_terms("draft"), cost.draft_terms("target")) == (doubled, None)
+
+
+def test_what_stands_beside_the_round_is_the_cost_of_forwards_and_without_it_nobody_judges(tmp_path):
+    both = {"per_round_s": 0.5, "new_tokens": [1, 3], "seconds": [1, 3]}
+    cost = cost_of(tmp_path, {"draft": both, "target": TARGET}, extrapolate=True)
+    assert [seconds(cost, new, model="draft") for new in (2, 4)] == [2.0, 4.0]
+    assert "seconds beyond what was measured: draft" in cost.notes()
+    cost = cost_of(tmp_path, {"draft": {"per_round_s": 0.5, "per_token_s": 0.25}, "target": TARGET})
+    with pytest.raises(CostRangeError, match=r"draft has per_round_s and per_token_s only.*asked to judge"):
+        seconds(cost, 2, model="draft")
+    assert cost.notes() == ("drafts cost by the round, whatever they read and for how many rows: draft",)
+
+
+def draft(**figures):
+    return {"draft": figures, "target": TARGET}
+
+
+def grid(context, new, taken):
+    return draft(context_tokens=context, new_tokens=new, seconds=taken)
+
+
+NO_FORM = "must be an object with new_tokens and seconds, with intercept_s, or with per_round_s and per_token_s, got"
+WRONG = [
+    ("{", "content: must be JSON, got"),
+    ("\xff", "content: must be JSON, got"),
+    ("[" * 100_000, "content: must be JSON, got"),
+    ('{"draft": %s}' % ("9" * 5000), "content: must be JSON, got"),
+    ('{"draft": {"intercept_s": 1}, "draft": {"intercept_s": 2}}', "must be JSON, got \"key 'draft' twice\""),
+    ('{"draft": {"new_tokens": [1, 2], "seconds": [1, NaN]}}', "must be JSON, got 'NaN, which is no JSON'"),
+    ('{"draft": {"intercept_s": 1e999}}', "draft.intercept_s: input should be less than or equal to 1000000000"),
+    ([], "content: must be an object of models, got 'a list'"),
+    ({"draft": TABLE}, "no table for model 'target' of the recording"),
+    ({"draft": 3}, f"draft: {NO_FORM} 'a number'"),
+    (draft(), f"draft: {NO_FORM} 'an object'"),
+    (draft(intercept=1), f"draft: {NO_FORM} 'keys intercept'"),
+    (draft(per_round_s=1, per_round=1), f"draft: {NO_FORM} 'keys per_round'"),
+    (draft(new_tokens=[1]), "draft.seconds: field required"),
+    (draft(intercept_s="1"), "draft.intercept_s: .*got '1'"),
+    (draft(intercept_s=True), "draft.intercept_s: .*got True"),
+    (draft(intercept_s=-1), "draft.intercept_s: .*got -1"),
+    (draft(intercept_s=0), "draft: intercept_s or per_new_token_s must be at least 1e-12"),
+    (draft(per_new_token_s=1), "draft.intercept_s: field required"),
+    (draft(intercept_s=1, new_tokens=[1]), "draft.new_tokens: extra inputs"),
+    (draft(new_tokens=[1, 2], seconds=[1]), "draft: new_tokens must be strictly increasing"),
+    (draft(new_tokens=[2, 1], seconds=[1, 2]), "draft: new_tokens must be strictly increasing"),
+    (draft(new_tokens=[0, 1], seconds=[1, 2]), "draft: new_tokens must be strictly increasing"),
+    (draft(new_tokens=[1, 2], seconds=[1, 0]), r"draft: seconds must be in \[1e-12, 1e\+09\]"),
+    (draft(new_tokens=[1, 2], seconds=[1, 1e10]), r"draft: seconds must be in \["),
+    (draft(new_tokens=[1.5], seconds=[1]), r"draft.new_tokens.0: .*got 1.5"),
+    (draft(new_tokens=[1], seconds=["x"]), r"draft.seconds.0: .*got 'x'"),
+    (grid([], [1], [[]]), "draft.context_tokens: "),
+    (grid([1], [1], [1]), "draft.seconds.0: "),
+    (grid([-1], [1], [[1]]), "draft: context_tokens must be strictly increasing from >= 0"),
+    (grid([1], [0], [[1]]), "draft: new_tokens must be strictly increasing from >= 1"),
+    (grid([1], [1], [[1], [2]]), "draft: seconds must have one"),
+    (grid([1], [1], [[1, 2]]), "draft: each row of seconds"),
+    (grid([1], [1], [[0]]), r"draft: seconds must be in \["),
+    (draft(per_round_s=0), "draft: per_round_s or per_token_s must be at least 1e-12"),
+    (draft(per_round_s=-1), "draft.per_round_s: .*got -1"),
+    (draft(per_round_s=1, intercept_s=-1), "draft.intercept_s: .*got -1"),
+    (draft(per_round_s=1, per_token_s=1, intercept_s=1), "draft.intercept_s: extra inputs"),
+    (draft(per_round_s=True), "draft.per_round_s: .*got True"),
+    ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s and per_"),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), WRONG)
+def test_a_cost_file_that_is_wrong(tmp_path, content, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        cost_of(tmp_path, content)
+    assert str(caught.value).startswith(f"{tmp_path / 'mine.json'}: ")
+    assert "\n" not in str(caught.value)
+
+
+NUMBERS = st.integers(-2, 10) | st.just(10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
+FIELDS = [*CostGrid.model_fields, *CostLine.model_fields, "per_round_s", "extra"]
+VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+
+
+@given(figures=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4) | VALUES, extrapolate=st.booleans())
+def test_any_file_costs_something_or_is_refused_in_one_line(tmp_path_factory, figures, extrapolate):
+    told = ""
+    try:
+        cost = cost_of(tmp_path_factory.mktemp("costs"), {"draft": figures, "target": TABLE}, extrapolate=extrapolate)
+        asked = [seconds(cost, new, model="draft", held=held) for new, held in ((1, 0), (2, 5), (9, 10**6))]
+    except ValueError as error:
+        asked, told = [1.0], str(error)
+    assert min(asked) > 0
+    assert "\n" not in told
+
+
+def test_a_long_value_is_cut(tmp_path):
+    with pytest.raises(TraceFormatError) as caught:
+        cost_of(tmp_path, draft(new_tokens=[1] * 5000, seconds=[1] * 5000))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["missing.json", "folder.json"])
+def test_a_file_that_cannot_be_read(tmp_path, name):
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ValueError, match=f"{name}: file: must be a readable file, got "):
+        make_cost(str(tmp_path / name), RECORDING)

@@ -1,0 +1,288 @@
+"""A run in the simulator: its clock, its prefill, and members that work ahead."""
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.base.errors import ArgumentError
+from paceline.decoding.loop import Loop
+from paceline.decoding.results import DRAFT, VERIFY, OverlapResults, PartRun
+from paceline.decoding.seen import Start
+from paceline.decoding.session import Session
+from paceline.policies import Draft, Verify, make_policy
+from paceline.policies.about import ahead_tokens
+from paceline.reports import summarise_run
+from paceline.runs.log import RunLedger
+from paceline.sim.contexts import ReplayWorld, TrieTables
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.recorded import DevicePlacement, placement_of, recorded_pool
+from paceline.sim.simulate import Scenario, device_process, simulate
+from paceline.traces import SyntheticSpec, make_trace
+
+from ..strategies import synthetic_traces
+from ..unit_cost import UnitCost
+from .tries.small_traces import Anything, Script, easy_cost, replay, table, trunk_of
+
+TRACE = make_trace(SyntheticSpec(requests=4, tokens=12, prompt_tokens=2))
+OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
+
+
+class Site:
+    """A device and its loop, with the ledger in reach."""
+
+    def __init__(self, policy, *admitted, decide_s=0.0):
+        self.env, self.pool, self.ledger = simpy.Environment(), recorded_pool(TRACE), RunLedger()
+        world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
+        told = {"name": policy, "world": world, "ledger": self.ledger, "decide_s": decide_s}
+        self.loop = Loop(pool=self.pool, policy=make_policy(policy, self.pool), **told)
+        self.world, self.finished = world, []
+        for index in admitted:
+            self.admit(index)
+
+    def note(self, now_s):
+        self.finished += [(now_s, session.request_id) for session in self.loop.finished]
+        self.loop.finished.clear()
+
+    def admit(self, index):
+        record, now_s = TRACE.requests[index], self.env.now
+        about = {"request_id": record.request_id, "tag": record.tag}
+        self.ledger.note_admitted(**about, num_prompt=len(record.prompt), arrived_at_s=now_s, now_s=now_s)
+        budget = record.max_new_tokens
+        self.loop.admit(Session(pool=self.pool, **about, prompt=record.prompt, budget=budget, eos=frozenset()))
+
+    def go(self, *beside, on_finished=None):
+        """The log, once the device and what runs beside it have ended."""
+        for process in (*beside, device_process(self.env, self.loop, self.world, on_finished=on_finished or self.note)):
+            self.env.process(process)
+        self.env.run()
+        return self.log()
+
+    def log(self):
+        return self.ledger.finish({"members": list(self.pool.names)}, reanchored={}, divergent={})
+
+
+@given(
+    gaps=st.lists(st.floats(0.001, 9.0), min_size=1, max_size=30),
+    policy=st.sampled_from(["plain", "draft:4/target", "adaptive"]),
+    decide_s=st.sampled_from([0.0, 0.125]),
+)
+def test_who_looks_in_between_sees_time_in_order_and_changes_nothing(gaps, policy, decide_s):
+    site, looks = Site(policy, 0, 1, 2, 3, decide_s=decide_s), []
+
+    def ticker():
+        for gap in gaps:
+            yield site.env.timeout(gap)
+            looks.append((site.env.now, len(table(site.log(), "ops", "level")), site.loop.load.num_running))
+
+    log = site.go(ticker())
+    ends = (log.ops["start_s"] + log.ops["duration_s"]).tolist()
+    finished = log.requests["finished_at_s"].tolist()
+    assert [now for now, _, _ in looks] == sorted(now for now, _, _ in looks)
+    for now, num_ops, num_running in looks:
+        # An operation that ends at this very instant may stand on either side of the look.
+        assert sum(end < now for end in ends) <= num_ops <= sum(end <= now for end in ends)
+        assert sum(end > now for end in finished) <= num_running <= sum(end >= now for end in finished)
+    assert site.env.now == max(ends[-1], looks[-1][0])
+    assert sorted(site.finished) == sorted(zip(finished, log.requests["request_id"].tolist(), strict=True))
+    unseen = Site(policy, 0, 1, 2, 3, decide_s=decide_s)
+    assert table(unseen.go(), "ops", *OP) == table(log, "ops", *OP)
+    assert unseen.env.now == ends[-1], "the clock ends with the last operation"
+
+
+def test_a_request_that_arrives_in_between_joins_at_its_time():
+    site = Site("plain", 0)
+
+    def arrival():
+        yield site.env.timeout(7.3)
+        site.admit(1)
+
+    log = site.go(arrival())
+    first_op = next(op for op, request in table(log, "steps", "op", "request") if request == 1)
+    start_s = log.ops["start_s"].tolist()
+    assert start_s[first_op - 1] < 7.3 <= start_s[first_op]
+    assert log.ops["num_rows"][first_op] == 2
+    assert log.requests["emitted_tokens"].tolist()[:2] == [12, 12]
+
+
+def test_a_simulation_is_a_device_that_admits_at_every_finish():
+    site, waiting = Site("draft:4/target", 0, 1), [2, 3]
+
+    def on_finished(now_s):
+        while site.loop.finished:
+            site.loop.finished.pop()
+            if waiting:
+                site.admit(waiting.pop(0))
+
+    log, _ = replay(TRACE, make_policy("draft:4/target", site.pool), batch=2, strict=True)
+    assert table(site.go(on_finished=on_finished), "ops", *OP) == table(log, "ops", *OP)
+
+
+# -- the prefill: what it costs, when the first token is there, and what is drafted after it
+
+STEP = ("kind", "level", "drafted", "judged", "own", "emitted", "prefill")
+TWO = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=("draft", "target"), acceptance=(0.8,)))
+
+
+def test_the_first_operation_reads_the_prompt_and_writes_a_token():
+    log, outputs = replay(TWO, Script(recorded_pool(TWO), [Draft("draft", 2), Verify("target")]), strict=True)
+    assert table(log, "steps", *STEP)[:2] == [(VERIFY, 1, 0, 0, 1, 1, 1), (DRAFT, 0, 2, 0, 0, 0, 0)]
+    fed = table(log, "ops", "kind", "level", "num_forwards", "new_tokens")[:3]
+    assert fed[0] == (VERIFY, 1, 1, 7), "the prompt"
+    assert fed[1] == (DRAFT, 0, 2, 8 + 1), "the prompt and the first token, then a token"
+    assert fed[2][:2] == (VERIFY, 1)
+    assert fed[2][3] == 3, "the first token and the drafts; the prompt is held"
+    prefill_s = easy_cost(TWO).forward_s("target", num_rows=1, new_tokens=7, context_tokens=0)
+    assert log.requests["first_token_at_s"][0] == log.ops["duration_s"][0] == prefill_s
+    assert outputs == trunk_of(TWO)
+
+
+def test_the_first_token_comes_as_early_under_any_chain():
+    pool = recorded_pool(TWO)
+    first = {
+        name: replay(TWO, make_policy(name, pool))[0].requests["first_token_at_s"][0]
+        for name in ("plain", "draft:1/target", "draft:8/target")
+    }
+    assert len(set(first.values())) == 1
+    late, _ = replay(TWO, make_policy("draft:8/target", pool), start=Start.draft)
+    assert late.requests["first_token_at_s"][0] > first["plain"]
+
+
+@given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
+def test_either_start_commits_the_trunk_and_costs_one_call_apart(trace, seed, batch):
+    pool = recorded_pool(trace)
+    for start in (Start.prefill, Start.draft):
+        log, outputs = replay(trace, Anything(pool, seed), batch=batch, start=start)
+        assert outputs == trunk_of(trace)
+        by_target = (log.steps["kind"] == VERIFY) & (log.steps["level"] == pool.target_level)
+        prefills = int(log.steps["prefill"].sum())
+        assert prefills == (len(trace.requests) if start is Start.prefill else 0)
+        assert by_target.sum() == prefills + len(log.rounds()["round"])
+        assert not (log.steps["prefill"][~by_target]).any()
+        summary = summarise_run(log)
+        rounds = len(log.rounds()["round"])
+        assert summary.acceptance_length == pytest.approx(
+            (summary.output_tokens - prefills) / rounds if rounds else 0.0
+        )
+        assert summary.target_calls_per_token == pytest.approx((rounds + prefills) / summary.output_tokens)
+
+
+def test_a_start_that_a_recording_does_not_hold_is_told_before_anything_runs():
+    with pytest.raises(ValueError, match=r"`start` must be prefill or draft for recording .*, which holds no start"):
+        Scenario(tables=TrieTables(TWO), cost=UnitCost(), start=Start.recorded)
+
+
+TARGET_S = 0.02
+
+
+@cache
+def tables(acceptance, *, requests=8, tokens=800):
+    names = ("draft", "target") if len(acceptance) == 1 else ("draft", "mid", "target")
+    spec = SyntheticSpec(
+        requests=requests, tokens=tokens, models=names, acceptance=acceptance, reach=16, run=16, seed=3
+    )
+    return TrieTables(make_trace(spec))
+
+
+def constant(**seconds):
+    return FileCost("constant", {name: CostLine(intercept_s=each) for name, each in seconds.items()})
+
+
+def speed(table, policy, devices, *, draft_s, batch=1):
+    """Output tokens per second after the prefills, which work ahead of nothing."""
+    cost = constant(draft=draft_s, target=TARGET_S)
+    scenario = Scenario(tables=table, cost=cost, batch=batch, placement=placement_of(devices, table.pool))
+    log = simulate(scenario, make_policy(policy, table.pool), policy)
+    prefills = log.steps["prefill"] == 1
+    prefill_s = TARGET_S * len(set(log.steps["op"][prefills].tolist()))
+    return float(log.steps["emitted"][~prefills].sum()) / (float(log.requests["finished_at_s"].max()) - prefill_s)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "window", "draft_s"),
+    [(0.6, 4, 0.003), (0.85, 6, 0.005), pytest.param(0.85, 4, 0.003, marks=pytest.mark.slow)],
+)
+def test_two_devices_take_the_longer_of_both_and_one_takes_the_sum(acceptance, window, draft_s):
+    table = tables((acceptance,))
+    tokens = ahead_tokens(acceptance, window)
+    policy = f"pearl,window={window}"
+    both = speed(table, policy, "each", draft_s=draft_s)
+    alone = speed(table, policy, "one", draft_s=draft_s)
+    assert both == pytest.approx(tokens / max(window * draft_s, TARGET_S), rel=0.025)
+    assert alone == pytest.approx(tokens / (window * draft_s + TARGET_S), rel=0.025)
+
+
+def test_placement_changes_seconds_and_no_step():
+    table = tables((0.5, 0.8), requests=4, tokens=200)
+    cost = constant(draft=0.004, mid=0.009, target=TARGET_S)
+    logs = []
+    for devices in ("one", "each", "draft=a", "target=b,mid=b"):
+        scenario = Scenario(tables=table, cost=cost, batch=3, placement=placement_of(devices, table.pool))
+        logs.append(simulate(scenario, make_policy("pipespec,window=3", table.pool), "p"))
+    one, each = logs[:2]
+    for log in logs[1:]:
+        assert all((log.steps[name] == one.steps[name]).all() for name in one.steps if name != "end_s")
+        assert (log.ops["duration_s"] == one.ops["duration_s"]).all()
+    finished = [float(log.requests["finished_at_s"].max()) for log in logs]
+    assert finished[1] < finished[2] == finished[3] < finished[0]
+    assert [log.meta["devices"] for log in logs] == ["one", "each", "draft=a", "target=b,mid=b"]
+    assert (each.ops["start_s"] <= one.ops["start_s"]).all()
+
+
+@pytest.mark.parametrize("policy", ["pearl,window=3", "dsi,window=2", "pipespec,window=3"])
+def test_what_is_written_ahead_in_vain_is_drafted_and_wasted(policy):
+    table = tables((0.5, 0.8) if policy.startswith("pipespec") else (0.7,), requests=4, tokens=200)
+    watched = Watched(make_policy(policy, table.pool))
+    cost = constant(**dict.fromkeys(table.pool.names, TARGET_S))
+    summary = summarise_run(simulate(Scenario(tables=table, cost=cost), watched, policy))
+    *below, target = summary.levels
+    said = watched.outcomes
+    assert sum(level.drafted for level in summary.levels) == sum(outcome.num_drafted for outcome in said)
+    assert sum(level.refused for level in summary.levels) == sum(outcome.refused_at is not None for outcome in said)
+    assert summary.output_tokens == target.accepted + target.own
+    assert summary.wasted_tokens == sum(level.drafted + level.own for level in below) - target.accepted > 0
+    if len(below) == 1:
+        assert summary.rejection_rate == target.refused / (target.accepted + target.refused)
+
+
+class Watched:
+    """Passes on to a policy, and keeps what it learnt."""
+
+    def __init__(self, policy):
+        self.decide, self._policy, self.outcomes = policy.decide, policy, []
+
+    def learn(self, outcome):
+        self.outcomes.append(outcome)
+        self._policy.learn(outcome)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 9.0)), min_size=1, max_size=5))
+def test_an_operation_ends_with_its_busiest_device(parts):
+    devices = tuple(device for device, _ in parts)
+    turns = OverlapResults([], [PartRun(0.0, [], seconds) for _, seconds in parts], sum(s for _, s in parts))
+    placed = DevicePlacement(devices).placed(range(len(parts)), turns)
+    busy = {device: sum(seconds for other, seconds in parts if other == device) for device in devices}
+    if len(busy) == 1:
+        assert placed == turns
+        return
+    assert placed.duration_s == pytest.approx(max(busy.values()))
+    for device in devices:
+        own = sorted(part[::2] for part, name in zip(placed.parts, devices, strict=True) if name == device)
+        for (start_s, duration_s), (next_s, _) in pairwise(own):
+            assert next_s == pytest.approx(start_s + duration_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("two", "must be one, each or NAME=DEVICE parted by commas, got 'two'"),
+        ("nobody=1", "must name members of draft, target, got 'nobody'"),
+        ("draft=1,draft=2", "must name each member once, with a device, got draft=2"),
+        ("draft=", "must name each member once, with a device, got draft="),
+    ],
+)
+def test_a_placement_that_is_none_is_refused(text, says):
+    with pytest.raises(ArgumentError, match=says):
+        placement_of(text, tables((0.5,), requests=1, tokens=4).pool)
