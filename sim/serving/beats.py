@@ -2,11 +2,10 @@
 
 A round of such a policy follows from the recorded request, the place in its answer and what caches lack (`FixedRounds`),
 so it is played once and is numbers from then on. While everybody decodes, blocks suffice and nobody looks, the cycles
-of a batch are sums of these. Whatever else comes up ends the flight between two cycles, and `Replica` goes on from
-there, step by step; nothing but speed would be lost without this module.
+of a batch are sums of these; of the target alone many cycles are one sum. Whatever else comes up ends the flight
+between two cycles, and `Replica` goes on from there, step by step; nothing but speed would be lost without this module.
 """
 
-from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...decoding.pool import Pool
@@ -15,14 +14,17 @@ from ..played_round import FixedOp, PlayedRound
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
-from .charges import ForwardLines, ForwardPs
+from .charges import ServingCharges
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
-from .requests import NEVER, ServedRequest
+from .requests import AnswerLengths, ServedRequest
 
 MOST_LACKING = 256  # tokens that a cache which takes part may lack
 LACK_BITS = 20
-MOST_SLOTS = 1 << 10
+FIELD_BITS = 24  # of a sum over the rows of a batch
+MOST_ROWS = 1 << 12
+MOST_NODES = 1 << 18
+MOST_CYCLES = 1 << 14
 MOST_TEXT = 1 << 62
 
 
@@ -37,7 +39,6 @@ class Slot(NamedTuple):
         drafted: tokens that it writes.
         context: pending tokens before it.
         wanted: tokens that blocks are held for, less those of the text.
-        asked: of them, those that a draft asks for.
     """
 
     level: int
@@ -54,18 +55,18 @@ class Shape(NamedTuple):
 
     Attributes:
         round: which.
-        below: its slots below the target.
-        target: that of the target.
+        slots: its operations, that of the target last.
         wanted: most tokens that blocks of any member are held for, less those of the text.
-        most_new: tokens that a slot below the target is fed at most.
+        pattern: number of rounds with the same members, each drafting as much.
+        sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
         lack: number of what caches lack where the next round begins.
     """
 
     round: PlayedRound
-    below: tuple[Slot, ...]
-    target: Slot
+    slots: tuple[Slot, ...]
     wanted: int
-    most_new: int
+    pattern: int
+    sums: int
     lack: int
 
 
@@ -74,27 +75,23 @@ class UnfitError(Exception):
 
 
 class Node:
-    """A round at a place of a recorded answer, after which the next one is known once somebody was there.
+    """A round at a place of a recorded answer.
 
     Attributes:
-        shape: of the round; the next ones are its fields, or those of its slots.
+        shape: of the round; `committed`, `ends`, `needs`, `wanted`, `pattern`, `sums` are its, or its round's.
+        key: of the place after it.
         after: the next round; None: nobody with room enough was there, or the segment ends.
         times: how often it was played since the recorder was told.
     """
 
-    __slots__ = ("after", "below", "committed", "drafted", "ends", "first_new", "held", "lack", "most_new", "needs",
-                 "new", "shape", "times", "wanted")  # fmt: skip
+    __slots__ = ("after", "committed", "ends", "key", "needs", "pattern", "shape", "sums", "times", "wanted")
 
-    def __init__(self, shape: Shape, *, is_lone_draft: bool) -> None:
-        played, below, target, wanted, most_new, lack = shape
+    def __init__(self, shape: Shape, position: int) -> None:
+        played = shape.round
         self.shape = shape
         self.committed, self.ends, self.needs = played.committed, played.ends, played.needs
-        self.below = len(below)
-        self.new, self.held = target.new, target.held
-        # Of a lone draft below by a model, which is what most rounds have.
-        self.first_new = below[0].new if is_lone_draft else 0
-        self.drafted = below[0].drafted if is_lone_draft else -len(below)
-        self.wanted, self.most_new, self.lack = wanted, most_new, lack
+        self.wanted, self.pattern, self.sums = shape.wanted, shape.pattern, shape.sums
+        self.key = shape.lack if played.ends else (position + played.committed) << LACK_BITS | shape.lack
         self.after: Node | None = None
         self.times = 0
 
@@ -106,15 +103,16 @@ class Row:
         request: which.
         nodes: known ones of its recorded request, by place and lack.
         node: its next round.
-        position: tokens of its segment.
+        key: place and lack of that.
         room: tokens that the segment may still have.
-        lack: number of what its caches lack.
         text: its tokens.
         held: tokens that the blocks of every member which takes part have room for.
         until: tokens of its text with which it has to be looked at: a block is full, or others wait for them.
+        num_ends: segments that ended in this flight; another one began after each.
+        length: tokens of a segment, once one ended.
     """
 
-    __slots__ = ("held", "lack", "node", "nodes", "position", "request", "room", "text", "until")
+    __slots__ = ("held", "key", "length", "node", "nodes", "num_ends", "request", "room", "text", "until")
 
     node: Node
     until: int
@@ -122,33 +120,35 @@ class Row:
     def __init__(self, request: ServedRequest, nodes: dict[int, Node], lack: int, held: int) -> None:
         self.request = request
         self.nodes = nodes
-        self.lack = lack
         self.held = held
-        self.begin()
+        self.begin(lack)
 
-    def begin(self) -> None:
+    def begin(self, lack: int) -> None:
         """Stand where the request stands."""
         request = self.request
-        self.position = len(request.emitted)
-        self.room = request.budget - self.position
+        position = len(request.emitted)
+        self.key = position << LACK_BITS | lack
+        self.room = request.budget - position
         self.text = request.num_text
+        self.num_ends = self.length = 0
 
 
-class Cycle(NamedTuple):
-    """Picoseconds of a cycle with one slot below the target, or none, by the tokens of all texts together.
+class Cycle:
+    """The picoseconds of cycles of so many rows of one pattern, by the tokens of all texts together.
 
     Attributes:
         start, end: of these tokens, for which it holds.
-        below_ps, below_slope: of the operation below, at `start` and for each token more.
-        target_ps, target_slope: of the target's, likewise.
+        ps, slope: of the whole cycle, at `start` and for each token more.
+        ops: level, picoseconds, slope and forwards of each operation.
+        times, tokens: cycles that were flown, and what their texts had beyond `start`, since the books were told.
     """
 
-    start: int
-    end: float
-    below_ps: int
-    below_slope: int
-    target_ps: int
-    target_slope: int
+    __slots__ = ("end", "ops", "ps", "slope", "start", "times", "tokens")
+
+    def __init__(self, start: int, end: float, ops: list[tuple[int, int, int, int]]) -> None:
+        self.start, self.end, self.ops = start, end, ops
+        self.ps, self.slope = sum([op[1] for op in ops]), sum([op[2] for op in ops])
+        self.times = self.tokens = 0
 
 
 class Beats:
@@ -160,12 +160,11 @@ class Beats:
         asked: the policy, whose ready requests these are.
         memory: of the replica.
         books: of the replica.
-        forward_ps: picoseconds of one forward.
-        lines: on which these lie; None of a cost without lines.
+        charges: seconds of operations.
         num_free: model-free members, which come first in the pool.
         budget: tokens that a forward is fed at most.
-        lookup_ps: of one prompt lookup.
-        length_of: tokens of the recorded answer of a request, by its id; None of policies that draft.
+        lengths: of recorded answers.
+        runs_alone: whether the policy runs the target alone.
     """
 
     def __init__(
@@ -176,12 +175,11 @@ class Beats:
         asked: AskedPolicy,
         memory: ReplicaMemory,
         books: ReplicaBooks,
-        forward_ps: ForwardPs,
-        lines: ForwardLines | None,
+        charges: ServingCharges,
         num_free: int,
         budget: int,
-        lookup_ps: int,
-        length_of: Callable[[str], int] | None,
+        lengths: AnswerLengths,
+        runs_alone: bool,
     ) -> None:
         self._names = pool.names
         self._target = pool.target_level
@@ -190,28 +188,33 @@ class Beats:
         self._asked = asked
         self._memory = memory
         self._books = books
-        self._forward_ps = forward_ps
-        self._lines = lines
+        self._forward_ps, self._lines, self._lookup_ps = charges.forward_ps, charges.lines, charges.looked_up(1)
         self._num_free = num_free
         self._budget = budget
-        self._lookup_ps = lookup_ps
-        self._alone = length_of is not None
-        self._length_of = length_of or (lambda _: 0)
+        self._lengths, self._runs_alone = lengths, runs_alone
         self._levels = [pool.target_level]  # that take part and have caches, as far as is known
         self._lacks: dict[tuple[int, ...], int] = {}
         self._lacking: list[tuple[int, ...]] = []
         self._by_request: dict[str, dict[int, Node]] = {}
         self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
+        self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
         self._nodes: list[Node] = []
+        self._num_even = 0
         self._caching = [
             level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache
         ]
         self._cycles: dict[int, Cycle] = {}
 
-    def fly(self, now_ps: int, until_ps: int) -> int:
+    def fly(self, now_ps: int, until_ps: float) -> int:
         """Let all who are ready run whole cycles that end before `until_ps`; returns when the last one ended."""
-        rows = []
-        for request in self._asked.ready:
+        ready = self._asked.ready
+        if len(ready) >= MOST_ROWS:
+            return now_ps
+        if len(self._nodes) > MOST_NODES:
+            self.close()
+            self._by_request, self._nodes = {}, []
+        rows, is_even = [], self._runs_alone
+        for request in ready:
             if request.place < 0:
                 return now_ps
             nodes = self._by_request.get(request.recorded_id)
@@ -220,16 +223,17 @@ class Beats:
             text, cached = request.num_text, request.cached
             lack = self._number(tuple([text - cached[level] for level in self._levels]))
             row = Row(request, nodes, lack, self._held(request))
-            node = self._node_of(row)
-            if node is None:
-                return now_ps
-            row.node = node
+            is_even = is_even and text - cached[self._target] == 1
+            if not is_even:
+                node = self._node_of(row)
+                if node is None:
+                    return now_ps
+                row.node = node
             row.until = self._until(request)
             rows.append(row)
-        flown = self._jumped if self._alone else self._flown
-        now_ps = flown(rows, now_ps, until_ps)
+        now_ps = self._jumped(rows, now_ps, until_ps) if is_even else self._flown(rows, now_ps, until_ps)
         for row in rows:
-            self._land(row, ends=False)
+            self._land(row)
         self._asked.load.now_s = now_ps / PS_PER_S
         return now_ps
 
@@ -238,197 +242,125 @@ class Beats:
         return min([room[level] for level in self._levels])
 
     def _until(self, request: ServedRequest) -> int:
-        """Tokens of the text with which a block may enter a prefix cache, or others of its session are told."""
-        # The newest token is in no cache.
-        until = min([request.full_at[level] for level in self._caching], default=MOST_TEXT) + 1
+        """Tokens of the text with which others look at it: a block enters a prefix cache, or its session goes on."""
+        until = MOST_TEXT
+        if self._caching and (request.arrival.answer or request.was_put_back):
+            # The newest token is in no cache. Blocks that nobody else can find enter when the flight ends.
+            until = min([request.full_at[level] for level in self._caching]) + 1
         return min(until, request.arrival.prompt_tokens + request.depths[0]) if request.depths else until
 
-    def _flown(self, rows: list[Row], now_ps: int, until_ps: int) -> int:
-        target, busy, cycles = self._target, self._books.busy, self._cycles
-        num_rows, gaps, first_ps, ended = len(rows), list[int](), -1, list[Row]()
-        while not ended:
-            new = first_new = texts = 0
-            drafted = rows[0].node.drafted
-            is_short = False
+    # -- cycles
+
+    def _flown(self, rows: list[Row], now_ps: int, until_ps: float) -> int:
+        cycles, num_rows, gaps, first_ps = self._cycles, len(rows), list[int](), -1
+        going = True
+        while going:
+            key = texts = 0
+            pattern, is_mixed, short = rows[0].node.pattern, False, False
             for row in rows:
                 node, text = row.node, row.text
-                new += node.new
-                first_new += node.first_new
+                key += node.sums
                 texts += text
-                if node.drafted != drafted:
-                    drafted = -MOST_SLOTS
+                if node.pattern != pattern:
+                    is_mixed = True
                 if text + node.wanted > row.held:
-                    is_short = True
-            if drafted >= 0:
-                times: Sequence[tuple[int, int, int]] = ()
-                key = ((num_rows << 20 | new) << 20 | first_new) << 20 | drafted
-                known = cycles.get(key)
-                if known is None or not known[0] <= texts < known[1]:
-                    known = self._cycle(key, rows, texts)
-                start, _, below_ps, below_slope, target_ps, target_slope = known
-                below_ps += below_slope * (texts - start)
-                target_ps += target_slope * (texts - start)
-                end_ps = now_ps + below_ps + target_ps
+                    short = True
+            cycle: Cycle | None
+            if is_mixed:
+                cycle = self._mixed(rows, texts)
             else:
-                times = self._below(rows)
-                held = texts + sum([row.node.held for row in rows])
-                target_ps = self._forward_ps(self._names[target], num_rows, new, held)
-                end_ps = now_ps + target_ps + sum([ps for _, ps, _ in times])
-            if end_ps >= until_ps or ((times or new + first_new > self._budget) and self._lags(rows, new)):
+                cycle = cycles.get(key)
+                if cycle is None or not cycle.start <= texts < cycle.end:
+                    cycle = self._cycle(key, rows, texts)
+            if cycle is None:
                 break
-            if is_short and not self._reserve(rows, times or [(0, below_ps, 0)], now_ps):
+            more = texts - cycle.start
+            took_ps = cycle.ps + cycle.slope * more
+            end_ps = now_ps + took_ps
+            if end_ps >= until_ps or (short and not self._reserve(rows, cycle, more, now_ps)):
                 break
-            if drafted > 0:
-                sums = busy[rows[0].node.shape.below[0].level]
-                sums[0] += below_ps
-                sums[1] += drafted
-            for level, ps, forwards in times:
-                if forwards:
-                    busy[level][0] += ps
-                    busy[level][1] += forwards
-            busy[target][0] += target_ps
-            busy[target][1] += 1
+            cycle.times += 1
+            cycle.tokens += more
+            if is_mixed:
+                self._tell(cycle)
             if first_ps < 0:
                 first_ps = end_ps
             else:
-                gaps.append(end_ps - now_ps)
+                gaps.append(took_ps)
             now_ps = end_ps
+            ended = None
             for row in rows:
                 node = row.node
                 node.times += 1
                 tokens = node.committed
-                row.lack = node.lack
-                row.text += tokens
-                row.position += tokens
+                row.text = text = row.text + tokens
+                row.key = node.key
                 row.room = room = row.room - tokens
                 after = node.after
-                if after is None or after.needs > room or row.text >= row.until:
-                    ended.append(row)
+                if after is None or after.needs > room or text >= row.until:
+                    if ended is None:
+                        ended = [row]
+                    else:
+                        ended.append(row)
                 else:
                     row.node = after
-            if ended:
-                self._note(rows, first_ps, now_ps, gaps)
-                gaps = []
-                ended = [row for row in ended if not self._goes_on(row, now_ps)]
+            if ended is not None:
+                looked_at = [row for row in ended if not self._turned(row)]
+                if looked_at:
+                    self._note(rows, first_ps, now_ps, gaps)
+                    gaps = []
+                    for row in looked_at:
+                        going &= self._goes_on(row, now_ps)
         if first_ps >= 0:
             self._note(rows, first_ps, now_ps, gaps)
         return now_ps
 
-    def _jumped(self, rows: list[Row], now_ps: int, until_ps: int) -> int:
-        """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
-        num_rows, target, first_ps, recorder = len(rows), self._target, -1, self._books.recorder
-        while True:
-            texts = sum([row.text for row in rows])
-            new = sum([row.node.new for row in rows])
-            most = min([min(self._left(row), row.until - row.text) for row in rows])
-            room = min([row.held - row.node.wanted - row.text for row in rows]) + 1
-            key = (num_rows << 20 | new) << 40
-            known = self._cycles.get(key)
-            if known is None or not known[0] <= texts < known[1]:
-                known = self._cycle(key, rows, texts)
-            start, end, _, _, each_ps, slope_ps = known
-            each_ps, more_ps = each_ps + slope_ps * (texts - start), slope_ps * num_rows
-            if new != num_rows:  # somebody's cache lacks more than the newest token
-                most = 1
-            elif end < texts + most * num_rows:
-                most = -(-(int(end) - texts) // num_rows)
-            if room < 1 and (new > self._budget or not self._reserve(rows, (), now_ps)):
-                break
-            most = min(most, max(room, 1), _steps_before(until_ps - now_ps, each_ps, more_ps, most))
-            if most < 1 or new > self._budget:
-                break
-            took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
-            busy = self._books.busy[target]
-            busy[0] += took_ps
-            busy[1] += most
-            if first_ps < 0:
-                first_ps = now_ps + each_ps
-                self._note(rows, first_ps, first_ps, [])
-                if most > 1:
-                    recorder.gaps(each_ps + more_ps, more_ps, most - 1, num_rows)
-            else:
-                recorder.gaps(each_ps, more_ps, most, num_rows)
-            now_ps += took_ps
-            for row in rows:
-                row.request.noted_at_ps = now_ps
-                row.node.times += most
-                row.lack = row.node.lack
-                row.text += most
-                row.position += most
-                row.room -= most
-            going = True
-            for row in rows:
-                if row.node.ends or row.text >= row.until or row.node.new > 1 or self._left(row) == 1:
-                    going &= self._goes_on(row, now_ps)
-            if not going:
-                break
-        return now_ps
-
-    def _left(self, row: Row) -> int:
-        """Cycles until the segment's last one, which is one of its own."""
-        return 1 if row.node.ends else min(row.room, self._length_of(row.request.recorded_id) - row.position) - 1 or 1
-
-    def _goes_on(self, row: Row, now_ps: int) -> bool:
-        """Look at a row whose next round was not known, or that has come to an end; False: the flight ends here."""
-        node, request = row.node, row.request
-        goes_on = True
-        if node.ends or row.text >= row.until:
-            goes_on = self._land(row, ends=node.ends)
-            self._memory.commit(request)
-            if request.depths and request.num_answer >= request.depths[0]:
-                self._books.reached([request], now_ps)
-                goes_on = False
-            row.begin()
-            row.until = self._until(request)
-        if not goes_on or request.order == NEVER:
+    def _turned(self, row: Row) -> bool:
+        """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
+        node = row.node
+        if node.ends:
+            request = row.request
+            left = request.most_tokens - row.text
+            if left <= 0:
+                return False
+            if not row.num_ends:
+                row.length = row.text - request.num_text + len(request.emitted)
+            row.num_ends += 1
+            row.room = min(request.whole_budget, left)
+        if row.text >= row.until:
             return False
-        after = None if self._alone else node.after
+        after = row.nodes.get(row.key)
         if after is None or after.needs > row.room:
             after = self._node_of(row)
             if after is None:
                 return False
-            if not node.ends and row.room >= after.needs:
-                node.after = after
+        elif not node.ends:
+            node.after = after
         row.node = after
         return True
 
-    def _cycle(self, key: int, rows: list[Row], texts: int) -> Cycle:
-        """The picoseconds of cycles like this one, whose rows draft equally much, or nothing at all."""
-        num_rows = len(rows)
-        nodes = [row.node for row in rows]
-        new, held = sum([node.new for node in nodes]), sum([node.held for node in nodes])
-        first, end, target_ps, target_slope = self._line(self._target, num_rows, new, held, texts)
-        target_ps += target_slope * (texts - first)
-        below_ps = below_slope = 0
-        drafted = nodes[0].drafted
-        if drafted:
-            slots = [node.shape.below[0] for node in nodes]
-            level = slots[0].level
-            first_new = sum([slot.new for slot in slots])
-            lines = [(1, self._line(level, num_rows, first_new, sum([slot.held for slot in slots]), texts))]
-            if drafted > 1:
-                middle = num_rows * (drafted - 2) // 2
-                lines.append((drafted - 1, self._line(level, num_rows, num_rows, middle, texts)))
-            for repeats, line in lines:
-                end = min(end, line[1])
-                below_ps += repeats * (line[2] + line[3] * (texts - line[0]))
-                below_slope += repeats * line[3]
-        # All from where the texts stand now, which is as good a start as any.
-        found = Cycle(texts, end, below_ps, below_slope, target_ps, target_slope)
-        self._cycles[key] = found
-        return found
+    def _goes_on(self, row: Row, now_ps: int) -> bool:
+        """Look at a row: its answer ends, others are told, or no round is known; False: the flight ends here."""
+        lack = row.key & ((1 << LACK_BITS) - 1)
+        if not self._looked_at(row, now_ps):
+            return False
+        row.begin(lack)
+        row.until = self._until(row.request)
+        after = self._node_of(row)
+        if after is None:
+            return False
+        row.node = after
+        return True
 
-    def _line(self, level: int, num_rows: int, new: int, held: int, texts: int) -> tuple[int, float, int, int]:
-        """(start, end, picoseconds at the start, slope) of a forward by the tokens of all texts; `held` beside these."""
-        lines, name = self._lines, self._names[level]
-        if lines is None:
-            return texts, texts + 1, self._forward_ps(name, num_rows, new, held + texts), 0
-        start, end, start_ps, slope_ps = lines.line(name, num_rows, new, held + texts)
-        return start - held, end - held, start_ps, slope_ps
-
-    def _lags(self, rows: list[Row], new: int) -> bool:
-        """Whether an operation might be fed more than the budget."""
-        return new > self._budget or sum([row.node.most_new for row in rows]) > self._budget
+    def _looked_at(self, row: Row, now_ps: int) -> bool:
+        """Land a row, and tell of it; returns whether it goes on, and nobody else has to be asked first."""
+        request = row.request
+        goes_on = self._land(row)
+        self._memory.commit(request)
+        if request.depths and request.num_answer >= request.depths[0]:
+            self._books.reached([request], now_ps)
+            return False
+        return goes_on
 
     def _note(self, rows: list[Row], first_ps: int, now_ps: int, gaps: list[int]) -> None:
         """Write down when tokens came out: each request has its own gap before the first cycle."""
@@ -444,68 +376,187 @@ class Beats:
         if gaps:
             recorder.single_gaps(gaps, len(rows))
 
-    def _below(self, rows: list[Row]) -> list[tuple[int, int, int]]:
-        """The operations below the target of one cycle: (level, picoseconds, forwards) each."""
-        found = []
-        for place in range(max([row.node.below for row in rows])):
-            taking = [row for row in rows if row.node.below > place]
-            slots = [row.node.shape.below[place] for row in taking]
-            level, drafts = slots[0][0], slots[0][1]
+    # -- what they take
+
+    def _cycle(self, key: int, rows: list[Row], texts: int) -> Cycle | None:
+        """That of rows of one pattern; None: an operation might be fed more than the budget."""
+        start, end, count, lookup_ps = 0, float("inf"), len(rows), self._lookup_ps
+        ops: list[tuple[int, int, int, int]] = []
+        for slots in zip(*[row.node.shape.slots for row in rows], strict=True):
+            level, drafts, drafted = slots[0].level, slots[0].drafts, slots[0].drafted
             if level < self._num_free:
-                found.append((level, len(slots) * self._lookup_ps, 0))
+                ops.append((level, count * lookup_ps, 0, 0))
                 continue
-            new = held = contexts = longest = 0
-            shortest = 1 << 30
-            for row, slot in zip(taking, slots):
-                text, drafted = row.text, slot[4]
-                new += slot[2]
-                held += text + slot[3]
-                contexts += text + slot[5]
-                if drafted > longest:
-                    longest = drafted
-                if drafted < shortest:
-                    shortest = drafted
-            model, count = self._names[level], len(slots)
-            if not drafts:
-                found.append((level, self._forward_ps(model, count, new, held), 1))
+            if drafts and not drafted:
+                ops.append((level, 0, 0, 0))
                 continue
-            if shortest == 0:
-                found.append(self._ragged(model, level, taking, slots))
-                continue
-            ps = self._forward_ps(model, count, new, held)
-            if longest > 1:
-                if longest == shortest:
-                    middle = contexts + count * (longest - 2) // 2 if count > 1 else contexts + (longest - 2) // 2
-                    ps += (longest - 1) * self._forward_ps(model, count, count, middle)
-                else:
-                    ps += self._later(model, [(row.text + slot.context, slot.drafted) for row, slot in zip(taking, slots)])
-            found.append((level, ps, longest))
+            new = sum([slot.new for slot in slots])
+            if new > self._budget:
+                return None
+            lines = [(1, self._line(level, count, new, sum([slot.held for slot in slots]), texts))]
+            if drafted > 1:
+                middle = sum([slot.context for slot in slots]) + count * (drafted - 2) // 2
+                lines.append((drafted - 1, self._line(level, count, count, middle, texts)))
+            ps = slope = 0
+            for repeats, (first, last, line_ps, line_slope) in lines:
+                start, end = max(start, first), min(end, last)
+                ps += repeats * (line_ps + line_slope * (texts - first))
+                slope += repeats * line_slope
+            ops.append((level, ps, slope, drafted or 1))
+        # All from where the texts stand now, which is as good a start as any.
+        known = self._cycles.get(key)
+        if known is not None:
+            self._tell(known)
+        elif len(self._cycles) >= MOST_CYCLES:
+            self._tell_cycles()
+        found = self._cycles[key] = Cycle(texts, end, ops)
         return found
 
-    def _ragged(self, model: str, level: int, rows: list[Row], slots: list[Slot]) -> tuple[int, int, int]:
-        """A draft in which somebody found nothing."""
-        pairs = [(row, slot) for row, slot in zip(rows, slots, strict=True) if slot.drafted]
-        if not pairs:
-            return level, 0, 0
-        new, held = sum(slot.new for _, slot in pairs), sum(row.text + slot.held for row, slot in pairs)
-        ps = self._forward_ps(model, len(pairs), new, held)
-        ps += self._later(model, [(row.text + slot.context, slot.drafted) for row, slot in pairs])
-        return level, ps, max(slot.drafted for _, slot in pairs)
+    def _line(self, level: int, num_rows: int, new: int, held: int, texts: int) -> tuple[int, float, int, int]:
+        """(start, end, picoseconds at the start, slope) of a forward by the tokens of all texts; `held` beside these."""
+        lines, name = self._lines, self._names[level]
+        if lines is None:
+            return texts, texts + 1, self._forward_ps(name, num_rows, new, held + texts), 0
+        start, end, start_ps, slope_ps = lines.line(name, num_rows, new, held + texts)
+        return start - held, end - held, start_ps, slope_ps
 
-    def _later(self, model: str, drafts: list[tuple[int, int]]) -> int:
-        """Picoseconds of the forwards of a draft after its first one; of each row its context and its length."""
-        duration_ps, done = 0, 1
-        for length in sorted({drafted for _, drafted in drafts}):
+    def _mixed(self, rows: list[Row], texts: int) -> Cycle | None:
+        """That of rows of several patterns, for these texts alone."""
+        ops: list[tuple[int, int, int, int]] = []
+        for place in range(max([len(row.node.shape.slots) for row in rows]) - 1):
+            taking = [(row.text, row.node.shape.slots[place]) for row in rows if len(row.node.shape.slots) > place + 1]
+            level, drafts = taking[0][1][:2]
+            if level < self._num_free:
+                ops.append((level, len(taking) * self._lookup_ps, 0, 0))
+                continue
+            if drafts:
+                taking = [one for one in taking if one[1].drafted]
+            if sum([slot.new for _, slot in taking]) > self._budget:
+                return None
+            ops.append(self._op(level, taking))
+        taking = [(row.text, row.node.shape.slots[-1]) for row in rows]
+        if sum([slot.new for _, slot in taking]) > self._budget:
+            return None
+        ops.append(self._op(self._target, taking))
+        return Cycle(texts, texts + 1, ops)
+
+    def _op(self, level: int, taking: list[tuple[int, Slot]]) -> tuple[int, int, int, int]:
+        """An operation of rows, each with its text, as the `ops` of a cycle."""
+        if not taking:
+            return level, 0, 0, 0
+        model, new = self._names[level], sum([slot.new for _, slot in taking])
+        held, done = sum([text + slot.held for text, slot in taking]), 1
+        ps = self._forward_ps(model, len(taking), new, held)
+        # Forwards of a draft after its first one.
+        for length in sorted({slot.drafted for _, slot in taking if slot.drafted > 1}):
             repeats = length - done
-            if repeats:
-                held = [context for context, drafted in drafts if drafted >= length]
-                rows = len(held)
-                middle = sum(held) + rows * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
+            going = [text + slot.context for text, slot in taking if slot.drafted >= length]
+            count = len(going)
+            middle = sum(going) + count * (2 * done + repeats - 3) // 2
+            ps += repeats * self._forward_ps(model, count, count, middle)
             done = length
-        return duration_ps
+        return level, ps, 0, done
 
-    # -- shapes
+    def _tell(self, cycle: Cycle) -> None:
+        """Tell the books of what members were busy with."""
+        times, tokens, busy = cycle.times, cycle.tokens, self._books.busy
+        for level, ps, slope, forwards in cycle.ops:
+            if forwards:  # lookups are nobody's
+                busy[level][0] += times * ps + slope * tokens
+                busy[level][1] += times * forwards
+        cycle.times = cycle.tokens = 0
+
+    def _tell_cycles(self) -> None:
+        for cycle in self._cycles.values():
+            self._tell(cycle)
+        self._cycles.clear()
+
+    # -- the target alone
+
+    def _jumped(self, rows: list[Row], now_ps: int, until_ps: float) -> int:
+        """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
+        num_rows, first_ps, recorder = len(rows), -1, self._books.recorder
+        going = True
+        while going:
+            texts = sum([row.text for row in rows])
+            most = min([min(row.request.most_tokens, row.until) - row.text for row in rows])
+            cycle = self._cycles.get(num_rows)
+            if cycle is None or not cycle.start <= texts < cycle.end:
+                cycle = self._even_cycle(num_rows, texts)
+            if num_rows > self._budget:
+                break
+            more = texts - cycle.start
+            each_ps, more_ps = cycle.ps + cycle.slope * more, cycle.slope * num_rows
+            if cycle.end < texts + most * num_rows:
+                most = -(-(int(cycle.end) - texts) // num_rows)
+            most = _steps_before(until_ps - now_ps, each_ps, more_ps, most)
+            most = self._grown(rows, most, now_ps, each_ps, more_ps)
+            if most < 1:
+                break
+            took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
+            cycle.times += most
+            cycle.tokens += most * more + num_rows * (most * (most - 1) // 2)
+            self._num_even += most * num_rows
+            if first_ps < 0:
+                first_ps = now_ps + each_ps
+                self._note(rows, first_ps, first_ps, [])
+                if most > 1:
+                    recorder.gaps(each_ps + more_ps, more_ps, most - 1, num_rows)
+            else:
+                recorder.gaps(each_ps, more_ps, most, num_rows)
+            now_ps += took_ps
+            for row in rows:
+                row.request.noted_at_ps = now_ps
+                row.text += most
+                if row.text >= row.until or row.text >= row.request.most_tokens:
+                    going = False
+        for row in rows:
+            self._count_ends(row)
+            if row.text >= row.until or row.text >= row.request.most_tokens:
+                self._looked_at(row, now_ps)
+        return now_ps
+
+    def _count_ends(self, row: Row) -> None:
+        """Of the segments that a row has come to the end of."""
+        request = row.request
+        written = len(request.emitted) + row.text - request.num_text
+        row.length = self._lengths.of(request.recorded_id)
+        row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
+
+    def _even_cycle(self, num_rows: int, texts: int) -> Cycle:
+        known = self._cycles.get(num_rows)
+        if known is not None:
+            self._tell(known)
+        first, end, ps, slope = self._line(self._target, num_rows, num_rows, -num_rows, texts)
+        found = Cycle(texts, end, [(self._target, ps + slope * (texts - first), slope, 1)])
+        self._cycles[num_rows] = found
+        return found
+
+    def _grown(self, rows: list[Row], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
+        """Hold blocks for `most` cycles, each when it is needed; returns for how many there are enough, maybe 0."""
+        first = min([row.held - row.text for row in rows])
+        if first >= most:
+            return most
+        kv = self._memory.target
+        size = kv.limits.block_tokens
+        cycles: dict[int, int] = {}  # blocks that are taken, by cycle
+        for row in rows:
+            for cycle in range(row.held - row.text, most, size):
+                cycles[cycle] = cycles.get(cycle, 0) + 1
+        total = sum(cycles.values())
+        if total > kv.available_blocks:
+            return first
+        for row in rows:
+            if row.text + most > row.held:
+                self._memory.reserve(row.request, self._target, row.text + most)
+                row.held = row.request.room_held[self._target]
+        for cycle, count in sorted(cycles.items()):
+            total -= count
+            at_ps = now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2)
+            self._books.note_state(at_ps, later=(self._target, total))
+        return most
+
+    # -- rounds
 
     def _number(self, lacking: tuple[int, ...]) -> int:
         number = self._lacks.get(lacking)
@@ -516,24 +567,19 @@ class Beats:
 
     def _node_of(self, row: Row) -> Node | None:
         """The next round of a row; None: it cannot be flown."""
-        key = row.position << LACK_BITS | row.lack
+        key = row.key
         node = row.nodes.get(key)
         if node is not None and node.needs <= row.room:
             return node
-        request = row.request
+        request, position, lack = row.request, key >> LACK_BITS, key & ((1 << LACK_BITS) - 1)
         try:
-            played = self._rounds.round(request.request_id, request.recorded_id, row.position, row.room)
+            played = self._rounds.round(request.request_id, request.recorded_id, position, row.room)
+            shape = self._shapes.get((played, lack))
+            if shape is None:
+                shape = self._shapes[played, lack] = self._shape(played, self._lacking[lack])
         except Exception:  # noqa: BLE001 - whoever asks the policy is told
             return None
-        shape = self._shapes.get((played, row.lack))
-        if shape is None:
-            try:
-                shape = self._shapes[played, row.lack] = self._shape(played, self._lacking[row.lack])
-            except UnfitError:
-                return None
-        below = shape.below
-        is_lone = len(below) == 1 and below[0].level >= self._num_free and below[0].drafted > 0
-        node = Node(shape, is_lone_draft=is_lone)
+        node = Node(shape, position)
         self._nodes.append(node)
         if row.room >= played.needs:
             row.nodes[key] = node
@@ -544,15 +590,24 @@ class Beats:
         held = [-MOST_LACKING - 1] * len(self._keeps)
         for level, tokens in zip(self._levels, lacking, strict=True):
             held[level] = -tokens
-        *below, last = played.ops
+        *below, _ = played.ops
         for place, op in enumerate(below):
             if op.drafts == bool(place % 2) or op.level != below[place % 2].level:
                 raise UnfitError
-        slots = [self._slot(op, held) for op in below]
-        target = self._slot(last, held)
+        slots = tuple([self._slot(op, held) for op in played.ops])
+        wanted = max([slot.wanted for slot in slots])
+        if wanted >= MOST_ROWS:  # sums of as many rows have room in a field
+            raise UnfitError
+        sums = 0
+        for slot in slots:
+            if slot.level >= self._num_free:
+                sums = (sums << FIELD_BITS | slot.new) << FIELD_BITS | slot.held + 2 * MOST_LACKING
+                sums = sums << FIELD_BITS | slot.context
+        members = tuple([(slot.level, slot.drafts, slot.drafted * (slot.level >= self._num_free)) for slot in slots])
+        pattern = self._patterns.setdefault(members, len(self._patterns))
         after = tuple([played.committed - held[level] for level in self._levels])
-        wanted, most_new = max(slot.wanted for slot in (*slots, target)), max([slot.new for slot in slots], default=0)
-        return Shape(played, tuple(slots), target, wanted, most_new, self._number(after))
+        sums = (sums << FIELD_BITS | pattern) << FIELD_BITS | 1
+        return Shape(played, slots, wanted, pattern, sums, self._number(after))
 
     def _slot(self, op: FixedOp, held: list[int]) -> Slot:
         """An operation, after which caches hold what `held` says then."""
@@ -577,66 +632,81 @@ class Beats:
 
     # -- blocks
 
-    def _reserve(self, rows: list[Row], times: Sequence[tuple[int, int, int]], now_ps: int) -> bool:
+    def _reserve(self, rows: list[Row], cycle: Cycle, more: int, now_ps: int) -> bool:
         """Hold blocks for a cycle, operation by operation; False: memory may be short, and nothing has changed."""
-        most = max([row.node.wanted for row in rows])
+        short = [row for row in rows if row.text + row.node.wanted > row.held]
+        most = max([row.node.wanted for row in short])
         for level in self._levels:
-            kv = self._memory.members[level]
-            assert kv is not None
-            if kv.available_blocks < len(rows) * (most // kv.limits.block_tokens + 2):
+            if not self._memory.has_blocks(level, len(short), most):
                 return False
-        in_order = sorted(rows, key=_order) if len(rows) > 1 else rows
-        below = max([row.node.below for row in rows])
-        for place in range(below + 1):
-            for row in in_order:
-                request, shape = row.request, row.node.shape
-                if place < below and place >= len(shape.below):
+        if len(short) > 1:
+            short.sort(key=_order)
+        last = len(cycle.ops) - 1
+        for place, (_, ps, slope, _) in enumerate(cycle.ops):
+            is_held = True
+            for row in short:
+                slots, request, room = row.node.shape.slots, row.request, row.request.room_held
+                if place < last and place >= len(slots) - 1:
                     continue
-                slot = shape.target if place == below else shape.below[place]
+                slot = slots[-1 if place == last else place]
                 wanted = row.text + slot.wanted
                 for level in (slot.level, self._target):
-                    if wanted > request.room_held[level]:
+                    if wanted > room[level]:
                         self._memory.reserve(request, level, wanted)
-            self._books.note_state(now_ps)
-            if place < below:
-                now_ps += times[place][1]
-        for row in rows:
+                        is_held = False
+            if not is_held:
+                self._books.note_state(now_ps)
+            now_ps += ps + slope * more
+        for row in short:
             row.held = self._held(row.request)
         return True
 
     # -- the end of a flight
 
-    def _land(self, row: Row, *, ends: bool) -> bool:
+    def _land(self, row: Row) -> bool:
         """Let a request be what it is after the rounds that it flew; returns whether it goes on."""
         asked, books, request = self._asked, self._books, row.request
         count = row.text - request.num_text
         if not count:
             return True
-        for level, tokens in zip(self._levels, self._lacking[row.lack], strict=False):
+        for level, tokens in zip(self._levels, self._lacking[row.key & ((1 << LACK_BITS) - 1)], strict=False):
             request.cached[level] = row.text - tokens
         asked.load.context_tokens += count
+        before, first = request.num_answer, request.num_first or (row.length if row.num_ends else MOST_TEXT)
         books.num_emitted += count
-        if request.earlier:
-            books.num_cycled += count
+        books.num_cycled += max(before + count - max(before, first), 0)
         request.num_noted += count
-        start = len(request.emitted)
-        tokens_out = self._rounds.tokens(request.recorded_id, start, count)
+        start, tokens_of = len(request.emitted), self._rounds.tokens
+        ended: list[int] = []
+        if row.num_ends:
+            left, again = row.length - start, row.num_ends - 1
+            ended = tokens_of(request.recorded_id, start, left)
+            if again:
+                ended += tokens_of(request.recorded_id, 0, row.length) * again
+            start, count = 0, count - left - row.length * again
+        tokens = tokens_of(request.recorded_id, start, count)
         place = ON_TRUNK if request.tables is None else request.tables.trunk[start + count]
-        if not request.flew(tokens_out, place, ends=ends):
+        request.flew(ended, row.num_ends, row.length, tokens, place)
+        row.num_ends = 0
+        if row.text < request.most_tokens:
             return True
         asked.ready.remove(request)
         asked.end(request)
         return False
 
     def close(self) -> None:
-        """Tell the recorder what was judged, and count what was modelled."""
+        """Tell the books of what ran, the recorder of what was judged, and count what was modelled."""
+        self._tell_cycles()
+        recorder = self._books.recorder
+        if self._num_even:
+            recorder.judged(self._target, 0, 0, self._num_even, self._num_even)
+            self._num_even = 0
         for node in self._nodes:
             times, node.times = node.times, 0
             for op in node.shape.round.ops if times else ():
                 self._asked.num_modelled += times * op.modelled
                 if not op.drafts:
-                    drafted, accepted, own = times * op.judged, times * op.accepted, times * op.own
-                    self._books.recorder.judged(op.level, drafted, accepted, own, times)
+                    recorder.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
 
 
 def _order(row: Row) -> int:

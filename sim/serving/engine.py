@@ -13,7 +13,6 @@ from ...decoding.results import Drafted, Judged
 from ...policies.about import decides_by_pending, runs_target_alone
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts import TrieAnswers
-from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
 from .beats import Beats
 from .memory import FirstBlocks, first_blocks_of
@@ -131,19 +130,17 @@ class Replica:
         if not self._runs_ahead or not decides_by_pending(spec.policy):
             return None
         assert isinstance(self._world, RecordedWorld)
-        pool, answers, charges = self._shared.pool, self._shared.answers, self._world.charges
         return Beats(
-            pool=pool,
-            rounds=FixedRounds(policy=spec.policy, name=spec.policy_name, pool=pool, answers=answers),
+            pool=self._shared.pool,
+            rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
             asked=self._asked,
             memory=self._memory,
             books=self._books,
-            forward_ps=charges.forward_ps,
-            lines=charges.lines,
-            num_free=answers.num_free,
+            charges=self._world.charges,
+            num_free=self._shared.answers.num_free,
             budget=self._budget,
-            lookup_ps=charges.looked_up(1),
-            length_of=self._shared.lengths.of if runs_target_alone(spec.policy) else None,
+            lengths=self._shared.lengths,
+            runs_alone=runs_target_alone(spec.policy),
         )
 
     # -- what others see

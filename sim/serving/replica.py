@@ -12,6 +12,7 @@ from ...runs.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
+from ..rounds_once import SharedRounds
 from .limits import Admission, EngineLimits, Preemption
 from .memory import MemberKv
 from .replica_memory import ReplicaMemory
@@ -103,10 +104,19 @@ class ReplicaBooks:
         if reached:
             self.reached(reached, at_ps)
 
-    def note_state(self, at_ps: int) -> None:
-        """Write down what is held from now on, if that is something else than before."""
+    def note_state(self, at_ps: int, later: tuple[int, int] | None = None) -> None:
+        """Write down what is held from now on, if that is something else than before.
+
+        Args:
+            at_ps: now.
+            later: a member, and blocks of it that are held already and count from some later time on.
+        """
         batch = self._batch
-        held = len(batch.running), len(batch.waiting), self._memory.used_blocks
+        used = self._memory.used_blocks
+        if later is not None:
+            used = [*used]
+            used[later[0]] -= later[1]
+        held = len(batch.running), len(batch.waiting), used
         if held != self._held:
             self._held = held
             self.recorder.state(self._index, at_ps, *held)
@@ -269,6 +279,7 @@ class ServedFrom:
         pool: members of the recording.
         answers: of the recording.
         lengths: of the target's own answers to its requests.
+        rounds: of policies that pending tokens alone decide.
         drawn: which of its requests stands for a served one.
         unit_tokens: of the blocks of the workload.
         deadlines: of classes of service levels, by name; "" is for all others, and None for a class without one.
@@ -281,6 +292,7 @@ class ServedFrom:
     pool: Pool
     answers: RecordedAnswers
     lengths: AnswerLengths
+    rounds: SharedRounds
     drawn: DrawnRequests
     unit_tokens: int
     deadlines: Mapping[str, Deadline | None]

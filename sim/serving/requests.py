@@ -181,13 +181,15 @@ class ServedRequest(Session):
         room_held: `[L]` tokens that the blocks of each member have room for, while it runs.
         full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
+        was_put_back: whether it ever left the batch for lack of memory.
+        whole_budget: tokens of a segment that nothing cuts.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
 
     __slots__ = (
         "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at", "most_tokens",
         "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
-        "scheduled", "serial", "step", "tables", "view",
+        "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
     )  # fmt: skip
 
     def __init__(
@@ -221,7 +223,7 @@ class ServedRequest(Session):
         self.full_at = [0] * len(pool.members)
         self.earlier: list[int] = []
         self.order = NEVER
-        self.scheduled = False
+        self.scheduled = self.was_put_back = False
         self.step: Step = READS
         self.asked = 0
         self.agreed = -1
@@ -279,24 +281,34 @@ class ServedRequest(Session):
         self._begin(self._answers.replay(self.request_id, self.recorded_id))
         return True
 
-    def flew(self, tokens: list[int], place: int, *, ends: bool) -> bool:
-        """Whole rounds have written more of the recorded answer; returns whether the request is done.
+    def flew(self, ended: list[int], num_ends: int, length: int, tokens: list[int], place: int) -> None:
+        """Whole rounds have written more of the recorded answer.
 
         Args:
-            tokens: of it, at least one.
-            place: after them.
-            ends: whether the segment ends with them.
+            ended: tokens up to the end of the last segment that ended, and after which another one began.
+            num_ends: such segments.
+            length: tokens of each.
+            tokens: behind these.
+            place: after all of them.
         """
-        self.emitted += tokens
+        if num_ends:
+            self.earlier += self.emitted
+            self.earlier += ended
+            self.num_prompt += num_ends * length
+            self.num_first = self.num_first or length
+            self.emitted = tokens
+            self._begin(self._answers.replay(self.request_id, self.recorded_id))
+        else:
+            self.emitted += tokens
         self.place = place
-        self.num_text += len(tokens)
+        self.num_text = self.arrival.prompt_tokens + len(self.earlier) + len(self.emitted)
         self.num_judged = self.num_text - 1
         self.last = None
-        return ends and not self._begins_anew()
 
     def _begin(self, replayed: Replayed) -> None:
         """Stand at the start of a segment, which the request's own end may cut."""
         self.place = replayed.place
+        self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
         self._ended = False
@@ -487,7 +499,7 @@ class Batch:
         return session
 
     def _waits_again(self, session: ServedRequest) -> Waiting:
-        session.order = NEVER
+        session.order, session.was_put_back = NEVER, True
         session.chunk = 0
         self.prefilling.pop(session, None)
         self.waiting_tokens += session.num_text

@@ -17,6 +17,7 @@ from ...runs.recorder import ServingRecorder, WrongArrivalError
 from ...runs.serving import JUMPS, ROUNDS, STEP_BY_STEP
 from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
 from ..replay_tables import ReplayTables, check_observed
+from ..rounds_once import SharedRounds
 from ..simulate import paused_collector
 from .apart import DecodeReplica, Handovers, PrefillReplica, RunEvents, check_roles, connected
 from .engine import Replica
@@ -156,6 +157,7 @@ def serve(
         pool=tables.pool,
         answers=answers,
         lengths=AnswerLengths(tables.pool, answers),
+        rounds=SharedRounds(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},
