@@ -56,6 +56,7 @@ class Shape(NamedTuple):
     Attributes:
         round: which.
         slots: its operations, that of the target last.
+        needs: place of an operation, member, and tokens that blocks of it are held for then, less those of the text.
         wanted: most tokens that blocks of any member are held for, less those of the text.
         pattern: number of rounds with the same members, each drafting as much.
         sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
@@ -64,6 +65,7 @@ class Shape(NamedTuple):
 
     round: PlayedRound
     slots: tuple[Slot, ...]
+    needs: tuple[tuple[int, int, int], ...]
     wanted: int
     pattern: int
     sums: int
@@ -422,40 +424,54 @@ class Beats:
 
     def _mixed(self, rows: list[Row], texts: int) -> Cycle | None:
         """That of rows of several patterns, for these texts alone."""
+        below: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # level; rows, new and held; lengths of drafts
+        last = [0, 0, 0]
+        for row in rows:
+            text, slots = row.text, row.node.shape.slots
+            for place, (level, drafts, new, held, drafted, context, _) in enumerate(slots):
+                if place == len(slots) - 1:
+                    sums = last
+                else:
+                    if place == len(below):
+                        below.append((level, [0, 0, 0], []))
+                    _, sums, lengths = below[place]
+                    if drafted > 1:
+                        lengths.append((drafted, text + context))
+                    elif drafts and not drafted and level >= self._num_free:
+                        continue
+                sums[0] += 1
+                sums[1] += new
+                sums[2] += text + held
         ops: list[tuple[int, int, int, int]] = []
-        for place in range(max([len(row.node.shape.slots) for row in rows]) - 1):
-            taking = [(row.text, row.node.shape.slots[place]) for row in rows if len(row.node.shape.slots) > place + 1]
-            level, drafts = taking[0][1][:2]
-            if level < self._num_free:
-                ops.append((level, len(taking) * self._lookup_ps, 0, 0))
-                continue
-            if drafts:
-                taking = [one for one in taking if one[1].drafted]
-            if sum([slot.new for _, slot in taking]) > self._budget:
+        names, forward_ps, budget = self._names, self._forward_ps, self._budget
+        for level, (count, new, held), lengths in (*below, (self._target, last, [])):
+            if new > budget:
                 return None
-            ops.append(self._op(level, taking))
-        taking = [(row.text, row.node.shape.slots[-1]) for row in rows]
-        if sum([slot.new for _, slot in taking]) > self._budget:
-            return None
-        ops.append(self._op(self._target, taking))
+            if level < self._num_free:
+                ops.append((level, count * self._lookup_ps, 0, 0))
+                continue
+            if not count:
+                ops.append((level, 0, 0, 0))
+                continue
+            ps, done = forward_ps(names[level], count, new, held), 1
+            if lengths:
+                later_ps, done = self._later(names[level], lengths)
+                ps += later_ps
+            ops.append((level, ps, 0, done))
         return Cycle(texts, texts + 1, ops)
 
-    def _op(self, level: int, taking: list[tuple[int, Slot]]) -> tuple[int, int, int, int]:
-        """An operation of rows, each with its text, as the `ops` of a cycle."""
-        if not taking:
-            return level, 0, 0, 0
-        model, new = self._names[level], sum([slot.new for _, slot in taking])
-        held, done = sum([text + slot.held for text, slot in taking]), 1
-        ps = self._forward_ps(model, len(taking), new, held)
-        # Forwards of a draft after its first one.
-        for length in sorted({slot.drafted for _, slot in taking if slot.drafted > 1}):
+    def _later(self, model: str, lengths: list[tuple[int, int]]) -> tuple[int, int]:
+        """The forwards of a draft after its first one, of rows by length and context: picoseconds; all its forwards."""
+        duration_ps, done = 0, 1
+        while lengths:
+            length, rows = min(lengths)[0], len(lengths)
             repeats = length - done
-            going = [text + slot.context for text, slot in taking if slot.drafted >= length]
-            count = len(going)
-            middle = sum(going) + count * (2 * done + repeats - 3) // 2
-            ps += repeats * self._forward_ps(model, count, count, middle)
+            if repeats:
+                middle = sum([context for _, context in lengths]) + rows * (2 * done + repeats - 3) // 2
+                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
             done = length
-        return level, ps, 0, done
+            lengths = [one for one in lengths if one[0] > length]
+        return duration_ps, done
 
     def _tell(self, cycle: Cycle) -> None:
         """Tell the books of what members were busy with."""
@@ -606,8 +622,15 @@ class Beats:
         members = tuple([(slot.level, slot.drafts, slot.drafted * (slot.level >= self._num_free)) for slot in slots])
         pattern = self._patterns.setdefault(members, len(self._patterns))
         after = tuple([played.committed - held[level] for level in self._levels])
+        needs: list[tuple[int, int, int]] = []
+        most: dict[int, int] = {}
+        for place, slot in enumerate(slots):
+            for level in (slot.level, self._target) if place < len(slots) - 1 else (slot.level,):
+                if self._keeps[level] and slot.wanted > most.get(level, 0):
+                    most[level] = slot.wanted
+                    needs.append((place, level, slot.wanted))
         sums = (sums << FIELD_BITS | pattern) << FIELD_BITS | 1
-        return Shape(played, slots, wanted, pattern, sums, self._number(after))
+        return Shape(played, slots, tuple(needs), wanted, pattern, sums, self._number(after))
 
     def _slot(self, op: FixedOp, held: list[int]) -> Slot:
         """An operation, after which caches hold what `held` says then."""
@@ -641,22 +664,22 @@ class Beats:
                 return False
         if len(short) > 1:
             short.sort(key=_order)
-        last = len(cycle.ops) - 1
-        for place, (_, ps, slope, _) in enumerate(cycle.ops):
-            is_held = True
-            for row in short:
-                slots, request, room = row.node.shape.slots, row.request, row.request.room_held
-                if place < last and place >= len(slots) - 1:
-                    continue
-                slot = slots[-1 if place == last else place]
-                wanted = row.text + slot.wanted
-                for level in (slot.level, self._target):
-                    if wanted > room[level]:
-                        self._memory.reserve(request, level, wanted)
-                        is_held = False
-            if not is_held:
-                self._books.note_state(now_ps)
-            now_ps += ps + slope * more
+        last, needs = len(cycle.ops) - 1, []
+        for number, row in enumerate(short):
+            request, text, own_last = row.request, row.text, len(row.node.shape.slots) - 1
+            for index, (place, level, tokens) in enumerate(row.node.shape.needs):
+                if text + tokens > request.room_held[level]:
+                    needs.append((last if place == own_last else place, number, index, request, level, text + tokens))
+        needs.sort()
+        place, at_ps = 0, now_ps
+        for index, (at, _, _, request, level, tokens) in enumerate(needs):
+            while place < at:
+                _, ps, slope, _ = cycle.ops[place]
+                at_ps += ps + slope * more
+                place += 1
+            self._memory.reserve(request, level, tokens)
+            if index + 1 == len(needs) or needs[index + 1][0] != at:
+                self._books.note_state(at_ps)
         for row in short:
             row.held = self._held(row.request)
         return True
