@@ -77,8 +77,8 @@ class RequestTables:
         further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
     """
 
-    __slots__ = ("__weakref__", "_chains", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
-                 "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+    __slots__ = ("__weakref__", "_chains", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record",
+                 "branches", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip

@@ -262,7 +262,7 @@ class _Books(ReplicaBooks):
         super().__init__(index, recorder, batch, memory, reached)
         self._num_waiting = num_waiting
 
-    def note_state(self, at_ps: int) -> None:
+    def note_state(self, at_ps: int, later: tuple[int, int] | None = None) -> None:
         """See `ReplicaBooks`."""
         running, used_blocks = len(self._batch.running), self._memory.used_blocks
         self.recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
@@ -328,9 +328,7 @@ class DecodeReplica(Replica):
             self._asked.goes_on(session)
             self._asked.load.num_waiting -= 1
 
-    def _below(
-        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int
-    ) -> Going | None:
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = True
         return super()._below(level, drafts, rows, now_ps, start_ps)
 

@@ -9,17 +9,17 @@ first. The first slot that holds anybody runs next.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
-from ...decoding.world import check_known
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules import Signal
 from ...decoding.seen import Load
 from ...decoding.session import Session
-from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step
+from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
+from ...decoding.world import check_known
 from .requests import ServedRequest, ServedView
 
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
@@ -178,7 +178,8 @@ class AskedPolicy:
             raise breach(self._policy, self._name, request.request_id, step, error) from error
         return level
 
-    def _commit(self, request: ServedRequest, step: Commit) -> None:
+    def _commit(self, request: ServedRequest, step: Step) -> None:
+        assert isinstance(step, Commit)
         outcome = request.committed(step)
         self.load.context_tokens += outcome.num_emitted
         self.committed.append(request)
@@ -220,7 +221,9 @@ class AskedPolicy:
         """A verification has run, of `num_rows` requests in all."""
         sums, load = self.judged_sums[level], self.load
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            outcome = request.judged(request.step, level, judged, duration_s=duration_s, num_rows=num_rows)
+            outcome = request.judged(
+                cast(Verify, request.step), level, judged, duration_s=duration_s, num_rows=num_rows
+            )
             load.context_tokens += outcome.num_emitted
             self.num_modelled += judged.num_modelled
             sums[0] += 1
@@ -233,7 +236,7 @@ class AskedPolicy:
                   num_rows: int) -> None:  # fmt: skip
         """Prefills have ended in an operation of `num_rows` requests, and each wrote its first token."""
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            outcome = request.prefilled(request.step, judged, duration_s=duration_s, num_rows=num_rows)
+            outcome = request.prefilled(cast(Verify, request.step), judged, duration_s=duration_s, num_rows=num_rows)
             self.load.context_tokens += outcome.num_emitted
             self.num_modelled += judged.num_modelled
             if outcome.done:

@@ -1,7 +1,7 @@
 """The fast path of the engine: whole cycles at once, of policies that pending tokens alone decide.
 
-A round of such a policy follows from the recorded request, the place in its answer and what caches lack (`FixedRounds`),
-so it is played once and is numbers from then on. While everybody decodes, blocks suffice and nobody looks, the cycles
+A round of such a policy follows from the recorded request, the place in its answer and what caches lack
+(`FixedRounds`), so it is played once and is numbers from then on. While everybody decodes, blocks suffice and nobody looks, the cycles
 of a batch are sums of these; of the target alone many cycles are one sum. Whatever else comes up ends the flight
 between two cycles, and `Replica` goes on from there, step by step; nothing but speed would be lost without this module.
 """
@@ -202,9 +202,7 @@ class Beats:
         self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
         self._nodes: list[Node] = []
         self._num_even = 0
-        self._caching = [
-            level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache
-        ]
+        self._caching = [level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache]
         self._cycles: dict[int, Cycle] = {}
 
     def fly(self, now_ps: int, until_ps: float) -> int:
@@ -254,7 +252,7 @@ class Beats:
     # -- cycles
 
     def _flown(self, rows: list[Row], now_ps: int, until_ps: float) -> int:
-        cycles, num_rows, gaps, first_ps = self._cycles, len(rows), list[int](), -1
+        cycles, gaps, first_ps = self._cycles, list[int](), -1
         going = True
         while going:
             key = texts = 0
@@ -415,7 +413,7 @@ class Beats:
         return found
 
     def _line(self, level: int, num_rows: int, new: int, held: int, texts: int) -> tuple[int, float, int, int]:
-        """(start, end, picoseconds at the start, slope) of a forward by the tokens of all texts; `held` beside these."""
+        """(start, end, picoseconds at the start, slope) of a forward by the tokens of all texts, `held` beside them."""
         lines, name = self._lines, self._names[level]
         if lines is None:
             return texts, texts + 1, self._forward_ps(name, num_rows, new, held + texts), 0
@@ -707,9 +705,9 @@ class Beats:
             if again:
                 ended += tokens_of(request.recorded_id, 0, row.length) * again
             start, count = 0, count - left - row.length * again
-        tokens = tokens_of(request.recorded_id, start, count)
+        rest = tokens_of(request.recorded_id, start, count)
         place = ON_TRUNK if request.tables is None else request.tables.trunk[start + count]
-        request.flew(ended, row.num_ends, row.length, tokens, place)
+        request.flew(ended, row.num_ends, row.length, rest, place)
         row.num_ends = 0
         if row.text < request.most_tokens:
             return True

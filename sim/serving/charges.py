@@ -151,9 +151,7 @@ class ServingCharges:
         self.forward_ps = self._draft_ps
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
         self.are_forwards = (
-            target_cost is None
-            and not cost.knows_operations
-            and all(cost.draft_terms(name) is None for name in models)
+            target_cost is None and not cost.knows_operations and all(cost.draft_terms(name) is None for name in models)
         )
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 

@@ -7,10 +7,10 @@ A **cycle** lets every decoding request draft, and be judged below the target, l
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...decoding.results import Drafted, Judged
 from ...policies.about import decides_by_pending, runs_target_alone
+from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts import TrieAnswers
 from .asked import AskedPolicy
@@ -25,6 +25,8 @@ from .running import to_ps, to_s
 from .scheduler import Scheduler
 from .world import RecordedWorld
 
+VERIFIES = False  # of `Going.drafts`
+
 
 class Going(NamedTuple):
     """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills beside it.
@@ -33,7 +35,7 @@ class Going(NamedTuple):
         level: of the member.
         drafts: whether it drafts.
         rows: who takes part; in a step of the target those whose prefill ends stand last.
-        results: what comes of each row.
+        results: what comes of each row, `Drafted` or `Judged`.
         num_ending: rows whose prefill ends.
         chunks: prefills that go on afterwards.
         num_forwards, new_tokens: what runs, in all.
@@ -45,7 +47,7 @@ class Going(NamedTuple):
     level: int
     drafts: bool
     rows: list[ServedRequest]
-    results: Sequence[Drafted] | Sequence[Judged]
+    results: Sequence[Any]
     num_ending: int
     chunks: list[ServedRequest]
     num_forwards: int
@@ -68,6 +70,7 @@ class Replica:
     Attributes:
         end_ps: of what was planned.
         may_lag: whether nobody else learns what it does.
+        path: how its steps are worked out, in words.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
@@ -106,7 +109,8 @@ class Replica:
         )
         self._told = False
         self._quick = self._quick_steps()
-        self._beats = self._beats_of(spec)
+        self._beats = self._beats_of(spec) if may_lag else None
+        self.path = STEP_BY_STEP if self._beats is None else CYCLES
         self.end_ps = 0
 
     def _quick_steps(self) -> QuickSteps | None:
@@ -292,7 +296,7 @@ class Replica:
                 self._note_committed(start_ps)
             if self._asked.finished:  # by a Commit
                 self._kept = op
-                return Going(self._target, False, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
+                return Going(self._target, VERIFIES, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
             if op is None or op[0] == self._target:
                 return self._step([] if op is None else op[2], now_ps, start_ps)
             going = self._below(*op, now_ps, start_ps)
@@ -354,9 +358,7 @@ class Replica:
             self._books.note_outputs([request], now_ps)
         self._asked.committed = []
 
-    def _below(
-        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int
-    ) -> Going | None:
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         """Run an operation of a member below the target; None: nobody is left in it."""
         target, keeps, fed, is_short = self._target, self._keeps[level], 0, False
         for request in rows:
@@ -377,7 +379,7 @@ class Replica:
                 self._kept = level, drafts, left
             caught_up_ps, num_caught_up, new_caught_up = self._catch_up(level, drafts, rows)
         world = self._world
-        items = [(request, request.step) for request in rows]
+        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
         results = world.draft(level, items) if drafts else world.verify(level, items)
         num_forwards, new_tokens = num_caught_up, new_caught_up
         for _, new, repeats, _ in results.forwards:
@@ -436,7 +438,7 @@ class Replica:
         for request in (*ending, *chunks):
             request.chunk_level = level
             request.step = READS
-        items = [(request, request.step) for request in rows]
+        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
         judged, forwards, duration_s, *_ = self._world.verify(level, items, [(request, READS) for request in chunks])
         end_ps = start_ps + self._world.duration_ps
         if self._memory.host is not None:
@@ -444,7 +446,7 @@ class Replica:
         new_tokens = sum([repeats * new for _, new, repeats, _ in forwards])
         # fmt: off
         return Going(
-            level, False, rows, judged, len(ending), chunks, 1, new_tokens, duration_s, self._memory.free_share,
+            level, VERIFIES, rows, judged, len(ending), chunks, 1, new_tokens, duration_s, self._memory.free_share,
             start_ps, end_ps,
         )
         # fmt: on

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from ...decoding.pool import Pool
 from ...decoding.results import made
 from ...decoding.rules import Exact
-from ...decoding.steps import Draft, Outcome, Verify
+from ...decoding.steps import Outcome
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import later_held
 from ..context_tables import Chain
-from ..contexts import TrieAnswers
 from .asked import AskedPolicy, Slot
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
@@ -77,7 +76,8 @@ class QuickSteps:
             if most > room[target] or most > room[level]:
                 is_short = True
             node = request.places[-1] if pending else request.place
-            chain = request.tables.chain(level, node, asked, request.eos) if node >= 0 else None
+            tables = request.tables
+            chain = tables.chain(level, node, asked, request.eos) if node >= 0 and tables is not None else None
             if chain is None:
                 return -1
             count = len(chain.tokens)

@@ -13,7 +13,7 @@ from ...traces.workloads.arrival import Arrival
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
 from ..rounds_once import SharedRounds
-from .limits import Admission, EngineLimits, Preemption
+from .limits import EngineLimits
 from .memory import MemberKv
 from .replica_memory import ReplicaMemory
 from .requests import AnswerLengths, Batch, Deadline, DrawnRequests, ServedRequest
@@ -219,23 +219,6 @@ class ReplicaSpec:
     decide_s: float = 0.0
     make_world: MakeWorld | None = None
     role: Role = Role.both
-
-    @property
-    def only_by_steps(self) -> str:
-        """Which of its options single steps alone know, in words; "" if there is none."""
-        if self.role != Role.both:
-            return f"role is {self.role}"
-        if self.limits.preemption != Preemption.latest:
-            return f"preemption is {self.limits.preemption}"
-        if self.limits.admission != Admission.first_chunk:
-            return f"admission is by {self.limits.admission}"
-        if self.limits.offload is not None:
-            return "evicted blocks go to host memory"
-        if self.limits.shared_prefix is not None:
-            return "rows share the reading of a common prefix"
-        if self.decide_s:
-            return f"policy {self.policy_name} takes time to decide"
-        return ""
 
     def world(
         self,

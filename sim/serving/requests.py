@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
@@ -187,10 +187,12 @@ class ServedRequest(Session):
     """
 
     __slots__ = (
-        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at", "most_tokens",
-        "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
+        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
+        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
         "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
     )  # fmt: skip
+
+    view: "ServedView"
 
     def __init__(
         self,
@@ -322,9 +324,11 @@ class ServedRequest(Session):
     def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
         """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
         tokens, places, emitted, tables, cached = self.tokens, self.places, self.emitted, self.tables, self.cached
+        assert tables is not None
         target, place, num_judged = self._target, self.place, len(tokens)
         writes, child = tables.next_token[target], tables.child[target]
-        num_accepted, num_own, tvd = 0, 0, ()
+        num_accepted, num_own = 0, 0
+        tvd: tuple[float, ...] = ()
         if num_judged:
             num_accepted = self.agreed
             distances = tables.tvd[target][self.drafters[0]]

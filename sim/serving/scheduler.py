@@ -11,7 +11,7 @@ kernel reads those once for all rows, and then what is each row's own. Multi-lev
 arXiv:2402.05099) do it for every group of rows. Rows still attend to all of it: only bytes are saved, not arithmetic.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...base.errors import ArgumentError
@@ -77,9 +77,7 @@ class Scheduler:
         self._world = world
         self._target = target
         self._retracts = limits.preemption == Preemption.fewest_tokens
-        self._rank: Callable[[ServedRequest], int | tuple[int, int, int]] = (
-            retracted_last if self._retracts else _order
-        )
+        self._rank: Callable[[ServedRequest], int | tuple[int, int, int]] = retracted_last if self._retracts else _order
         self._estimate = AdmissionEstimate() if limits.admission == Admission.estimate else None
         self._was_short = False
         self._num_put_back = 0

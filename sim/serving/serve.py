@@ -12,9 +12,8 @@ from functools import partial
 import simpy
 
 from ...base.errors import ArgumentError
-from ...policies.about import about_of, runs_target_alone
+from ...policies.about import about_of
 from ...runs.recorder import ServingRecorder, WrongArrivalError
-from ...runs.serving import JUMPS, ROUNDS, STEP_BY_STEP
 from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
 from ..replay_tables import ReplayTables, check_observed
 from ..rounds_once import SharedRounds
@@ -40,38 +39,25 @@ def make_replica(
     index: int,
     spec: ReplicaSpec,
     shared: ServedFrom,
-    moment: Moment,
     handovers: Handovers | None,
     *,
     stepwise: bool,
-) -> tuple[ServedReplica, str]:
-    """A replica, and how it works out its steps, in words.
+) -> Replica:
+    """A replica.
 
     Args:
         index: among the replicas of the run.
         spec: what it is.
         shared: what it shares with the others.
-        moment: of the run.
         handovers: of the run; None: every replica prefills and decodes.
         stepwise: whether single steps are asked for.
     """
-    if stepwise:
-        why = "asked for"
-    elif spec.only_by_steps:
-        why = spec.only_by_steps
-    elif shared.outputs is not None:
-        why = "tokens of answers are asked for"
-    elif spec.make_world is not None:
-        why = "its operations are carried out elsewhere, one by one"
-    else:
-        why = "x"
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
-        return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
+        return kind(index, spec, shared, handovers)
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
-    may_lag = not stepwise and spec.make_world is None
-    return Replica(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
+    return Replica(index, spec, shared, may_lag=not stepwise and spec.make_world is None)
 
 
 # Stands before the replicas of a run.
@@ -119,9 +105,8 @@ def serve(
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
 
-    A replica whose policy runs the target alone works out many steps at once, and one whose policy's rounds are fixed
-    plays each once, if nothing is against it (`make_replica`): figures are the same, to the picosecond. `Served` and
-    the recorder are told which did.
+    A replica whose policy decides by pending tokens alone adds up whole cycles while everybody decodes and nobody
+    looks: figures are the same, to the picosecond. `Served` and the recorder are told which did.
 
     Args:
         workload: requests; acceptance is drawn for them from `tables`.
@@ -205,12 +190,10 @@ class _Run:
         self._recorder = whole.recorder
         events = RunEvents(env, moment, self._wake)
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
-        made = [
-            make_replica(index, spec, whole, moment, self._handovers, stepwise=stepwise)
-            for index, spec in enumerate(replicas)
+        self._replicas = [
+            make_replica(index, spec, whole, self._handovers, stepwise=stepwise) for index, spec in enumerate(replicas)
         ]
-        self._replicas = [replica for replica, _ in made]
-        self._paths = tuple(path for _, path in made)
+        self._paths = tuple(replica.path for replica in self._replicas)
         for index, path in enumerate(self._paths):
             self._recorder.path(index, path)
         self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
