@@ -170,6 +170,11 @@ class Replica:
         return self._books.num_cycled
 
     @property
+    def noted_ps(self) -> int:
+        """When the latest of what it wrote down happened; it may run ahead of the run's clock."""
+        return self._books.noted_ps
+
+    @property
     def num_modelled(self) -> int:
         """Decisions that were modelled rather than replayed."""
         return self._asked.num_modelled

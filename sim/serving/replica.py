@@ -61,6 +61,7 @@ class ReplicaBooks:
 
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+        noted_ps: when the latest of what was written down happened.
         recorder: of the run.
         reached: see above.
         busy: `[L]` picoseconds and forwards of each member that the recorder was not told yet.
@@ -75,11 +76,12 @@ class ReplicaBooks:
         self._batch = batch
         self._memory = memory
         self._held: tuple[int, int, list[int]] | None = None
-        self.num_emitted = self.num_cycled = 0
+        self.num_emitted = self.num_cycled = self.noted_ps = 0
         self.busy = [[0, 0] for _ in memory.members]
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int) -> None:
         """Write down what is new in answers; all tokens of one request that are new came out together."""
+        self.noted_ps = at_ps
         gaps: dict[int, int] = {}
         reached: list[ServedRequest] = []
         for session in sessions:
@@ -111,6 +113,7 @@ class ReplicaBooks:
             at_ps: now.
             later: a member, and blocks of it that are held already and count from some later time on.
         """
+        self.noted_ps = at_ps
         batch = self._batch
         used = self._memory.used_blocks
         if later is not None:

@@ -210,12 +210,13 @@ class _Run:
             stopped = self._failed_by(error)
             raise
         finally:
+            ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
             for replica in self._replicas:
-                replica.close_books(self._moment.now_ps)
+                replica.close_books(ended_ps)
             if self._handovers is not None:
-                self._handovers.close_books(self._moment.now_ps)
+                self._handovers.close_books(ended_ps)
             if stopped:
-                self._recorder.stopped(self._moment.now_ps, stopped)
+                self._recorder.stopped(ended_ps, stopped)
         return Served(
             num_emitted=sum(replica.num_emitted for replica in self._replicas),
             num_cycled=sum(replica.num_cycled for replica in self._replicas),
