@@ -50,8 +50,7 @@ def exact_dot(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 Count = Annotated[int, Field(ge=0)]
 # How the steps of a replica were worked out.
 STEP_BY_STEP = "step by step"
-JUMPS = "in jumps of many steps"
-ROUNDS = "from rounds played once"
+CYCLES = "cycle by cycle, where nobody looks"
 
 Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 

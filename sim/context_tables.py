@@ -46,6 +46,21 @@ class SharedIntegers:
         return listed
 
 
+class Chain(NamedTuple):
+    """What one member writes from a node on.
+
+    Attributes:
+        tokens, places: in their order, as in `Drafted`.
+        kept: how many of the first the target would have written as well.
+        ends: whether the last one ends the text.
+    """
+
+    tokens: list[int]
+    places: list[int]
+    kept: int
+    ends: bool
+
+
 class RequestTables:
     """One request's trie by level of the pool (a model-free member has empty lists).
 
@@ -62,8 +77,8 @@ class RequestTables:
         further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
-                 "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+    __slots__ = ("__weakref__", "_chains", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record",
+                 "branches", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
@@ -110,6 +125,7 @@ class RequestTables:
         self.child: list[list[int]] = free + integers.to_list(trie.children())
         self.further_next_token: list[list[int]] = []
         self.further_child: list[list[int]] = []
+        self._chains: list[dict[int, Chain]] = [{} for _ in self.next_token]
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
@@ -167,6 +183,31 @@ class RequestTables:
         for row, distances in enumerate(views.tvd.tolist()):
             table[row // len(others)][others[row % len(others)]] = distances
         return table
+
+    def chain(self, level: int, node: int, count: int, eos: frozenset[int]) -> Chain | None:
+        """What a member writes from a node on, `count` >= 1 tokens or up to an end; None where some are not recorded.
+
+        Kept for the next who asks: what is asked for is the start of it.
+        """
+        known = self._chains[level].get(node)
+        if known is None or (len(known.tokens) < count and not known.ends):
+            known = self._chains[level][node] = self._written(level, node, count, eos)
+        return known if known.ends or len(known.tokens) >= count else None
+
+    def _written(self, level: int, node: int, count: int, eos: frozenset[int]) -> Chain:
+        writes, child, target = self.next_token[level], self.child[level], self.child[-1]
+        tokens: list[int] = []
+        places: list[int] = []
+        kept, ends = 0, False
+        while node >= 0 and len(tokens) < count and not ends:
+            token, place = writes[node], child[node]
+            if kept == len(tokens) and place >= 0 and target[node] == place:
+                kept += 1
+            tokens.append(token)
+            places.append(place)
+            ends = token in eos
+            node = place
+        return Chain(tokens, places, kept, ends)
 
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""

@@ -116,14 +116,24 @@ class TrieAnswers:
         features = tables.trace.meta.features
         self._reader = -1 if features is None else self.num_free + tables.trace.meta.model_names.index(features.model)
         self._open: dict[str, RequestTables] = {}
+        self._replayed: dict[str, Replayed] = {}
         self.num_reanchored: dict[str, int] = {}
         self._anchors: dict[str, dict[int, int]] = {}
 
+    @property
+    def has_reader(self) -> bool:
+        """Whether a drafter reads the target's states, and says something else at each depth."""
+        return self._reader >= 0
+
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; a trie starts at its root."""
-        record = self._tables.record(request_id)
+        replayed = self._replayed.get(request_id)
+        if replayed is None:
+            record = self._tables.record(request_id)
+            replayed = Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
+            self._replayed[request_id] = replayed
         self._open[session_id] = self._tables.of(request_id)
-        return Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
+        return replayed
 
     def release(self, session_id: str) -> None:
         """See `RecordedAnswers`."""

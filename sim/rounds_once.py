@@ -293,7 +293,7 @@ class WalkedRequest:
 
 
 MOST_KEPT = 1 << 18  # rounds of recorded requests that were not asked for lately
-MOST_OPEN = 8  # recorded requests whose tables are held; a request is played to its end when it is first asked for
+MOST_OPEN = 64  # recorded requests whose tables are held; a request is played to its end when it is first asked for
 
 
 @dataclass(slots=True, eq=False)
@@ -445,3 +445,30 @@ class FixedRounds:
         while self._num_kept > MOST_KEPT and len(self._known) > 1:
             _, gone = self._known.popitem(last=False)
             self._num_kept -= len(gone.wide) + len(gone.narrow)
+
+
+class SharedRounds:
+    """The rounds of policies of one run: the same for policies of the same class with equal attributes."""
+
+    def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
+        self._pool, self._answers = pool, answers
+        self._made: list[tuple[Policy, FixedRounds]] = []
+
+    def of(self, policy: Policy, name: str) -> FixedRounds:
+        """Rounds of a policy; raises as `FixedRounds`."""
+        for other, rounds in self._made:
+            if _are_equal(policy, other):
+                return rounds
+        rounds = FixedRounds(policy=policy, name=name, pool=self._pool, answers=self._answers)
+        self._made.append((policy, rounds))
+        return rounds
+
+
+def _are_equal(policy: Policy, other: Policy) -> bool:
+    ours, theirs = getattr(policy, "__dict__", None), getattr(other, "__dict__", None)
+    if type(policy) is not type(other) or ours is None:
+        return False
+    try:
+        return bool(ours == theirs)
+    except ValueError:  # of arrays, of which nobody can say in a word whether they are equal
+        return False

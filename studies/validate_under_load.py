@@ -42,7 +42,7 @@ from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
-from ..sim.serving.requests import DrawnRequests, ServedSession
+from ..sim.serving.requests import DrawnRequests, ServedRequest
 from ..sim.serving.routers import Dispatcher, RouterSetting
 from ..sim.serving.running import to_ps, to_s
 from ..sim.serving.serve import Served, serve
@@ -204,7 +204,7 @@ class ModelsWorld:
         _check_ran(items, results.rows)
         if level == self._target:
             for (session, _), row in zip(items, results.rows, strict=True):
-                self._compare(cast(ServedSession, session), cast(Judged, row))
+                self._compare(cast(ServedRequest, session), cast(Judged, row))
         return results._replace(duration_s=self._took_s())
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
@@ -219,7 +219,7 @@ class ModelsWorld:
         self.duration_ps = to_ps(self._stopwatch.lap_s())
         return to_s(self.duration_ps)
 
-    def _compare(self, session: ServedSession, judged: Judged) -> None:
+    def _compare(self, session: ServedRequest, judged: Judged) -> None:
         """Note a request whose committed tokens are about to be others than those recorded."""
         start = len(session.emitted)
         written = [*session.tokens[: judged.num_accepted], judged.own_token]
@@ -234,7 +234,7 @@ def _differ(written: int, recorded: int) -> bool:
 
 
 def _chunk(session: Session) -> tuple[Session, int]:
-    return session, cast(ServedSession, session).chunk
+    return session, cast(ServedRequest, session).chunk
 
 
 def _check_ran(items: Sequence[DraftItem] | Sequence[VerifyItem], rows: Sequence[object]) -> None:

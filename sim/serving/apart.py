@@ -27,13 +27,13 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from ...base.errors import ArgumentError
-from ...decoding.world import Op
 from ...runs.recorder import ServingRecorder
 from ...runs.serving import TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
-from .replica import Going, Reached, Replica, ReplicaBooks, ReplicaSpec, Role, ServedFrom, Transfer
+from .engine import Going, Replica
+from .replica import Reached, ReplicaBooks, ReplicaSpec, Role, ServedFrom, Transfer
 from .replica_memory import ReplicaMemory
-from .requests import Batch, ServedSession
+from .requests import Batch, ServedRequest
 from .routers import Dispatcher
 from .running import ARRIVALS, Moment, RankedEvent, ServedReplica, to_ps
 
@@ -132,7 +132,7 @@ class Handover:
         prefilled_at_ps: when the first token came out.
     """
 
-    session: ServedSession
+    session: ServedRequest
     prefiller: int
     decoder: int
     prefilled_at_ps: int
@@ -141,7 +141,7 @@ class Handover:
 class Prefiller(Protocol):
     """A replica that prefills, as handovers see it."""
 
-    def sent(self, session: ServedSession, at_ps: int) -> None:
+    def sent(self, session: ServedRequest, at_ps: int) -> None:
         """Its keys and values are where they are decoded: their blocks are free."""
         ...
 
@@ -188,7 +188,7 @@ class Handovers:
         self._link = Link(transfer)
         self._events = events
         self._recorder = recorder
-        self._prefilled: dict[int, ServedSession] = {}
+        self._prefilled: dict[int, ServedRequest] = {}
         self._prefillers: Mapping[int, Prefiller] = {}
         self._decoders: tuple[tuple[int, Decoder], ...] = ()
         self._dispatcher: Dispatcher | None = None
@@ -213,7 +213,7 @@ class Handovers:
         """Why a replica that may be picked could never decode a request, in the words of the first; "" if all can."""
         return next(filter(None, (decoder.refuses(arrival) for _, decoder in self._decoders)), "")
 
-    def prefilled(self, prefiller: int, session: ServedSession, at_ps: int) -> None:
+    def prefilled(self, prefiller: int, session: ServedRequest, at_ps: int) -> None:
         """A request has its first token, and has left the batch in which it was prefilled."""
         self._prefilled[session.serial] = session
         self._events.at(at_ps, lambda: self._hand_over(prefiller, session, at_ps))
@@ -231,7 +231,7 @@ class Handovers:
         held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
         self._recorder.transferred(self._link.totals(self._handed_over, held_ps, until_ps))
 
-    def _hand_over(self, prefiller: int, session: ServedSession, at_ps: int) -> None:
+    def _hand_over(self, prefiller: int, session: ServedRequest, at_ps: int) -> None:
         assert self._dispatcher is not None
         del self._prefilled[session.serial]
         index, decoder = self._decoders[self._dispatcher.pick(session.arrival)]
@@ -262,10 +262,10 @@ class _Books(ReplicaBooks):
         super().__init__(index, recorder, batch, memory, reached)
         self._num_waiting = num_waiting
 
-    def note_state(self, at_ps: int) -> None:
+    def note_state(self, at_ps: int, later: tuple[int, int] | None = None) -> None:
         """See `ReplicaBooks`."""
         running, used_blocks = len(self._batch.running), self._memory.used_blocks
-        self._recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
+        self.recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
 
 
 class DecodeReplica(Replica):
@@ -285,7 +285,7 @@ class DecodeReplica(Replica):
         self._handovers = handovers
         self._most_running = spec.limits.max_num_seqs
         self._expected: deque[Handover] = deque()
-        self._received: deque[ServedSession] = deque()
+        self._received: deque[ServedRequest] = deque()
         self._num_coming = 0  # who holds blocks and does not run yet
         self._in_cycle = False
 
@@ -297,15 +297,15 @@ class DecodeReplica(Replica):
     def expect(self, handover: Handover, at_ps: int) -> None:
         """See `Decoder`."""
         self._expected.append(handover)
-        self._sessions[handover.session.request_id] = handover.session
-        self._loop.load.num_waiting += 1
+        self._requests[handover.session.request_id] = handover.session
+        self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
 
     def received(self, handover: Handover, at_ps: int) -> None:
         """See `Decoder`."""
         self._received.append(handover.session)
 
-    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
+    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
         """See `Replica`."""
         while True:
             if not self._in_cycle:
@@ -324,16 +324,17 @@ class DecodeReplica(Replica):
             self._num_coming -= 1
             self._batch.joined(session)
             self._memory.commit(session)
-            self._loop.admit(session)
-            self._loop.load.num_waiting -= 1
+            self._asked.enter(session)
+            self._asked.goes_on(session)
+            self._asked.load.num_waiting -= 1
 
-    def _below(self, op: Op, now_ps: int, start_ps: int) -> Going | None:
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = True
-        return super()._below(op, now_ps, start_ps)
+        return super()._below(level, drafts, rows, now_ps, start_ps)
 
-    def _step(self, op: Op | None, now_ps: int, start_ps: int) -> Going | None:
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = False
-        going = super()._step(op, now_ps, start_ps)
+        going = super()._step(rows, now_ps, start_ps)
         batch, expected = self._batch, self._expected
         # Who was put back comes first: while one waits, nobody gets blocks that it lacks.
         while expected and not batch.waiting and len(batch.running) + self._num_coming < self._most_running:
@@ -363,24 +364,24 @@ class PrefillReplica(Replica):
         """Why a request can never run here, or where it would be decoded; "" if it can."""
         return self._memory.refuses(arrival, answer_tokens=1) or self._handovers.refuses(arrival)
 
-    def sent(self, session: ServedSession, at_ps: int) -> None:
+    def sent(self, session: ServedRequest, at_ps: int) -> None:
         """See `Prefiller`."""
         self._memory.release(session.serial)
         self._books.note_state(at_ps)
 
     def _commit_step(self, going: Going) -> None:
         super()._commit_step(going)
-        for session in going.ending:
+        for session in going.rows[len(going.rows) - going.num_ending :]:
             if session.num_answer < session.arrival.output_tokens:
                 self._hand_over(session, going.end_ps)
 
-    def _hand_over(self, session: ServedSession, at_ps: int) -> None:
+    def _hand_over(self, session: ServedRequest, at_ps: int) -> None:
         """It leaves the batch, and its blocks stay."""
-        self._loop.withdraw(session)
+        self._asked.withdraw(session)
         self._world.put_back(session)
         self._batch.ended(session)
         session.forget_caches()
-        del self._sessions[session.request_id]
+        del self._requests[session.request_id]
         self._handovers.prefilled(self._index, session, at_ps)
 
 

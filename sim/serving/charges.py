@@ -21,6 +21,7 @@ from ..cost.base import ContextLine, CostModel, WrappedCost
 from .running import to_ps
 
 MOST_ERROR = 5e-8
+ForwardPs = Callable[[str, int, int, int], int]  # picoseconds by model, rows, new tokens and tokens held
 MOST_KEPT = 2**14  # pieces of lines, a few MB
 
 
@@ -132,6 +133,11 @@ class ServingCharges:
         pool: its members in level order.
         now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
         target_cost: of forwards of the target, in whole picoseconds if they are to be so; None: those of `cost`.
+
+    Attributes:
+        forward_ps: of one forward, by model, rows, new tokens and tokens held.
+        lines: on which these lie; None of a cost without lines.
+        are_forwards: whether an operation costs its forwards and nothing else.
     """
 
     def __init__(
@@ -141,6 +147,12 @@ class ServingCharges:
         self._draft_ps = forward_ps_of(self._cost)
         self._verify_ps = [self._draft_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
         self._names = pool.names
+        models = pool.names[sum(member.model_free for member in pool.members) :]
+        self.forward_ps = self._draft_ps
+        self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
+        self.are_forwards = (
+            target_cost is None and not cost.knows_operations and all(cost.draft_terms(name) is None for name in models)
+        )
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:

@@ -11,7 +11,7 @@ from .memory import BlockKeys, HostMemory, MemberKv
 
 
 class KvOwner(Protocol):
-    """A request that holds blocks, such as `ServedSession`, where these are told."""
+    """A request that holds blocks, such as `ServedRequest`, where these are told."""
 
     @property
     def arrival(self) -> Arrival:
@@ -96,6 +96,7 @@ class ReplicaMemory:
         self._keys: dict[int, list[BlockKeys]] = {}
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
         self._used_blocks: list[int] = []
+        self._num_blocks = [(level, kv.limits.num_blocks) for level, kv in self._models]
         self._free_share = 1.0
         self._has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
@@ -110,21 +111,24 @@ class ReplicaMemory:
     def used_blocks(self) -> list[int]:
         """`[L]`, 0 for a member without memory; not to be changed."""
         if self._has_changed:
-            self._count()
+            self._used_blocks = used = [0] * len(self.members)
+            for level, kv in self._models:
+                used[level] = kv.used_blocks
+            self._has_changed, self._free_share = False, -1.0
         return self._used_blocks
 
     @property
     def free_share(self) -> float:
         """Share of the blocks that are free or can be taken, of the member with the least."""
-        if self._has_changed:
-            self._count()
+        if self._has_changed or self._free_share < 0:
+            used = self.used_blocks
+            self._free_share = min([(num_blocks - used[level]) / num_blocks for level, num_blocks in self._num_blocks])
         return self._free_share
 
-    def _count(self) -> None:
-        """Work out what is asked for several times an operation, and stays as it is in most."""
-        self._used_blocks = [0 if kv is None else kv.used_blocks for kv in self.members]
-        self._free_share = min([kv.free_share for _, kv in self._models])
-        self._has_changed = False
+    def has_blocks(self, level: int, num_requests: int, num_tokens: int) -> bool:
+        """Whether so many requests could each get blocks for so many tokens more; "no" may be too careful."""
+        kv = self.members[level]
+        return kv is None or kv.available_blocks >= num_requests * (num_tokens // kv.limits.block_tokens + 2)
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
         """Why a request can never run, in words that such requests share; "" if it can.

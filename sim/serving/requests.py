@@ -20,20 +20,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from ...base.errors import ArgumentError, counted
-from ...decoding.legal_steps import Policy
-from ...decoding.loop import Loop
 from ...decoding.pool import Pool
-from ...decoding.results import COMMIT, Drafted, Judged, OpRecord, Results, StepRecord
+from ...decoding.results import Judged, made
 from ...decoding.seen import Observation
 from ...decoding.session import Session
-from ...decoding.steps import Commit, Draft, Outcome, Verify
-from ...decoding.trees import DraftTree
-from ...decoding.world import DRAFTS, Op, VerifyItem, World
+from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
+from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
 
@@ -136,108 +133,8 @@ class DrawnRequests:
         return f"it has {counted(len(tags), 'tag')}: {shown}"
 
 
-class BatchNotes:
-    """A ledger (`decoding.results.Ledger`) that keeps sums, those of steps mutated by `ServedLoop`. Letter: L levels.
-
-    Attributes:
-        judged: `[L]` (requests, drafted tokens, accepted ones, own ones) since they were taken last; prefills apart.
-        num_forwards: of the operation that finished last.
-        num_modelled: decisions that were modelled rather than replayed.
-        committed: ids of requests with a Commit since they were taken last.
-    """
-
-    def __init__(self, num_levels: int) -> None:
-        self.judged = [[0, 0, 0, 0] for _ in range(num_levels)]
-        self.num_forwards = 0
-        self.num_modelled = 0
-        self.committed: list[str] = []
-
-    def note_op(self, record: OpRecord) -> None:
-        """An operation finished."""
-        self.num_forwards = record.num_forwards
-
-    def note_step(self, record: StepRecord) -> None:
-        """A Commit finished; of other steps the loop tells no records."""
-        assert record.kind == COMMIT
-        self.committed.append(record.request_id)
-
-    def note_failed(self, request_id: str, error: str, end_s: float) -> None:
-        """Never told: rows that replay answers do not fail."""
-
-    def note_preempted(self, request_id: str) -> None:
-        """Never told: a replica puts requests back itself."""
-
-    def take_judged(self, level: int) -> tuple[int, int, int, int]:
-        """The sums of a level, which begin anew."""
-        num_rows, drafted, accepted, own = self.judged[level]
-        self.judged[level] = [0, 0, 0, 0]
-        return num_rows, drafted, accepted, own
-
-    def take_committed(self) -> list[str]:
-        """The ids, which begin anew."""
-        committed, self.committed = self.committed, []
-        return committed
-
-
-class ServedLoop(Loop):
-    """A `Loop` whose ledger keeps sums; arguments as there."""
-
-    def __init__(
-        self,
-        *,
-        pool: Pool,
-        policy: Policy,
-        name: str,
-        world: World,
-        notes: BatchNotes,
-        decide_s: float,
-        view: type[Observation],
-    ) -> None:
-        super().__init__(pool=pool, policy=policy, name=name, world=world, ledger=notes, decide_s=decide_s, view=view)
-        self._notes = notes
-
-    def take(self, op: Op, results: Results, now_s: float) -> int:
-        """`finish`, of an operation whose rows have all run and none of which is a prefill; returns its forwards.
-
-        The free share of memory is left to the caller.
-        """
-        level, rows, forwards, duration_s = op.level, results.rows, results.forwards, results.duration_s
-        num_rows, num_forwards, new_tokens = len(op.items), 0, 0
-        for _, new, repeats, _ in forwards:
-            num_forwards += repeats if new else 0
-            new_tokens += repeats * new
-        load, notes = self.load, self._notes
-        load.now_s = now_s
-        load.batch[level], load.duration_s[level] = num_rows, duration_s
-        load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
-        if op.kind == DRAFTS:
-            for (session, draft), drafted in zip(op.items, cast(list[Drafted], rows), strict=True):
-                outcome = session.drafted(draft, level, drafted, duration_s=duration_s, num_rows=num_rows)
-                notes.num_modelled += drafted.num_modelled
-                self._feed_back(session, outcome)
-        else:
-            for (session, verify), judged in zip(op.items, cast(list[Judged], rows), strict=True):
-                outcome = session.judged(verify, level, judged, duration_s=duration_s, num_rows=num_rows)
-                self._note_judged(level, judged, outcome, 0)
-                self._feed_back(session, outcome)
-        return num_forwards
-
-    def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
-        self._notes.num_modelled += row.num_modelled
-
-    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
-        self.load.context_tokens += outcome.num_emitted
-        notes = self._notes
-        notes.num_modelled += row.num_modelled
-        if not prefill:
-            sums = notes.judged[level]
-            sums[0] += 1
-            sums[1] += outcome.num_judged
-            sums[2] += outcome.num_accepted
-            sums[3] += outcome.num_own
-
-
 NEVER = -1
+READS = Verify("")  # in place of a step, of a request whose text is read
 
 
 class Deadline(NamedTuple):
@@ -256,7 +153,7 @@ class Deadline(NamedTuple):
         return Deadline(arrived_at_s + self.first_token_s, self.token_s)
 
 
-class ServedSession(Session):
+class ServedRequest(Session):
     """One request while it is served.
 
     Args:
@@ -271,6 +168,12 @@ class ServedSession(Session):
         arrival, serial, recorded_id, due: see above.
         earlier: tokens of the segments before.
         depths: tokens of the answer that others of its session wait for, and that are not written yet.
+        num_text: tokens of prompt and answer so far.
+        step: that it waits for or that runs; `READS` while its text is read.
+        tables: what it replays, of a recording of contexts; None of others.
+        agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
+        asked: tokens that a draft of it asks for and has room for; else 0.
+        view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
         scheduled: whether it was ever admitted.
@@ -278,28 +181,18 @@ class ServedSession(Session):
         room_held: `[L]` tokens that the blocks of each member have room for, while it runs.
         full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
+        was_put_back: whether it ever left the batch for lack of memory.
+        whole_budget: tokens of a segment that nothing cuts.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
 
     __slots__ = (
-        "_answers",
-        "arrival",
-        "chunk",
-        "chunk_level",
-        "depths",
-        "due",
-        "earlier",
-        "full_at",
-        "most_tokens",
-        "noted_at_ps",
-        "num_first",
-        "num_noted",
-        "order",
-        "recorded_id",
-        "room_held",
-        "scheduled",
-        "serial",
-    )
+        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
+        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
+        "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
+    )  # fmt: skip
+
+    view: "ServedView"
 
     def __init__(
         self,
@@ -326,13 +219,16 @@ class ServedSession(Session):
         self.serial = serial
         self.due = due
         self.depths = arrival.depths
-        self.num_prompt = arrival.prompt_tokens
+        self.num_prompt = self.num_text = arrival.prompt_tokens
         self.most_tokens = arrival.prompt_tokens + arrival.output_tokens
         self.room_held = [0] * len(pool.members)
         self.full_at = [0] * len(pool.members)
         self.earlier: list[int] = []
         self.order = NEVER
-        self.scheduled = False
+        self.scheduled = self.was_put_back = False
+        self.step: Step = READS
+        self.asked = 0
+        self.agreed = -1
         self.chunk = 0
         self.chunk_level = pool.target_level
         self.num_first = 0
@@ -341,14 +237,9 @@ class ServedSession(Session):
         self._begin(replayed)
 
     @property
-    def num_text(self) -> int:
-        """Prompt and committed tokens."""
-        return self.num_prompt + len(self.emitted)
-
-    @property
     def num_answer(self) -> int:
         """Tokens of the answer so far."""
-        return len(self.earlier) + len(self.emitted)
+        return self.num_text - self.arrival.prompt_tokens
 
     @property
     def prefill_left(self) -> int:
@@ -363,32 +254,124 @@ class ServedSession(Session):
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment is not that of the request."""
-        outcome = super().judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
+        outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
+        self.num_text += outcome.num_emitted
+        self.agreed = -1
         return self._going_on(outcome) if outcome.done else outcome
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
         outcome = super().committed(step)
+        self.agreed = -1
+        self.num_text += outcome.num_emitted
         return self._going_on(outcome) if outcome.done else outcome
 
     def _going_on(self, outcome: Outcome) -> Outcome:
         """What came of a step at a segment's end: the next segment begins, unless the request is done."""
+        if self._begins_anew():
+            self.last = outcome = outcome._replace(done=False)
+        return outcome
+
+    def _begins_anew(self) -> bool:
+        """At a segment's end, whether the next one begins; else the request is done."""
         if self.num_answer >= self.arrival.output_tokens:
-            return outcome
+            return False
         self.num_prompt += len(self.emitted)
         self.num_first = self.num_first or len(self.emitted)
         self.earlier += self.emitted
         self.emitted = []
         self._begin(self._answers.replay(self.request_id, self.recorded_id))
-        self.last = outcome = outcome._replace(done=False)
-        return outcome
+        return True
+
+    def flew(self, ended: list[int], num_ends: int, length: int, tokens: list[int], place: int) -> None:
+        """Whole rounds have written more of the recorded answer.
+
+        Args:
+            ended: tokens up to the end of the last segment that ended, and after which another one began.
+            num_ends: such segments.
+            length: tokens of each.
+            tokens: behind these.
+            place: after all of them.
+        """
+        if num_ends:
+            self.earlier += self.emitted
+            self.earlier += ended
+            self.num_prompt += num_ends * length
+            self.num_first = self.num_first or length
+            self.emitted = tokens
+            self._begin(self._answers.replay(self.request_id, self.recorded_id))
+        else:
+            self.emitted += tokens
+        self.place = place
+        self.num_text = self.arrival.prompt_tokens + len(self.earlier) + len(self.emitted)
+        self.num_judged = self.num_text - 1
+        self.last = None
 
     def _begin(self, replayed: Replayed) -> None:
         """Stand at the start of a segment, which the request's own end may cut."""
         self.place = replayed.place
+        self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
         self._ended = False
+        self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
+
+    @property
+    def has_ending(self) -> bool:
+        """Whether something else than its end-of-sequence tokens ends the answer early."""
+        return self._ending is not None
+
+    def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
+        """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
+        tokens, places, emitted, tables, cached = self.tokens, self.places, self.emitted, self.tables, self.cached
+        assert tables is not None
+        target, place, num_judged = self._target, self.place, len(tokens)
+        writes, child = tables.next_token[target], tables.child[target]
+        num_accepted, num_own = 0, 0
+        tvd: tuple[float, ...] = ()
+        if num_judged:
+            num_accepted = self.agreed
+            distances = tables.tvd[target][self.drafters[0]]
+            if num_accepted:
+                path = [place, *places[:num_accepted]] if num_accepted < num_judged else [place, *places[:-1]]
+                tvd = tuple([distances[node] for node in path])
+                place = places[num_accepted - 1]
+                emitted += tokens[:num_accepted] if num_accepted < num_judged else tokens
+            else:
+                tvd = (distances[place],)
+            drafter = self.drafters[0]
+            limit = self.num_text + num_accepted
+            if cached[drafter] > limit:
+                cached[drafter] = limit
+            cached[target] = limit
+            self.tokens, self.places, self.drafters, self.judges = [], [], [], []
+            ends = num_accepted > 0 and emitted[-1] in self.eos
+        else:
+            limit, ends = self.num_text, False
+            for level, held in enumerate(cached):
+                if held > limit:
+                    cached[level] = limit
+            cached[target] = limit
+        length = len(emitted)
+        self.num_judged = self.num_prompt + length
+        if length < self.budget and not ends:
+            own = writes[place]
+            emitted.append(own)
+            self.place = child[place]
+            num_own = 1
+            ends = own in self.eos or length + 1 >= self.budget
+        else:
+            self.place, ends = place, True
+        num_emitted = num_accepted + num_own
+        self.num_text += num_emitted
+        refused_at = num_accepted if num_accepted < num_judged else None
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
+            duration_s, num_rows, ends, 0,
+        ))
+        # fmt: on
+        return self._going_on(outcome) if ends else outcome
 
 
 class ServedView(Observation):
@@ -396,7 +379,7 @@ class ServedView(Observation):
 
     __slots__ = ()
 
-    _session: ServedSession
+    _session: ServedRequest
 
     @property
     def slo(self) -> str:
@@ -440,15 +423,15 @@ class Waiting:
     Attributes:
         arrival: what is wanted.
         serial: of the request in its run.
-        session: None until memory is first asked for.
+        request: None until memory is first asked for.
     """
 
     arrival: Arrival
     serial: int
-    session: ServedSession | None = None
+    request: ServedRequest | None = None
 
 
-def retracted_last(session: ServedSession) -> tuple[int, int, int]:
+def retracted_last(session: ServedRequest) -> tuple[int, int, int]:
     """Sorts requests that run so that the last one is retracted first: it has the fewest tokens of an answer.
 
     Of equal ones it has the longest prompt, then it is the latest. So SGLang sorts a batch without speculation
@@ -463,7 +446,7 @@ class Batch:
     Attributes:
         waiting: in the order in which they are admitted.
         running: in the order in which they were admitted, `[-1]` the latest.
-        prefilling: those of them whose text the target has not read to its end, in the same order, with their prefill.
+        prefilling: those of them whose text the target has not read to its end, in the same order.
         waiting_tokens: of the texts of those that wait.
     """
 
@@ -471,8 +454,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.waiting: deque[Waiting] = deque()
-        self.running: list[ServedSession] = []
-        self.prefilling: dict[ServedSession, VerifyItem] = {}
+        self.running: list[ServedRequest] = []
+        self.prefilling: dict[ServedRequest, None] = {}
         self.waiting_tokens = 0
         self._admissions = 0
 
@@ -486,26 +469,26 @@ class Batch:
         self.waiting.append(request)
         self.waiting_tokens += request.arrival.prompt_tokens
 
-    def admitted(self, session: ServedSession, item: VerifyItem) -> None:
+    def admitted(self, request: ServedRequest) -> None:
         """The first that waits runs now."""
         self.waiting.popleft()
-        self.waiting_tokens -= session.num_text
-        self.joined(session)
-        self.prefilling[session] = item
+        self.waiting_tokens -= request.num_text
+        self.joined(request)
+        self.prefilling[request] = None
 
-    def joined(self, session: ServedSession) -> None:
+    def joined(self, session: ServedRequest) -> None:
         """One runs whose text the target has read."""
         session.order = self._admissions
         self._admissions += 1
         self.running.append(session)
 
-    def put_back(self) -> ServedSession:
+    def put_back(self) -> ServedRequest:
         """The latest that was admitted waits again, before all others."""
         session = self.running.pop()
         self.waiting.appendleft(self._waits_again(session))
         return session
 
-    def retract(self, asking: ServedSession) -> ServedSession:
+    def retract(self, asking: ServedRequest) -> ServedRequest:
         """One that runs waits again, after all others; which, is said by `retracted_last`.
 
         A prefill that asks for memory is not worth the tokens of others, and goes itself. Before the last one that
@@ -519,18 +502,18 @@ class Batch:
         self.waiting.append(self._waits_again(session))
         return session
 
-    def _waits_again(self, session: ServedSession) -> Waiting:
-        session.order = NEVER
+    def _waits_again(self, session: ServedRequest) -> Waiting:
+        session.order, session.was_put_back = NEVER, True
         session.chunk = 0
         self.prefilling.pop(session, None)
         self.waiting_tokens += session.num_text
         return Waiting(session.arrival, session.serial, session)
 
-    def read(self, session: ServedSession) -> None:
+    def read(self, session: ServedRequest) -> None:
         """The target has read the whole text of a request."""
         del self.prefilling[session]
 
-    def ended(self, session: ServedSession) -> None:
+    def ended(self, session: ServedRequest) -> None:
         """A request is done."""
         self.running.remove(session)
         session.order = NEVER

@@ -135,7 +135,7 @@ class ServedReplica(WatchedReplica, Protocol):
         """A request comes; one that can never run is rejected."""
         ...
 
-    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
+    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
         """Decide what runs next.
 
         Args:
@@ -201,9 +201,9 @@ class RunningReplica:
             self.replica.commit()
         return now_ps
 
-    def begin(self, now_ps: int) -> None:
-        """Something else runs, if there is anything."""
-        end_ps = self.replica.plan(now_ps)
+    def begin(self, now_ps: int, until_ps: float) -> None:
+        """Something else runs, if there is anything; what ends before `until_ps` may be done at once."""
+        end_ps = self.replica.plan(now_ps, until_ps)
         if end_ps is not None:
             self._busy = True
             self.next_ps = end_ps
@@ -301,6 +301,8 @@ class RunningReplicas:
         self._runs = tuple(map(RunningReplica, replicas))
         self._after_each = after_each
         self._in_turn = [not replica.may_lag for replica in replicas]
+        # Those that do in their turn what nobody else takes part in.
+        self._run_ahead = [replica.may_lag for replica in replicas]
         self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with when they are due
         self._turns = [(rank_of(index), partial(self._take_turn, index)) for index in range(len(replicas))]
 
@@ -359,7 +361,7 @@ class RunningReplicas:
             moment.take_turn(index, run.next_ps)
             now_ps = run.finish()
             self._after_each()
-            run.begin(now_ps)
+            run.begin(now_ps, env.peek() if self._run_ahead[index] else 0)
             if run.next_ps >= env.peek():
                 break
         self._wait_for(index)

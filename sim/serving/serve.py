@@ -12,18 +12,15 @@ from functools import partial
 import simpy
 
 from ...base.errors import ArgumentError
-from ...policies.about import about_of, runs_target_alone
+from ...policies.about import about_of
 from ...runs.recorder import ServingRecorder, WrongArrivalError
-from ...runs.serving import JUMPS, ROUNDS, STEP_BY_STEP
 from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
 from ..replay_tables import ReplayTables, check_observed
+from ..rounds_once import SharedRounds
 from ..simulate import paused_collector
 from .apart import DecodeReplica, Handovers, PrefillReplica, RunEvents, check_roles, connected
-from .fast_replica import TabledReplica
-from .jumping_replica import JumpingReplica, why_no_jumps
-from .limits import Admission
-from .numbers import why_no_numbers
-from .replica import Replica, ReplicaSpec, Role, ServedFrom, Transfer
+from .engine import Replica
+from .replica import ReplicaSpec, Role, ServedFrom, Transfer
 from .requests import AnswerLengths, Deadline, DrawnRequests
 from .routers import Dispatcher
 from .running import (
@@ -36,56 +33,31 @@ from .running import (
     Watcher,
     stop_if_interrupted,
 )
-from .shared_paths import SharedPaths
-from .steady_replica import SteadyReplica
 
 
 def make_replica(
     index: int,
     spec: ReplicaSpec,
     shared: ServedFrom,
-    moment: Moment,
     handovers: Handovers | None,
-    paths: SharedPaths,
     *,
     stepwise: bool,
-) -> tuple[ServedReplica, str]:
-    """A replica, and how it works out its steps, in words.
+) -> Replica:
+    """A replica.
 
     Args:
         index: among the replicas of the run.
         spec: what it is.
         shared: what it shares with the others.
-        moment: of the run.
         handovers: of the run; None: every replica prefills and decodes.
-        paths: of the run.
         stepwise: whether single steps are asked for.
     """
-    if stepwise:
-        why = "asked for"
-    elif spec.only_by_steps:
-        why = spec.only_by_steps
-    elif shared.outputs is not None:
-        why = "tokens of answers are asked for"
-    elif spec.make_world is not None:
-        why = "its operations are carried out elsewhere, one by one"
-    elif runs_target_alone(spec.policy):
-        why = why_no_jumps(spec)
-        if not why:
-            return JumpingReplica(index, spec, shared, moment), JUMPS
-    else:
-        why = why_no_numbers(spec)
-        if not why:
-            return TabledReplica(index, spec, shared, moment, paths), ROUNDS
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
-        return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
+        return kind(index, spec, shared, handovers)
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
-    may_lag = not stepwise and spec.make_world is None
-    runs_on = may_lag and spec.limits.admission == Admission.first_chunk  # what is guessed changes at every step
-    fast = SteadyReplica if runs_on else Replica
-    return fast(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
+    return Replica(index, spec, shared, may_lag=not stepwise and spec.make_world is None)
 
 
 # Stands before the replicas of a run.
@@ -133,9 +105,8 @@ def serve(
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
 
-    A replica whose policy runs the target alone works out many steps at once, and one whose policy's rounds are fixed
-    plays each once, if nothing is against it (`make_replica`): figures are the same, to the picosecond. `Served` and
-    the recorder are told which did.
+    A replica whose policy decides by pending tokens alone adds up whole cycles while everybody decodes and nobody
+    looks: figures are the same, to the picosecond. `Served` and the recorder are told which did.
 
     Args:
         workload: requests; acceptance is drawn for them from `tables`.
@@ -171,6 +142,7 @@ def serve(
         pool=tables.pool,
         answers=answers,
         lengths=AnswerLengths(tables.pool, answers),
+        rounds=SharedRounds(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},
@@ -218,13 +190,10 @@ class _Run:
         self._recorder = whole.recorder
         events = RunEvents(env, moment, self._wake)
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
-        paths = SharedPaths()
-        made = [
-            make_replica(index, spec, whole, moment, self._handovers, paths, stepwise=stepwise)
-            for index, spec in enumerate(replicas)
+        self._replicas = [
+            make_replica(index, spec, whole, self._handovers, stepwise=stepwise) for index, spec in enumerate(replicas)
         ]
-        self._replicas = [replica for replica, _ in made]
-        self._paths = tuple(path for _, path in made)
+        self._paths = tuple(replica.path for replica in self._replicas)
         for index, path in enumerate(self._paths):
             self._recorder.path(index, path)
         self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
@@ -241,12 +210,13 @@ class _Run:
             stopped = self._failed_by(error)
             raise
         finally:
+            ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
             for replica in self._replicas:
-                replica.close_books(self._moment.now_ps)
+                replica.close_books(ended_ps)
             if self._handovers is not None:
-                self._handovers.close_books(self._moment.now_ps)
+                self._handovers.close_books(ended_ps)
             if stopped:
-                self._recorder.stopped(self._moment.now_ps, stopped)
+                self._recorder.stopped(ended_ps, stopped)
         return Served(
             num_emitted=sum(replica.num_emitted for replica in self._replicas),
             num_cycled=sum(replica.num_cycled for replica in self._replicas),

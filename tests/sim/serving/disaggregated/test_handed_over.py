@@ -232,9 +232,3 @@ def test_a_slow_link_is_not_busier_than_the_run_is_long():
 def test_roles_that_do_not_go_together_are_refused(roles, transfer, said):
     with pytest.raises(ArgumentError, match=said):
         apart([Arrival("q", 0, 5, 5)], target_only(), roles=roles, transfer=transfer).go()
-
-
-@pytest.mark.parametrize("role", [PREFILL, DECODE])
-def test_roles_keep_from_fast_paths_by_name(role):
-    run = apart([Arrival("q", 0, 5, 5)], target_only(), outputs=None).go()
-    assert f"step by step: role is {role}" in run.served.paths

@@ -82,10 +82,3 @@ def test_ample_memory_makes_no_difference(arrivals, policy):
         Run(arrivals, pico(), policy, estimating(found)).go().times()
         == Run(arrivals, pico(), policy, found).go().times()
     )
-
-
-@pytest.mark.parametrize("policy", ["target", "draft:4/target"])
-def test_estimating_goes_step_by_step(policy):
-    found = estimating(limits_of(pico()), Preemption.latest)
-    run = Run([Arrival("q", 0, 5, 9)], pico(), policy, found, outputs=None).go()
-    assert run.served.paths == ("step by step: admission is by estimate",)

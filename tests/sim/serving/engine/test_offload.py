@@ -116,11 +116,6 @@ def test_where_nothing_is_wanted_again_it_changes_nothing(arrivals, policy):
     assert not any(hosts(run).loaded.values())
 
 
-def test_offloading_goes_step_by_step():
-    run = Run(AGAIN, target_only(), "target", offloading(limits_of(target_only())), unit_tokens=8, outputs=None).go()
-    assert run.served.paths == ("step by step: evicted blocks go to host memory",)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_request_that_was_put_back_reads_its_own_blocks_again(policy):
     arrivals = [Arrival(f"q{index}", index * 3 * 10**8, 20 + index % 9, 70) for index in range(14)]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
-from paceline.runs.serving import STEP_BY_STEP
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import scaled
@@ -61,7 +60,6 @@ def test_three_requests_by_hand():
     assert first[:2] == last[:2]
     assert first[2] - last[2] == 4 * 2 * 12 * 5 * MICROSECOND
     quick = served(same_prompts(3), ALWAYS, outputs=None)
-    assert quick.served.paths == (f"{STEP_BY_STEP}: rows share the reading of a common prefix",)
     assert quick.times() == once.times()
     alone = served(same_prompts(1), ALWAYS)
     assert told(alone) == told(served(same_prompts(1), None))

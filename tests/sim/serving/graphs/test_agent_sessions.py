@@ -15,8 +15,8 @@ from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.traces.workloads import open_workload
 
 from ....data_folder import data_folder
+from ..engine.lined_costs import LinedLineCost
 from ..engine.served_runs import Run, target_only
-from ..jumps.lined_costs import LinedLineCost
 
 DATA = data_folder()
 pytestmark = [

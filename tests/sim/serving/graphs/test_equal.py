@@ -1,4 +1,4 @@
-"""Sessions as graphs: jumps and rounds equal steps, picosecond for picosecond, with and without prefix caches."""
+"""Sessions as graphs: cycles that are added up equal steps, with and without prefix caches."""
 
 from itertools import count
 
@@ -8,29 +8,13 @@ from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.workloads.arrival import Text
 from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
-from ..engine.served_runs import drawn_as, limits_of, pico, some_rounds, target_only
-from ..jumps.both_paths import check as check_jumps
-from ..jumps.both_paths import whole_budgets
-from ..jumps.lined_costs import COSTS
-from ..jumps.test_equal import ROUTERS
-from ..tabled.test_tabled_equal import cases, tight
-from ..tabled.test_tabled_equal import check as check_rounds
+from ..engine.both_ways import cases, check, settings_of
+from ..engine.served_runs import drawn_as, limits_of, some_rounds, target_only
 from .random_graphs import Begun, begun_graphs
 
 
-def setting(data, limits, unit_tokens):
-    return {
-        "limits": data.draw(limits),
-        "num_replicas": data.draw(st.integers(1, 3)),
-        "router": data.draw(st.sampled_from(ROUTERS)),
-        "stale_ps": data.draw(st.sampled_from([0, 0, 10**9, 10**7])),
-        "unit_tokens": unit_tokens,
-        "horizon_ps": data.draw(st.sampled_from([None, None, 1, 10**8, 10**9, 3 * 10**9])),
-    }
-
-
 def test_a_request_finds_what_the_one_it_branches_off_has_written():
-    """All full blocks of it but for the last token, while that goes on; and the jumps say the same."""
+    """All full blocks of it but for the last token, while that goes on; and both ways say the same."""
     tables = target_only()
     ids = count(1)
     prompt = Text(unit_tokens=8).grown(16, ids)
@@ -43,7 +27,7 @@ def test_a_request_finds_what_the_one_it_branches_off_has_written():
         Node(turn=second, waits=(Waits(0, 65),)),
     )
     sessions = Begun([(0, SessionGraph(nodes=nodes))])
-    run = check_jumps(sessions, tables, limits=limits_of(tables, block_tokens=8), unit_tokens=8)
+    run = check(sessions, tables, limits=limits_of(tables, block_tokens=8), unit_tokens=8)
     requests = run.log.requests
     (started, branched), (ended, _) = requests["arrived_at_ps"], requests["ended_at_ps"]
     assert started < branched < ended
@@ -65,23 +49,14 @@ def test_a_whole_answer_is_found_as_far_as_the_target_judged_it():
     ]
     nodes = (Node(turn=turns[0], answer=whole.ids[1:]), Node(turn=turns[1], waits=(Waits(0),)))
     sessions = Begun([(0, SessionGraph(nodes=nodes))])
-    run = check_rounds(sessions, tables, "feature:4/target", limits=limits_of(tables, block_tokens=8), unit_tokens=8)
+    run = check(sessions, tables, "feature:4/target", limits=limits_of(tables, block_tokens=8), unit_tokens=8)
     assert run.log.meta.replicas[0].members[-1].lookups.found_tokens == 32
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.data())
-def test_jumps_equal_steps(data):
-    tables, unit_tokens = data.draw(st.sampled_from([target_only(), pico()])), data.draw(st.sampled_from([0, 8]))
-    sessions = data.draw(begun_graphs(unit_tokens=unit_tokens))
-    cost = data.draw(st.sampled_from(COSTS))(tables)
-    check_jumps(sessions, tables, cost=cost, **setting(data, whole_budgets(tables), unit_tokens))
-
-
-@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(st.data())
-def test_rounds_equal_steps(data):
+def test_both_ways_are_equal(data):
     (tables, policy, cost), unit_tokens = data.draw(cases()), data.draw(st.sampled_from([0, 8]))
     sessions = data.draw(begun_graphs(unit_tokens=unit_tokens))
-    check_rounds(sessions, tables, policy, cost=cost, **setting(data, tight(tables), unit_tokens))
+    check(sessions, tables, policy, cost=cost, **data.draw(settings_of(tables, unit_tokens)))

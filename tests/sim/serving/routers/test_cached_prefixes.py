@@ -7,10 +7,10 @@ from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
 from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
+from ..engine.both_ways import tight
+from ..engine.lined_costs import LinedLineCost
 from ..engine.served_runs import Run, pico, target_only
 from ..graphs.random_graphs import Begun, begun_graphs
-from ..jumps.both_paths import whole_budgets
-from ..jumps.lined_costs import LinedLineCost
 from .test_dispatcher import REQUEST, Replica
 
 NUM_REPLICAS = 3
@@ -64,7 +64,7 @@ def test_all_at_once_are_those_of_each(data):
     policy = data.draw(st.sampled_from(["target", "draft:4/target", "adaptive"]))
     tables = target_only() if policy == "target" else pico()
     sessions = data.draw(begun_graphs(unit_tokens=8))
-    limits = data.draw(whole_budgets(tables))
+    limits = data.draw(tight(tables))
     stale_ps = data.draw(st.sampled_from([0, 0, 10**8]))
     first, each, steps = seen_by_all_ways(sessions, tables, policy, limits, stale_ps)
     assert first == each == steps

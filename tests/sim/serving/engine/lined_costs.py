@@ -5,7 +5,7 @@ from functools import partial
 from paceline.sim.cost.base import ContextLine
 from paceline.sim.cost.files import CostGrid, CostLine, FileCost
 
-from ..engine.served_runs import LineCost
+from .served_runs import LineCost
 
 
 class LinedLineCost(LineCost):

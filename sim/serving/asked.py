@@ -1,0 +1,268 @@
+"""Asks a policy for the steps of a replica's requests, groups equal ones, and tells it what came of them.
+
+`decoding.Loop` is what this must equal: the same steps, in the same order, with the same outcomes. It is written anew
+because a served step costs microseconds: nothing is written down but sums, and no record, operation or result object
+is made that nobody reads.
+
+Operations that wait stand in **slots**: two for each member, its drafts and then its verifications, lowest member
+first. The first slot that holds anybody runs next.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
+
+from ...base.errors import pass_interrupt
+from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
+from ...decoding.pool import Pool
+from ...decoding.results import Drafted, Judged, made
+from ...decoding.rules import Signal
+from ...decoding.seen import ServerLoad
+from ...decoding.session import Session
+from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
+from ...decoding.world import check_known
+from .requests import ServedRequest, ServedView
+
+Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
+MOST_STEPS = 4096  # that are known by identity; more are checked anew
+COMMITS, DRAFTS, VERIFIES, UNSURE = range(4)
+
+
+class AskedPolicy:
+    """One policy and the requests of one replica that it is asked about. Mutated by all its methods.
+
+    Args:
+        pool: the members.
+        policy: asked for every step; one object for all requests.
+        name: of the policy, for errors.
+        signal: reads what a drafter said of a pending token.
+        decide_s: seconds a decision takes, by which the clock `load.now_s` moves on.
+
+    Attributes:
+        load: what the policy sees of the server. `num_waiting`, `now_s` and `free_kv_share` are set by the replica.
+        finished: requests that are done, for the replica to take out.
+        committed: requests with a Commit since the replica took them last.
+        num_modelled: decisions that were modelled rather than replayed.
+        ready: requests that are asked next, in this order.
+        learn: of the policy.
+        idle: steps in a row that left a request as it was, by id.
+        judged_sums: `[L]` rows, drafted tokens, accepted and own ones that a member judged; prefills apart.
+    """
+
+    def __init__(
+        self, pool: Pool, policy: Policy, name: str, signal: Callable[[Session, int], Signal], decide_s: float
+    ) -> None:
+        self.load = ServerLoad(len(pool.members))
+        self.finished: list[ServedRequest] = []
+        self.committed: list[ServedRequest] = []
+        self.num_modelled = 0
+        self.judged_sums = [[0, 0, 0, 0] for _ in pool.members]
+        self._pool = pool
+        self._policy = policy
+        self._decide, self.learn = policy.decide, policy.learn
+        self._name = name
+        self._signal = signal
+        self._decide_s = decide_s
+        self._target = pool.target_level
+        self.ready: list[ServedRequest] = []
+        self._slots: list[list[ServedRequest]] = [[] for _ in range(2 * len(pool.members))]
+        self._steps: dict[int, tuple[Step, int, int]] = {}
+        self._keeps = [not member.model_free for member in pool.members]
+        self.idle: dict[str, int] = {}
+        self._by_level = [[level] * 64 for level in range(len(pool.members))]
+
+    @property
+    def between_rounds(self) -> bool:
+        """Whether nobody has anything pending or waits for an operation."""
+        if any(self._slots):
+            return False
+        for request in self.ready:
+            last = request.last
+            if request.tokens or (last is not None and not last.num_emitted):
+                return False
+        return True
+
+    def enter(self, request: ServedRequest) -> None:
+        """A request is in the batch; it is asked for nothing before `goes_on`."""
+        load = self.load
+        request.view = ServedView(request, load, self._signal)
+        load.num_running += 1
+        load.context_tokens += request.num_text
+
+    def goes_on(self, request: ServedRequest) -> None:
+        """A request whose text is read is asked next, after all that are ready."""
+        self.ready.append(request)
+
+    def withdraw(self, request: ServedRequest) -> None:
+        """A request leaves the batch, without what is pending; the policy is told nothing."""
+        self.ready = [other for other in self.ready if other is not request]
+        for place, rows in enumerate(self._slots):
+            if request in rows:
+                self._slots[place] = [other for other in rows if other is not request]
+        request.drop_pending()
+        request.last = None
+        self._forget(request)
+
+    def _forget(self, request: ServedRequest) -> None:
+        self.idle.pop(request.request_id, None)
+        self.load.num_running -= 1
+        self.load.context_tokens -= request.num_text
+
+    # -- asking
+
+    def next_op(self, now_s: float) -> Slot | None:
+        """Ask all who are ready; returns the operation that runs next, None where nobody is left.
+
+        Raises:
+            PolicyError: the policy raised, returned an illegal step or makes no progress.
+        """
+        load, slots = self.load, self._slots
+        load.now_s = now_s
+        ready = self.ready
+        if ready:
+            decide, steps, decide_s = self._decide, self._steps, self._decide_s
+            for request in ready:  # grows by those whose step is a Commit
+                if decide_s:
+                    load.now_s += decide_s
+                try:
+                    step = decide(request.view)
+                except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
+                    raise raised(self._name, request.request_id, None, "decide", error) from error
+                known = steps.get(id(step))
+                if known is None or known[0] is not step:
+                    known = self._look_at(request, step)
+                _, slot, kind = known
+                if kind == DRAFTS:
+                    room = request.room
+                    if room < 1:
+                        self._check(request, step)
+                    tokens = step.tokens  # type: ignore[union-attr]
+                    request.asked = tokens if tokens < room else room
+                elif kind == VERIFIES:
+                    request.asked = 0
+                elif kind == COMMITS:
+                    self._check(request, step)
+                    self._commit(request, step)
+                    continue
+                else:
+                    self._check(request, step)
+                    request.asked = 0
+                request.step = step
+                slots[slot].append(request)
+            self.ready = []
+        for slot, rows in enumerate(slots):
+            if rows:
+                slots[slot] = []
+                return slot >> 1, not slot & 1, rows
+        return None
+
+    def _look_at(self, request: ServedRequest, step: Step) -> tuple[Step, int, int]:
+        """What a step is that was not met before; steps are values, so it stays that."""
+        level = self._check(request, step)
+        if isinstance(step, Commit):
+            known: tuple[Step, int, int] = step, 0, COMMITS
+        elif isinstance(step, Draft):
+            known = step, 2 * level, DRAFTS
+        else:
+            known = step, 2 * level + 1, VERIFIES if level == self._target else UNSURE
+        if len(self._steps) >= MOST_STEPS:
+            self._steps.clear()
+        self._steps[id(step)] = known
+        return known
+
+    def _check(self, request: ServedRequest, step: Step) -> int:
+        try:
+            level = check_step(request, step)
+            check_known(self, step, level)
+        except BaseException as error:  # a step may be foreign as well
+            pass_interrupt(error)
+            raise breach(self._policy, self._name, request.request_id, step, error) from error
+        return level
+
+    def _commit(self, request: ServedRequest, step: Step) -> None:
+        assert isinstance(step, Commit)
+        outcome = request.committed(step)
+        self.load.context_tokens += outcome.num_emitted
+        self.committed.append(request)
+        self._feed_back(request, outcome)
+
+    # -- telling
+
+    def drafted(self, level: int, rows: list[ServedRequest], results: Sequence[Drafted], duration_s: float) -> None:
+        """A draft has run."""
+        num_rows, keeps, learn, ready = len(rows), self._keeps[level], self.learn, self.ready
+        many = self._by_level[level]
+        for request, (tokens, places, num_modelled, _) in zip(rows, results):  # noqa: B905 - costs as much as the rest
+            count = len(tokens)
+            by_level = many[:count] if count <= 64 else [level] * count
+            request.tokens += tokens
+            request.places += places
+            request.drafters += by_level
+            request.judges += by_level
+            request.agreed = -1
+            if keeps and count:
+                request.cached[level] = request.num_text + len(request.tokens) - 1
+            request.last = outcome = made(
+                Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
+            )
+            if num_modelled:
+                self.num_modelled += num_modelled
+            try:
+                learn(outcome)
+            except BaseException as error:  # foreign code, as above
+                raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
+            if not count:
+                guard_progress(self._policy, self._name, self.idle, outcome)
+            elif self.idle:
+                self.idle.pop(request.request_id, None)
+            ready.append(request)
+
+    def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
+               num_rows: int) -> None:  # fmt: skip
+        """A verification has run, of `num_rows` requests in all."""
+        sums, load = self.judged_sums[level], self.load
+        for request, judged in zip(rows, results):  # noqa: B905 - as above
+            outcome = request.judged(
+                cast(Verify, request.step), level, judged, duration_s=duration_s, num_rows=num_rows
+            )
+            load.context_tokens += outcome.num_emitted
+            self.num_modelled += judged.num_modelled
+            sums[0] += 1
+            sums[1] += outcome.num_judged
+            sums[2] += outcome.num_accepted
+            sums[3] += outcome.num_own
+            self._feed_back(request, outcome)
+
+    def prefilled(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
+                  num_rows: int) -> None:  # fmt: skip
+        """Prefills have ended in an operation of `num_rows` requests, and each wrote its first token."""
+        for request, judged in zip(rows, results):  # noqa: B905 - as above
+            outcome = request.prefilled(cast(Verify, request.step), judged, duration_s=duration_s, num_rows=num_rows)
+            self.load.context_tokens += outcome.num_emitted
+            self.num_modelled += judged.num_modelled
+            if outcome.done:
+                self.end(request)
+            else:
+                self.ready.append(request)
+
+    def _feed_back(self, request: ServedRequest, outcome: Outcome) -> None:
+        try:
+            self.learn(outcome)
+        except BaseException as error:  # foreign code, as above
+            raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
+        if outcome.done:
+            self.end(request)
+            return
+        if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
+            guard_progress(self._policy, self._name, self.idle, outcome)
+        elif self.idle:
+            self.idle.pop(request.request_id, None)
+        self.ready.append(request)
+
+    def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
+        """What `learn` raised; an interrupt is raised on."""
+        return raised(self._name, outcome.request_id, outcome.step, "learn", error)
+
+    def end(self, request: ServedRequest) -> None:
+        """A request is done."""
+        self.finished.append(request)
+        self._forget(request)

@@ -1,0 +1,537 @@
+"""One replica as a state machine: what runs next, until when, and what comes of it. It knows no clock of its own.
+
+A **cycle** lets every decoding request draft, and be judged below the target, lowest member first. Then comes one
+**step** of the target: verifications, chunks of prefills, new requests. `plan` says what runs and when it ends,
+`commit` what came of it; up to an instant at which nobody looks, `plan` carries out whatever ends before it.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...policies.about import decides_by_pending, runs_target_alone
+from ...runs.serving import CYCLES, STEP_BY_STEP
+from ...traces.workloads.arrival import PS_PER_S, Arrival
+from ..contexts_answers import TrieAnswers
+from .asked import AskedPolicy
+from .beats import Beats
+from .memory import FirstBlocks, first_blocks_of
+from .quick import QuickSteps
+from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
+from .replica_memory import ReplicaMemory
+from .requests import READS, ServedRequest, Waiting
+from .routers import CachedTokens, ReplicaSignals
+from .running import to_ps, to_s
+from .scheduler import Scheduler
+from .world import RecordedWorld
+
+VERIFIES = False  # of `Going.drafts`
+
+
+class Going(NamedTuple):
+    """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills beside it.
+
+    Attributes:
+        level: of the member.
+        drafts: whether it drafts.
+        rows: who takes part; in a step of the target those whose prefill ends stand last.
+        results: what comes of each row, `Drafted` or `Judged`.
+        num_ending: rows whose prefill ends.
+        chunks: prefills that go on afterwards.
+        num_forwards, new_tokens: what runs, in all.
+        duration_s: of all of it, as policies are told.
+        free_share: of KV memory while it runs.
+        start_ps, end_ps: when.
+    """
+
+    level: int
+    drafts: bool
+    rows: list[ServedRequest]
+    results: Sequence[Any]
+    num_ending: int
+    chunks: list[ServedRequest]
+    num_forwards: int
+    new_tokens: int
+    duration_s: float
+    free_share: float
+    start_ps: int
+    end_ps: int
+
+
+class Replica:
+    """Serves requests. Whoever drives it calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is.
+        shared: what it shares with the others.
+        may_lag: see below.
+
+    Attributes:
+        end_ps: of what was planned.
+        may_lag: whether nobody else learns what it does.
+        path: how its steps are worked out, in words.
+    """
+
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
+        pool = shared.pool
+        self._index = index
+        self._shared = shared
+        self.may_lag = may_lag
+        self._target = pool.target_level
+        self._recorder = shared.recorder
+        self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
+        self._keeps = [kv is not None for kv in self._memory.members]
+        self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
+        self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)
+        self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
+        self._budget = spec.limits.token_budget
+        self._asked = AskedPolicy(pool, spec.policy, spec.policy_name, self._world.signal, spec.decide_s)
+        self._scheduler = Scheduler(
+            limits=spec.limits,
+            asked=self._asked,
+            target=self._target,
+            memory=self._memory,
+            recorder=shared.recorder,
+            open_request=self._opened,
+            world=self._world,
+        )
+        self._batch = self._scheduler.batch
+        self._requests: dict[str, ServedRequest] = {}
+        self._kept: tuple[int, bool, list[ServedRequest]] | None = None
+        self._going: Going | None = None
+        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
+        self._runs_ahead = (
+            isinstance(self._world, RecordedWorld)
+            and self._world.is_plain
+            and not spec.decide_s
+            and spec.role == Role.both
+        )
+        self._told = False
+        self._quick = self._quick_steps()
+        self._beats = self._beats_of(spec) if may_lag else None
+        self.path = STEP_BY_STEP if self._beats is None else CYCLES
+        self.end_ps = 0
+
+    def _quick_steps(self) -> QuickSteps | None:
+        """None where hardly any operation is as most are elsewhere."""
+        answers = self._shared.answers
+        if not (self._runs_ahead and type(answers) is TrieAnswers) or answers.has_reader:
+            return None
+        assert isinstance(self._world, RecordedWorld)
+        return QuickSteps(
+            pool=self._shared.pool,
+            asked=self._asked,
+            world=self._world,
+            scheduler=self._scheduler,
+            memory=self._memory,
+            books=self._books,
+            budget=self._budget,
+        )
+
+    def _beats_of(self, spec: ReplicaSpec) -> Beats | None:
+        """None of a policy whose rounds are not known before."""
+        if not self._runs_ahead or not decides_by_pending(spec.policy):
+            return None
+        assert isinstance(self._world, RecordedWorld)
+        return Beats(
+            pool=self._shared.pool,
+            rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
+            asked=self._asked,
+            memory=self._memory,
+            books=self._books,
+            charges=self._world.charges,
+            num_free=self._shared.answers.num_free,
+            budget=self._budget,
+            lengths=self._shared.lengths,
+            runs_alone=runs_target_alone(spec.policy),
+        )
+
+    # -- what others see
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the batch."""
+        return len(self._batch.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that were put back among them."""
+        return len(self._batch.waiting)
+
+    @property
+    def num_emitted(self) -> int:
+        """See `ServedReplica`."""
+        return self._books.num_emitted
+
+    @property
+    def num_cycled(self) -> int:
+        """See `ServedReplica`."""
+        return self._books.num_cycled
+
+    @property
+    def noted_ps(self) -> int:
+        """When the latest of what it wrote down happened; it may run ahead of the run's clock."""
+        return self._books.noted_ps
+
+    @property
+    def num_modelled(self) -> int:
+        """Decisions that were modelled rather than replayed."""
+        return self._asked.num_modelled
+
+    def signals(self) -> ReplicaSignals:
+        """See `routers.WatchedReplica`."""
+        queued_tokens, free_share = self._batch.queued_tokens, self._memory.target.free_share
+        return ReplicaSignals(self.num_running, self.num_waiting, queued_tokens, free_share)
+
+    def cached_tokens(self, arrival: Arrival) -> int:
+        """See `routers.WatchedReplica`."""
+        return self._memory.cached_tokens(arrival, self._memory.target)
+
+    def first_blocks(self) -> FirstBlocks:
+        """See `routers.WatchedReplica`."""
+        return self._first_blocks
+
+    def frozen_prefixes(self) -> CachedTokens:
+        """See `routers.WatchedReplica`."""
+        return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
+
+    # -- the machine
+
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a request can never run, in words that such requests share; "" if it can."""
+        return self._memory.refuses(arrival)
+
+    def arrive(self, arrival: Arrival, at_ps: int) -> None:
+        """A request comes; one that can never run is rejected."""
+        serial = self._shared.enter(arrival, self._index, at_ps, refused=self.refuses(arrival))
+        if serial is None:
+            return
+        self._batch.arrived(Waiting(arrival, serial))
+        self._asked.load.num_waiting += 1
+        self._books.note_state(at_ps)
+
+    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
+        """Decide what runs next, and carry out what ends before `until_ps`.
+
+        Returns:
+            When it ends, >= `now_ps`; None: nothing is there to run.
+
+        Raises:
+            PolicyError: the policy broke the contract.
+            UnrecordedContextError: strict, and a decision is not recorded.
+            CostRangeError: an operation outside what the cost model knows.
+        """
+        while True:
+            may_run_on = self._runs_ahead and not self._told and self._kept is None
+            if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
+                now_ps = self._run_on(now_ps, until_ps)
+            going = self._going = self._planned(now_ps)
+            told, self._told = self._told, False
+            if going is None:
+                return None
+            self._books.note_state(now_ps)
+            self.end_ps = end_ps = going.end_ps
+            if end_ps >= until_ps or told:  # others may come from what has ended
+                return end_ps
+            self.commit()
+            now_ps = end_ps
+
+    def _run_on(self, now_ps: int, until_ps: float) -> int:
+        """Carry out operations as most are, as long as they end before `until_ps`; returns when the last one ended.
+
+        An operation that is not, or that ends later, is kept.
+        """
+        asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
+        while not self._told:
+            if self._beats is not None and asked.between_rounds:
+                now_ps = self._flown(self._beats, now_ps, until_ps)
+                if self._told:
+                    break
+            op = asked.next_op(now_ps / PS_PER_S)
+            if op is None or asked.finished or asked.committed:
+                self._kept = op
+                break
+            level, drafts, rows = op
+            end_ps = -1
+            if quick is None:
+                pass
+            elif drafts:
+                end_ps = quick.draft(op, now_ps, until_ps)
+            elif level == target:
+                end_ps = quick.judge(op, now_ps, until_ps)
+            if end_ps < 0:
+                self._kept = op
+                break
+            now_ps = end_ps
+            if level == target:
+                if has_caches:
+                    for request in rows:
+                        self._memory.commit(request)
+                if asked.finished or has_caches:
+                    if asked.finished:
+                        self._end_finished(now_ps)
+                    asked.load.free_kv_share = self._memory.free_share
+                    self._books.note_state(now_ps)
+        self._tell_judged()
+        return now_ps
+
+    def _flown(self, beats: Beats, now_ps: int, until_ps: float) -> int:
+        asked = self._asked
+        while asked.ready and not self._told:
+            end_ps = beats.fly(now_ps, until_ps)
+            if end_ps == now_ps:
+                break
+            now_ps = end_ps
+            for request in (*asked.ready, *asked.finished) if self._memory.has_caches else ():
+                self._memory.commit(request)
+            if asked.finished:
+                self._end_finished(now_ps)
+            asked.load.free_kv_share = self._memory.free_share
+            self._books.note_state(now_ps)
+        return now_ps
+
+    def _planned(self, now_ps: int) -> Going | None:
+        start_ps = now_ps
+        while True:
+            op, self._kept = self._kept, None
+            if op is None:
+                op, start_ps = self._next_op(start_ps)
+            elif self._asked.committed:
+                self._note_committed(start_ps)
+            if self._asked.finished:  # by a Commit
+                self._kept = op
+                return Going(self._target, VERIFIES, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
+            if op is None or op[0] == self._target:
+                return self._step([] if op is None else op[2], now_ps, start_ps)
+            going = self._below(*op, now_ps, start_ps)
+            if going is not None:
+                return going
+
+    def commit(self) -> None:
+        """What was planned has run: requests, policy, caches and the recorder learn of it."""
+        going, self._going = self._going, None
+        assert going is not None
+        # fmt: off
+        (level, drafts, rows, results, num_ending, chunks, num_forwards, new_tokens, duration_s, free_share, start_ps,
+         end_ps) = going
+        # fmt: on
+        asked = self._asked
+        if num_forwards or rows:
+            load, num_rows = asked.load, len(rows)
+            load.now_s = end_ps / PS_PER_S
+            if num_rows:
+                load.free_kv_share = free_share
+                load.batch[level], load.duration_s[level] = num_rows, duration_s
+                load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+            if drafts:
+                asked.drafted(level, rows, results, duration_s)
+            else:
+                num_judged = num_rows - num_ending
+                asked.judged(level, rows[:num_judged] if num_ending else rows, results, duration_s, num_rows)
+                if num_ending:
+                    asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
+            if num_forwards:
+                self._recorder.busy(self._index, level, end_ps - start_ps, num_forwards)
+            if level == self._target:
+                self._commit_step(going)
+                if chunks:
+                    load.batch[level], load.duration_s[level] = num_rows + len(chunks), duration_s
+                    load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        if not drafts:
+            self._tell_judged()
+        if asked.finished:
+            self._end_finished(end_ps)
+        asked.load.free_kv_share = self._memory.free_share
+        self._books.note_state(end_ps)
+
+    # -- operations
+
+    def _next_op(self, now_ps: int) -> tuple[tuple[int, bool, list[ServedRequest]] | None, int]:
+        """The operation that is wanted next, and when everybody has been asked."""
+        asked = self._asked
+        now_s = now_ps / PS_PER_S
+        op = asked.next_op(now_s)
+        if self._decide_s:
+            now_ps += round((asked.load.now_s - now_s) / self._decide_s) * self._decide_ps
+        if asked.committed:
+            self._note_committed(now_ps)
+        return op, now_ps
+
+    def _note_committed(self, now_ps: int) -> None:
+        for request in self._asked.committed:
+            self._books.note_outputs([request], now_ps)
+        self._asked.committed = []
+
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+        """Run an operation of a member below the target; None: nobody is left in it."""
+        target, keeps, fed, is_short = self._target, self._keeps[level], 0, False
+        for request in rows:
+            text = request.num_text
+            context, held, room = text + len(request.tokens), request.cached[level], request.room_held
+            fed += context - (held if held < text else text - 1)
+            wanted = min(context + request.asked + 1, request.most_tokens)
+            if wanted > room[target] or (keeps and wanted > room[level]):
+                is_short = True
+        if is_short:
+            rows = self._scheduler.hold_below(level, rows, now_ps)
+            if not rows:
+                return None
+        caught_up_ps = num_caught_up = new_caught_up = 0
+        if keeps and fed > self._budget:
+            rows, left = within_budget(level, drafts, rows, self._budget)
+            if left:
+                self._kept = level, drafts, left
+            caught_up_ps, num_caught_up, new_caught_up = self._catch_up(level, drafts, rows)
+        world = self._world
+        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
+        results = world.draft(level, items) if drafts else world.verify(level, items)
+        num_forwards, new_tokens = num_caught_up, new_caught_up
+        for _, new, repeats, _ in results.forwards:
+            num_forwards += repeats if new else 0
+            new_tokens += repeats * new
+        duration_ps = caught_up_ps + world.duration_ps
+        # fmt: off
+        return Going(
+            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, to_s(duration_ps),
+            self._memory.free_share, start_ps, start_ps + duration_ps,
+        )
+        # fmt: on
+
+    def _catch_up(self, level: int, drafts: bool, rows: list[ServedRequest]) -> tuple[int, int, int]:
+        """Run forwards of at most the budget's tokens until what rows are still to be fed is no more.
+
+        Requests learn what their caches hold now. Rows are served in their order.
+
+        Returns:
+            Picoseconds, forwards, and tokens that these were fed.
+        """
+        world, budget = self._world, self._budget
+        spare = {request: max(needed(request, level, drafts) - request.cached[level], 0) for request in rows}
+        total = sum(spare.values()) + sum(context_of(row) - needed(row, level, drafts) for row in rows)
+        duration_ps = num_forwards = new_tokens = 0
+        while total > budget and any(spare.values()):
+            left = budget
+            chunks = []
+            for request in rows:
+                chunk = min(spare[request], left)
+                if chunk:
+                    request.chunk, request.chunk_level = chunk, level
+                    chunks.append(request)
+                    left -= chunk
+            world.catch_up(level, chunks)
+            for request in chunks:
+                request.cached[level] += request.chunk
+                spare[request] -= request.chunk
+                request.chunk = 0
+            duration_ps += world.duration_ps
+            num_forwards += 1
+            new_tokens += budget - left
+            total -= budget - left
+        return duration_ps, num_forwards, new_tokens
+
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+        """Run a step of the target; None: nobody is there."""
+        rows, ending, chunks = self._scheduler.step(rows, now_ps)
+        if not (rows or ending or chunks):
+            assert not self._batch.running, "a batch that has nothing to run"
+            assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
+            return None
+        level = self._target
+        if ending:
+            rows = rows + ending
+        for request in (*ending, *chunks):
+            request.chunk_level = level
+            request.step = READS
+        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
+        judged, forwards, duration_s, *_ = self._world.verify(level, items, [(request, READS) for request in chunks])
+        end_ps = start_ps + self._world.duration_ps
+        if self._memory.host is not None:
+            end_ps += self._memory.host.take_load_ps(start_ps)
+        new_tokens = sum([repeats * new for _, new, repeats, _ in forwards])
+        # fmt: off
+        return Going(
+            level, VERIFIES, rows, judged, len(ending), chunks, 1, new_tokens, duration_s, self._memory.free_share,
+            start_ps, end_ps,
+        )
+        # fmt: on
+
+    def _commit_step(self, going: Going) -> None:
+        """The target has run: chunks are read, answers have grown, full blocks are cached."""
+        level, rows = going.level, going.rows
+        for request in going.chunks:
+            request.cached[level] += request.chunk
+            request.chunk = 0
+            self._memory.commit(request)
+        if going.num_ending:
+            for request in rows[len(rows) - going.num_ending :]:
+                request.chunk = 0
+                self._batch.read(request)
+        self._books.note_outputs(rows, going.end_ps)
+        if self._memory.has_caches:
+            for request in rows:
+                self._memory.commit(request)
+
+    def _end_finished(self, at_ps: int) -> None:
+        """Requests that are done release their blocks, those admitted earlier first."""
+        done, self._asked.finished = self._asked.finished, []
+        for request in sorted(done, key=lambda request: request.order):
+            del self._requests[request.request_id]
+            self._scheduler.ended(request)
+            self._world.close(request)
+            if self._shared.outputs is not None:
+                self._shared.outputs[request.request_id] = request.earlier + request.emitted
+            self._recorder.finished(request.serial, at_ps)
+            self._shared.on_ended(request.arrival, at_ps)
+            if request.arrival.turns is not None:
+                self._told = True
+
+    def _reached(self, requests: Iterable[ServedRequest], at_ps: int) -> None:
+        self._told = True
+        self._shared.reached(requests, at_ps)
+
+    def _tell_judged(self) -> None:
+        for level, sums in enumerate(self._asked.judged_sums):
+            if sums[0]:
+                num_rows, drafted, accepted, own = sums
+                sums[:] = 0, 0, 0, 0
+                self._recorder.judged(level, drafted, accepted, own, num_rows)
+
+    def _opened(self, waiting: Waiting) -> ServedRequest:
+        """The request that is looked at for the first time."""
+        request = self._shared.session(waiting.arrival, waiting.serial)
+        self._requests[request.request_id] = request
+        return request
+
+    def close_books(self, until_ps: int) -> None:
+        """See `ServedReplica`."""
+        if self._going is not None:
+            self._books.cut(self._going, until_ps)
+        if self._beats is not None:
+            self._beats.close()
+        self._books.close(self._requests.values(), until_ps)
+
+
+def context_of(request: ServedRequest) -> int:
+    """Tokens of its text and pending ones."""
+    return request.num_text + len(request.tokens)
+
+
+def needed(request: ServedRequest, level: int, drafts: bool) -> int:
+    """Tokens that a cache must hold so that a forward is fed only what it drafts after, or judges."""
+    if drafts:
+        return context_of(request) - 1
+    return request.num_text + request.first_unjudged(level) - 1
+
+
+def within_budget(
+    level: int, drafts: bool, rows: list[ServedRequest], budget: int
+) -> tuple[list[ServedRequest], list[ServedRequest]]:
+    """The rows that, all caught up, are fed at most `budget` tokens, or the first; and the others."""
+    left, count = budget, 0
+    for request in rows:
+        left -= context_of(request) - needed(request, level, drafts)
+        if left < 0 and count:
+            break
+        count += 1
+    return rows[:count], rows[count:]
