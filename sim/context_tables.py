@@ -46,7 +46,7 @@ class SharedIntegers:
         return listed
 
 
-class Chain(NamedTuple):
+class WrittenChain(NamedTuple):
     """What one member writes from a node on.
 
     Attributes:
@@ -125,7 +125,7 @@ class RequestTables:
         self.child: list[list[int]] = free + integers.to_list(trie.children())
         self.further_next_token: list[list[int]] = []
         self.further_child: list[list[int]] = []
-        self._chains: list[dict[int, Chain]] = [{} for _ in self.next_token]
+        self._chains: list[dict[int, WrittenChain]] = [{} for _ in self.next_token]
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
@@ -184,7 +184,7 @@ class RequestTables:
             table[row // len(others)][others[row % len(others)]] = distances
         return table
 
-    def chain(self, level: int, node: int, count: int, eos: frozenset[int]) -> Chain | None:
+    def chain(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain | None:
         """What a member writes from a node on, `count` >= 1 tokens or up to an end; None where some are not recorded.
 
         Kept for the next who asks: what is asked for is the start of it.
@@ -194,7 +194,7 @@ class RequestTables:
             known = self._chains[level][node] = self._written(level, node, count, eos)
         return known if known.ends or len(known.tokens) >= count else None
 
-    def _written(self, level: int, node: int, count: int, eos: frozenset[int]) -> Chain:
+    def _written(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain:
         writes, child, target = self.next_token[level], self.child[level], self.child[-1]
         tokens: list[int] = []
         places: list[int] = []
@@ -207,7 +207,7 @@ class RequestTables:
             places.append(place)
             ends = token in eos
             node = place
-        return Chain(tokens, places, kept, ends)
+        return WrittenChain(tokens, places, kept, ends)
 
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""

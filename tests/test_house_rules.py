@@ -26,8 +26,8 @@ RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 # Their options stand one a line; what they do is shorter than the limit.
 LONG_FUNCTIONS = {"cli/models.py:run"}
-# Of the serving engine, each twice.
-CLASSES_OF_ONE_NAME = {"Going", "Replica", "TargetStep"}
+# What a cluster file says of one, and the one that serves.
+CLASSES_OF_ONE_NAME = {"Replica"}
 
 
 @cache

@@ -8,19 +8,18 @@ Operations that wait stand in **slots**: two for each member, its drafts and the
 first. The first slot that holds anybody runs next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
-from ...decoding.rules import Signal
 from ...decoding.seen import ServerLoad
-from ...decoding.session import Session
 from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
 from ...decoding.world import check_known
 from .requests import ServedRequest, ServedView
+from .world import EngineWorld
 
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
 MOST_STEPS = 4096  # that are known by identity; more are checked anew
@@ -34,7 +33,7 @@ class AskedPolicy:
         pool: the members.
         policy: asked for every step; one object for all requests.
         name: of the policy, for errors.
-        signal: reads what a drafter said of a pending token.
+        world: carries out what is asked for; reads what a drafter said of a pending token.
         decide_s: seconds a decision takes, by which the clock `load.now_s` moves on.
 
     Attributes:
@@ -48,9 +47,7 @@ class AskedPolicy:
         judged_sums: `[L]` rows, drafted tokens, accepted and own ones that a member judged; prefills apart.
     """
 
-    def __init__(
-        self, pool: Pool, policy: Policy, name: str, signal: Callable[[Session, int], Signal], decide_s: float
-    ) -> None:
+    def __init__(self, pool: Pool, policy: Policy, name: str, world: EngineWorld, decide_s: float) -> None:
         self.load = ServerLoad(len(pool.members))
         self.finished: list[ServedRequest] = []
         self.committed: list[ServedRequest] = []
@@ -60,7 +57,7 @@ class AskedPolicy:
         self._policy = policy
         self._decide, self.learn = policy.decide, policy.learn
         self._name = name
-        self._signal = signal
+        self._world = world
         self._decide_s = decide_s
         self._target = pool.target_level
         self.ready: list[ServedRequest] = []
@@ -84,7 +81,7 @@ class AskedPolicy:
     def enter(self, request: ServedRequest) -> None:
         """A request is in the batch; it is asked for nothing before `goes_on`."""
         load = self.load
-        request.view = ServedView(request, load, self._signal)
+        request.view = ServedView(request, load, self._world.signal)
         load.num_running += 1
         load.context_tokens += request.num_text
 
@@ -172,7 +169,7 @@ class AskedPolicy:
     def _check(self, request: ServedRequest, step: Step) -> int:
         try:
             level = check_step(request, step)
-            check_known(self, step, level)
+            check_known(self._world, step, level)
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
             raise breach(self._policy, self._name, request.request_id, step, error) from error

@@ -77,7 +77,7 @@ class UnfitError(Exception):
     """A round that cannot be flown."""
 
 
-class Node:
+class RoundNode:
     """A round at a place of a recorded answer.
 
     Attributes:
@@ -95,11 +95,11 @@ class Node:
         self.committed, self.ends, self.needs = played.committed, played.ends, played.needs
         self.wanted, self.pattern, self.sums = shape.wanted, shape.pattern, shape.sums
         self.key = shape.lack if played.ends else (position + played.committed) << LACK_BITS | shape.lack
-        self.after: Node | None = None
+        self.after: RoundNode | None = None
         self.times = 0
 
 
-class Row:
+class FlownRow:
     """A request in flight.
 
     Attributes:
@@ -117,10 +117,10 @@ class Row:
 
     __slots__ = ("held", "key", "length", "node", "nodes", "num_ends", "request", "room", "text", "until")
 
-    node: Node
+    node: RoundNode
     until: int
 
-    def __init__(self, request: ServedRequest, nodes: dict[int, Node], lack: int, held: int) -> None:
+    def __init__(self, request: ServedRequest, nodes: dict[int, RoundNode], lack: int, held: int) -> None:
         self.request = request
         self.nodes = nodes
         self.held = held
@@ -198,10 +198,10 @@ class Beats:
         self._levels = [pool.target_level]  # that take part and have caches, as far as is known
         self._lacks: dict[tuple[int, ...], int] = {}
         self._lacking: list[tuple[int, ...]] = []
-        self._by_request: dict[str, dict[int, Node]] = {}
+        self._by_request: dict[str, dict[int, RoundNode]] = {}
         self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
         self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
-        self._nodes: list[Node] = []
+        self._nodes: list[RoundNode] = []
         self._num_even = 0
         self._caching = [level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache]
         self._cycles: dict[int, Cycle] = {}
@@ -223,7 +223,7 @@ class Beats:
                 nodes = self._by_request[request.recorded_id] = {}
             text, cached = request.num_text, request.cached
             lack = self._number(tuple([text - cached[level] for level in self._levels]))
-            row = Row(request, nodes, lack, self._held(request))
+            row = FlownRow(request, nodes, lack, self._held(request))
             is_even = is_even and text - cached[self._target] == 1
             if not is_even:
                 node = self._node_of(row)
@@ -252,7 +252,7 @@ class Beats:
 
     # -- cycles
 
-    def _flown(self, rows: list[Row], now_ps: int, until_ps: float) -> int:
+    def _flown(self, rows: list[FlownRow], now_ps: int, until_ps: float) -> int:
         cycles, gaps, first_ps = self._cycles, list[int](), -1
         going = True
         while going:
@@ -316,7 +316,7 @@ class Beats:
             self._note(rows, first_ps, now_ps, gaps)
         return now_ps
 
-    def _turned(self, row: Row) -> bool:
+    def _turned(self, row: FlownRow) -> bool:
         """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
         node = row.node
         if node.ends:
@@ -340,7 +340,7 @@ class Beats:
         row.node = after
         return True
 
-    def _goes_on(self, row: Row, now_ps: int) -> bool:
+    def _goes_on(self, row: FlownRow, now_ps: int) -> bool:
         """Look at a row: its answer ends, others are told, or no round is known; False: the flight ends here."""
         lack = row.key & ((1 << LACK_BITS) - 1)
         if not self._looked_at(row, now_ps):
@@ -353,7 +353,7 @@ class Beats:
         row.node = after
         return True
 
-    def _looked_at(self, row: Row, now_ps: int) -> bool:
+    def _looked_at(self, row: FlownRow, now_ps: int) -> bool:
         """Land a row, and tell of it; returns whether it goes on, and nobody else has to be asked first."""
         request = row.request
         goes_on = self._land(row)
@@ -363,7 +363,7 @@ class Beats:
             return False
         return goes_on
 
-    def _note(self, rows: list[Row], first_ps: int, now_ps: int, gaps: list[int]) -> None:
+    def _note(self, rows: list[FlownRow], first_ps: int, now_ps: int, gaps: list[int]) -> None:
         """Write down when tokens came out: each request has its own gap before the first cycle."""
         recorder = self._books.recorder
         own: dict[int, int] = {}
@@ -379,7 +379,7 @@ class Beats:
 
     # -- what they take
 
-    def _cycle(self, key: int, rows: list[Row], texts: int) -> Cycle | None:
+    def _cycle(self, key: int, rows: list[FlownRow], texts: int) -> Cycle | None:
         """That of rows of one pattern; None: an operation might be fed more than the budget."""
         start, end, count, lookup_ps = 0, float("inf"), len(rows), self._lookup_ps
         ops: list[tuple[int, int, int, int]] = []
@@ -421,7 +421,7 @@ class Beats:
         start, end, start_ps, slope_ps = lines.line(name, num_rows, new, held + texts)
         return start - held, end - held, start_ps, slope_ps
 
-    def _mixed(self, rows: list[Row], texts: int) -> Cycle | None:
+    def _mixed(self, rows: list[FlownRow], texts: int) -> Cycle | None:
         """That of rows of several patterns, for these texts alone."""
         below: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # level; rows, new and held; lengths of drafts
         last = [0, 0, 0]
@@ -488,7 +488,7 @@ class Beats:
 
     # -- the target alone
 
-    def _jumped(self, rows: list[Row], now_ps: int, until_ps: float) -> int:
+    def _jumped(self, rows: list[FlownRow], now_ps: int, until_ps: float) -> int:
         """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
         num_rows, first_ps, recorder = len(rows), -1, self._books.recorder
         going = True
@@ -531,7 +531,7 @@ class Beats:
                 self._looked_at(row, now_ps)
         return now_ps
 
-    def _count_ends(self, row: Row) -> None:
+    def _count_ends(self, row: FlownRow) -> None:
         """Of the segments that a row has come to the end of."""
         request = row.request
         written = len(request.emitted) + row.text - request.num_text
@@ -547,7 +547,7 @@ class Beats:
         self._cycles[num_rows] = found
         return found
 
-    def _grown(self, rows: list[Row], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
+    def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
         """Hold blocks for `most` cycles, each when it is needed; returns for how many there are enough, maybe 0."""
         first = min([row.held - row.text for row in rows])
         if first >= most:
@@ -580,7 +580,7 @@ class Beats:
             self._lacking.append(lacking)
         return number
 
-    def _node_of(self, row: Row) -> Node | None:
+    def _node_of(self, row: FlownRow) -> RoundNode | None:
         """The next round of a row; None: it cannot be flown."""
         key = row.key
         node = row.nodes.get(key)
@@ -594,7 +594,7 @@ class Beats:
                 shape = self._shapes[played, lack] = self._shape(played, self._lacking[lack])
         except Exception:  # noqa: BLE001 - whoever asks the policy is told
             return None
-        node = Node(shape, position)
+        node = RoundNode(shape, position)
         self._nodes.append(node)
         if row.room >= played.needs:
             row.nodes[key] = node
@@ -654,7 +654,7 @@ class Beats:
 
     # -- blocks
 
-    def _reserve(self, rows: list[Row], cycle: Cycle, more: int, now_ps: int) -> bool:
+    def _reserve(self, rows: list[FlownRow], cycle: Cycle, more: int, now_ps: int) -> bool:
         """Hold blocks for a cycle, operation by operation; False: memory may be short, and nothing has changed."""
         short = [row for row in rows if row.text + row.node.wanted > row.held]
         most = max([row.node.wanted for row in short])
@@ -685,7 +685,7 @@ class Beats:
 
     # -- the end of a flight
 
-    def _land(self, row: Row) -> bool:
+    def _land(self, row: FlownRow) -> bool:
         """Let a request be what it is after the rounds that it flew; returns whether it goes on."""
         asked, books, request = self._asked, self._books, row.request
         count = row.text - request.num_text
@@ -731,7 +731,7 @@ class Beats:
                     recorder.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
 
 
-def _order(row: Row) -> int:
+def _order(row: FlownRow) -> int:
     return row.request.order
 
 

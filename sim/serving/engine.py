@@ -23,7 +23,7 @@ from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
 from .running import to_ps, to_s
 from .scheduler import Scheduler
-from .world import RecordedWorld
+from .world import ServedWorld
 
 VERIFIES = False  # of `Going.drafts`
 
@@ -86,7 +86,7 @@ class Replica:
         self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget
-        self._asked = AskedPolicy(pool, spec.policy, spec.policy_name, self._world.signal, spec.decide_s)
+        self._asked = AskedPolicy(pool, spec.policy, spec.policy_name, self._world, spec.decide_s)
         self._scheduler = Scheduler(
             limits=spec.limits,
             asked=self._asked,
@@ -102,7 +102,7 @@ class Replica:
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
         self._runs_ahead = (
-            isinstance(self._world, RecordedWorld)
+            isinstance(self._world, ServedWorld)
             and self._world.is_plain
             and not spec.decide_s
             and spec.role == Role.both
@@ -118,7 +118,7 @@ class Replica:
         answers = self._shared.answers
         if not (self._runs_ahead and type(answers) is TrieAnswers) or answers.has_reader:
             return None
-        assert isinstance(self._world, RecordedWorld)
+        assert isinstance(self._world, ServedWorld)
         return QuickSteps(
             pool=self._shared.pool,
             asked=self._asked,
@@ -133,7 +133,7 @@ class Replica:
         """None of a policy whose rounds are not known before."""
         if not self._runs_ahead or not decides_by_pending(spec.policy):
             return None
-        assert isinstance(self._world, RecordedWorld)
+        assert isinstance(self._world, ServedWorld)
         return Beats(
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),

@@ -13,13 +13,13 @@ from ...decoding.rules import Exact
 from ...decoding.steps import Outcome
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import later_held
-from ..context_tables import Chain
+from ..context_tables import WrittenChain
 from .asked import AskedPolicy, Slot
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import ServedRequest
 from .scheduler import Scheduler
-from .world import RecordedWorld
+from .world import ServedWorld
 
 MOST_ROW = 64
 
@@ -43,7 +43,7 @@ class QuickSteps:
         *,
         pool: Pool,
         asked: AskedPolicy,
-        world: RecordedWorld,
+        world: ServedWorld,
         scheduler: Scheduler,
         memory: ReplicaMemory,
         books: ReplicaBooks,
@@ -66,7 +66,7 @@ class QuickSteps:
         if level < self._first_level:
             return -1
         target, new_tokens, held_tokens, longest, shortest, is_short = self._target, 0, 0, 0, MOST_ROW, False
-        chains: list[tuple[ServedRequest, Chain, int, int]] = []
+        chains: list[tuple[ServedRequest, WrittenChain, int, int]] = []
         for request in rows:
             step, asked, pending = request.step, request.asked, request.tokens
             if step.stop is not None or asked > MOST_ROW:  # type: ignore[union-attr]
@@ -153,7 +153,7 @@ class QuickSteps:
         self._asked.load.free_kv_share = self._memory.free_share
         return True
 
-    def _later(self, model: str, chains: Sequence[tuple[ServedRequest, Chain, int, int]]) -> tuple[int, int]:
+    def _later(self, model: str, chains: Sequence[tuple[ServedRequest, WrittenChain, int, int]]) -> tuple[int, int]:
         """Of the forwards of a draft after its first one, rows of different lengths: picoseconds, and tokens fed."""
         duration_ps = new_tokens = 0
         done = 1

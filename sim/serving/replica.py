@@ -19,7 +19,7 @@ from .replica_memory import ReplicaMemory
 from .requests import AnswerLengths, Batch, Deadline, DrawnRequests, ServedRequest
 from .running import to_s
 from .scheduler import SharedPrefixCost
-from .world import EngineWorld, RecordedWorld
+from .world import EngineWorld, ServedWorld
 
 # Told of requests whose answers others wait for, and when.
 Reached: TypeAlias = Callable[[Iterable[ServedRequest], int], None]
@@ -245,7 +245,7 @@ class ReplicaSpec:
             return self.make_world(pool, answers)
         rule = self.limits.shared_prefix
         if rule is None:
-            return RecordedWorld(answers=answers, pool=pool, cost=self.cost, now_s=now_s)
+            return ServedWorld(answers=answers, pool=pool, cost=self.cost, now_s=now_s)
         rows: list[int] = []
 
         def repeated_tokens() -> int:
@@ -254,7 +254,7 @@ class ReplicaSpec:
 
         common_tokens = repeated_tokens if rule.groups else lambda: target().common_tokens
         shared = SharedPrefixCost(self.cost, rule, common_tokens)
-        return RecordedWorld(answers=answers, pool=pool, cost=self.cost, target_cost=shared, now_s=now_s, rows=rows)
+        return ServedWorld(answers=answers, pool=pool, cost=self.cost, target_cost=shared, now_s=now_s, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class EngineWorld(World, Protocol):
         ...
 
 
-class RecordedWorld:
+class ServedWorld:
     """Answers the operations of one replica from a recording, and charges them; see `EngineWorld`.
 
     Args:
