@@ -16,7 +16,7 @@ How many tokens those who run may still write, as SGLang guesses it before it ad
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
@@ -254,6 +254,8 @@ class ServedRequest(Session):
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment is not that of the request."""
+        if level == self._target and not self.tokens and self._ending is None:
+            return self._wrote(judged.own_token, judged.own_place, judged.tvd, duration_s, num_rows)
         outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
         self.agreed = -1
@@ -323,35 +325,29 @@ class ServedRequest(Session):
 
     def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
         """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
-        tokens, places, emitted, tables, cached = self.tokens, self.places, self.emitted, self.tables, self.cached
+        tables, tokens = self.tables, self.tokens
         assert tables is not None
-        target, place, num_judged = self._target, self.place, len(tokens)
-        writes, child = tables.next_token[target], tables.child[target]
-        num_accepted, num_own = 0, 0
-        tvd: tuple[float, ...] = ()
-        if num_judged:
-            num_accepted = self.agreed
-            distances = tables.tvd[target][self.drafters[0]]
-            if num_accepted:
-                path = [place, *places[:num_accepted]] if num_accepted < num_judged else [place, *places[:-1]]
-                tvd = tuple([distances[node] for node in path])
-                place = places[num_accepted - 1]
-                emitted += tokens[:num_accepted] if num_accepted < num_judged else tokens
-            else:
-                tvd = (distances[place],)
-            drafter = self.drafters[0]
-            limit = self.num_text + num_accepted
-            if cached[drafter] > limit:
-                cached[drafter] = limit
-            cached[target] = limit
-            self.tokens, self.places, self.drafters, self.judges = [], [], [], []
-            ends = num_accepted > 0 and emitted[-1] in self.eos
+        writes, child = tables.next_token[self._target], tables.child[self._target]
+        if not tokens:
+            return self._wrote(writes[self.place], child[self.place], (), duration_s, num_rows)
+        places, emitted, cached, target = self.places, self.emitted, self.cached, self._target
+        place, num_judged, num_accepted, num_own = self.place, len(tokens), self.agreed, 0
+        drafter = self.drafters[0]
+        distances = tables.tvd[target][drafter]
+        tvd: tuple[float, ...]
+        if num_accepted:
+            path = [place, *places[:num_accepted]] if num_accepted < num_judged else [place, *places[:-1]]
+            tvd = tuple([distances[node] for node in path])
+            place = places[num_accepted - 1]
+            emitted += tokens[:num_accepted] if num_accepted < num_judged else tokens
         else:
-            limit, ends = self.num_text, False
-            for level, held in enumerate(cached):
-                if held > limit:
-                    cached[level] = limit
-            cached[target] = limit
+            tvd = (distances[place],)
+        limit = self.num_text + num_accepted
+        if cached[drafter] > limit:
+            cached[drafter] = limit
+        cached[target] = limit
+        self.tokens, self.places, self.drafters, self.judges = [], [], [], []
+        ends = num_accepted > 0 and emitted[-1] in self.eos
         length = len(emitted)
         self.num_judged = self.num_prompt + length
         if length < self.budget and not ends:
@@ -369,6 +365,25 @@ class ServedRequest(Session):
         self.last = outcome = made(Outcome, (
             self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
             duration_s, num_rows, ends, 0,
+        ))
+        # fmt: on
+        return self._going_on(outcome) if ends else outcome
+
+    def _wrote(self, own: int, place: int, tvd: Sequence[float], duration_s: float, num_rows: int) -> Outcome:
+        """The target writes a token with nothing pending."""
+        cached, emitted, limit = self.cached, self.emitted, self.num_text
+        for level, held in enumerate(cached):
+            if held > limit:
+                cached[level] = limit
+        cached[self._target] = limit
+        self.num_judged = self.num_prompt + len(emitted)
+        emitted.append(own)
+        self.place = place
+        self.num_text = limit + 1
+        ends = own in self.eos or len(emitted) >= self.budget
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, self.step, 0, 0, 0, 1, 1, None, tvd, duration_s, num_rows, ends, 0,
         ))
         # fmt: on
         return self._going_on(outcome) if ends else outcome
