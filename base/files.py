@@ -68,7 +68,7 @@ def recording_path(given: Path | str | None) -> Path:
 
 def _here_or_shipped(given: Path | str, folder: str, ending: str) -> Path:
     """A path as it is, but for a mere name of something in `folder` where nothing here has that name."""
-    if given == "":  # which as a path is the folder that one is in
+    if given == "":  # as a path this is the current folder
         raise ValueError(f"a path, or the name of one of the shipped {folder}, must not be empty, got ''")
     path = Path(given)
     if not path.exists() and len(path.parts) == 1:

@@ -126,7 +126,7 @@ def _as_typed(_flag: str, _metavar: str, typed: object) -> object:
 
 
 def _named(flag: str, _metavar: str, typed: object) -> object:
-    if typed == "":  # as a variable of the shell is that nobody set; a path would be the folder that one is in
+    if typed == "":  # such as a shell variable that is not set; as a path this is the current folder
         raise ValueError(f"{flag} must name something, got ''")
     return typed
 

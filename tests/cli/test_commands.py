@@ -308,5 +308,5 @@ def test_search(untrained):
         ("simulate", "--workload", "", "--cluster", "h100", "--policy", "plain"),
     ],
 )
-def test_an_empty_name_is_not_the_folder_that_one_is_in(words):
+def test_an_empty_name_is_not_the_current_folder(words):
     assert refused(*words).endswith("got ''")
