@@ -56,18 +56,21 @@ def pool_path(given: Path | str | None) -> Path:
     """Where a pool is: a file or folder, else one that comes with the package, by its name; None is `DEFAULT_POOL`."""
     if given is None:
         return shipped("pools", DEFAULT_POOL)
-    return _here_or_shipped(Path(given), "pools", "")
+    return _here_or_shipped(given, "pools", "")
 
 
 def recording_path(given: Path | str | None) -> Path:
     """Where a recording is: a folder, else one that comes with the package, by its name; None is the default one."""
     if given is None:
         return shipped("recordings", f"{DEFAULT_RECORDING}.trace")
-    return _here_or_shipped(Path(given), "recordings", ".trace")
+    return _here_or_shipped(given, "recordings", ".trace")
 
 
-def _here_or_shipped(path: Path, folder: str, ending: str) -> Path:
+def _here_or_shipped(given: Path | str, folder: str, ending: str) -> Path:
     """A path as it is, but for a mere name of something in `folder` where nothing here has that name."""
+    if given == "":  # as a path this is the current folder
+        raise ValueError(f"a path, or the name of one of the shipped {folder}, must not be empty, got ''")
+    path = Path(given)
     if not path.exists() and len(path.parts) == 1:
         with suppress(FileNotFoundError):
             return shipped(folder, f"{path.name}{ending}")

@@ -104,7 +104,8 @@ def _neighbours(folder: Path) -> Iterator[None]:
     """Let a file import what lies beside it; forgotten afterwards, as another folder may have such names."""
     before, writes_none = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True  # compiled code stands for every text of this size that is written in this second
+    # Python keeps compiled code by second and size: of two texts written in one second it would run the first.
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:

@@ -125,9 +125,15 @@ def _as_typed(_flag: str, _metavar: str, typed: object) -> object:
     return typed
 
 
+def _named(flag: str, _metavar: str, typed: object) -> object:
+    if typed == "":  # such as a shell variable that is not set; as a path this is the current folder
+        raise ValueError(f"{flag} must name something, got ''")
+    return typed
+
+
 # How a type of Python is typed: what typer parses, and what makes the value of it. Other types are typed as they are.
 _TYPED: dict[object, tuple[object, Parse]] = {
-    str | Path | None: (str | None, _as_typed),
+    str | Path | None: (str | None, _named),
     str | Mapping[str, str] | None: (str | None, _as_typed),
     Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
     Start | str | None: (Start | None, _as_typed),

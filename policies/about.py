@@ -5,7 +5,7 @@ whatever happened before. Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from operator import mul
 from types import FunctionType
@@ -40,7 +40,10 @@ MOST_SHOWN = 8  # tags in an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own."""
+    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own.
+
+    Raises ArgumentError for a value that is not of its field's type.
+    """
 
     paper: str = ""  # name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without
     lossless: bool  # whether it commits what the target alone would write, whatever its options
@@ -57,11 +60,26 @@ class About:
     by_pending: bool = False
     works_ahead: bool = False  # whether its steps may be `Overlap`, whose parts take their seconds at the same time
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), field.type
+            if field.name == "observes":
+                if not isinstance(value, frozenset) or not all(isinstance(one, Observable) for one in value):
+                    raise ArgumentError(f"`About.observes` must be a frozenset of Observable, got {value!r}")
+            elif isinstance(kind, type) and not isinstance(value, kind):
+                raise ArgumentError(f"`About.{field.name}` must be a {kind.__name__}, got {value!r}")
+
 
 def about_of(policy: object) -> About | None:
-    """What a policy, or its class, says of itself; None if it says nothing (yours need not)."""
+    """What a policy, or its class, says of itself; None if it says nothing (yours need not).
+
+    Raises ArgumentError for an `about` that is no `About`.
+    """
     about = getattr(policy, "about", None)
-    return about if isinstance(about, About) else None
+    if about is not None and not isinstance(about, About):
+        cls = policy if isinstance(policy, type) else type(policy)
+        raise ArgumentError(f"about of policy {cls.__name__} must be an About, got {about!r}")
+    return about
 
 
 def may_work_ahead(policy: object) -> bool:

@@ -10,7 +10,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and the half width, >= 0, of its confidence interval."""
+    """A mean and its confidence interval."""
 
     mean: float
     half_width: float  # >= 0

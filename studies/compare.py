@@ -181,6 +181,8 @@ def sweep(
     setting = setting_of(recording, asked, batch=batches[0])
     scenarios = setting.scenarios()
     texts = [chains] if isinstance(chains, str) else chains
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ArgumentError(f"`chains` must be one text or several, got {chains!r}")
     found = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
     policies = named_policies([str(chain) for chain in found])
     meta = setting.meta(scenarios.first)

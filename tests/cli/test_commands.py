@@ -297,3 +297,16 @@ def test_search(untrained):
     told = lines("pool", "search-slim", untrained, *tries, "--json", "-")
     assert "paceline: trying masks: " in told
     assert "paceline: timing forwards: " in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "--cost", ""),
+        ("pool", "check", ""),
+        ("compare", "--workload", "", "--cluster", "h100"),
+        ("simulate", "--workload", "", "--cluster", "h100", "--policy", "plain"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(words):
+    assert refused(*words).endswith("got ''")

@@ -276,6 +276,16 @@ def test_sums_are_those_of_the_requests_that_run(steps):
         assert to_read.by_answer_token >= lacks
 
 
+def test_requests_that_ended_count_no_more():
+    """One runs that lacks a token for each of its answer; all that ended had nothing to read."""
+    to_read = TextToRead()
+    to_read.see("runs", lacking=50, remaining=50)
+    for number in range(9):
+        to_read.see(str(number), lacking=0, remaining=50)
+        to_read.end(str(number), 50)
+    assert to_read.by_answer_token >= 1.0
+
+
 TOP = 2
 
 

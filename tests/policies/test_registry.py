@@ -438,3 +438,23 @@ def test_a_file_may_have_any_name_also_inside_another_policy(tmp_path, name):
         for options in ("+most=3", "(most=3)"):
             part = PolicySpec.parse(f"guarded,policy={file}:Mine{options}").options["policy"]
             assert (part.name, part.options) == (f"{file}:Mine", {"most": 3})
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ('About(lossless="yes")', "`About.lossless` must be a bool, got 'yes'"),
+        ('About(lossless=True, observes=["signals"])', "`About.observes` must be a frozenset of Observable, got ['sig"),
+        ("About(lossless=True, observes=frozenset({'signal'}))", "`About.observes` must be a frozenset of Observable"),
+        ("About(lossless=True, paper=3)", "`About.paper` must be a str, got 3"),
+        ("{'lossless': True}", "about of policy Mine must be an About, got {'lossless': True}"),
+        ("About", "about of policy Mine must be an About, got <class "),
+    ],
+)
+def test_what_a_policy_says_of_itself_is_checked(tmp_path, about, said):
+    path = tmp_path / "policy.py"
+    text = "from paceline.policies import About\n" + MINE
+    path.write_text(text.replace("    def __init__", f"    about = {about}\n\n    def __init__", 1))
+    with pytest.raises(ValueError, match="About") as caught:
+        about_of(make_policy(f"{path}:Mine", POOL))
+    assert said in str(caught.value)

@@ -528,6 +528,18 @@ def test_means_are_taken_as_a_request_compares_to_them():
     assert durations(recording, "feature:2/target", extrapolate=True)[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
 
 
+@pytest.mark.parametrize("window", [10, 19])
+def test_windows_beside_that_of_a_drafter_that_ends_its_drafts_cost_about_as_much(window):
+    """Of SpS the log says what a round took, not how much was drafted: a window of 19 is hardly one of 20."""
+    files = data_files("specbench_yukiki", "*.jsonl.gz")
+    if not files:
+        pytest.skip("PACELINE_DATA has no specbench_yukiki")
+    recording = read_recording("spec-bench", files)
+    recording = replace(recording, requests=recording.requests[::8])
+    recorded, beside = (sum(durations(recording, f"sps:{tokens}/target")[0]) for tokens in (20, window))
+    assert beside == pytest.approx(recorded, rel=0.05)
+
+
 def test_what_was_measured_one_at_a_time_is_not_batched():
     two = recording_of(timed().requests[0], one_request({"": 4}, {}, request_id="r1"), drafters=(("feature", True, 3),))
     with pytest.raises(CostRangeError, match="one request at a time, asked for 2"):

@@ -239,3 +239,9 @@ def test_regret_without_seconds_of_the_oracle_gives_the_reason():
     runs = PolicyRuns(asked=["a:2/b"], summaries={}, shares={}, refused={"oracle-chain": CostRangeError("no seconds")})
     with pytest.raises(CostRangeError, match=r"^no seconds$"):
         regret_in(SideBySide(meta={}, baseline=None, rows=()), runs, {"oracle-chain": OracleChain(pool)})
+
+
+@pytest.mark.parametrize("chains", [3, None, [3], object])
+def test_chains_of_a_sweep_are_texts(recording, chains):
+    with pytest.raises(ArgumentError, match=r"^`chains` must be one text or several, got "):
+        sweep(recording, chains)

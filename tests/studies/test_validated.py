@@ -311,9 +311,12 @@ def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):
 
 
 def test_a_fit_is_never_judged_on_its_own_run(observed_runs):
-    write_observed(read_observed(observed_runs / "a"), observed_runs / "copy")
+    run = read_observed(observed_runs / "a")
+    write_observed(run, observed_runs / "copy")
+    renamed = run.meta.model_copy(update={"url": "http://b"})
+    write_observed(ObservedRun(renamed, run.requests), observed_runs / "renamed")
     cluster = ("--cluster", observed_runs / "c.toml")
-    for same in ("a", "copy"):
+    for same in ("a", "copy", "renamed"):
         said = refused("validate", "--observed", observed_runs / "a", "--calibrate", observed_runs / same, *cluster)
         assert said.startswith("--calibrate must be another run than --observed")
 

@@ -57,6 +57,8 @@ def with_options(
 ) -> Workload:
     """The same, with all options as a record."""
     named = str(text)
+    if not named:  # as a path this is the current folder
+        raise ArgumentError("`workload` must name a file or a generator, got ''")
     draws_sessions = named.partition(":")[0] in SESSION_KINDS
     if not (draws_sessions or is_spec(named)):
         path = Path(named)
