@@ -111,14 +111,13 @@ class ReplicaStates:
     """The states of one replica, in order of time; each holds until the next one.
 
     Every `stride`-th of them is kept, from the first one on: `stride` is the least power of two at which no more than
-    `MOST_POINTS` are. A replica may keep its sums itself (`held`): then its states are for the series alone (`sample`).
+    `MOST_POINTS` are.
 
     Attributes:
         count: states so far.
         sums: `[2 + L]` running, waiting and used blocks, added up over picoseconds until `at_ps`; exact.
         most: `[2 + L]` their maxima.
         at_ps: of the newest one.
-        next_sample: number, from 1, of the next state that `sample` wants.
     """
 
     def __init__(self, num_levels: int) -> None:
@@ -129,9 +128,6 @@ class ReplicaStates:
         self._newest = [0] * (2 + num_levels)
         self._stride = 1
         self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
-        self._sampled: list[tuple[int, ...]] = []
-        self.next_sample = 1
-        self._holds = True  # the newest state, until the end of the run
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Add states `[N, 3 + L]`: at_ps, running, waiting, used blocks by level; raises ValueError out of order."""
@@ -150,34 +146,14 @@ class ReplicaStates:
         self.at_ps = int(rows[-1, 0])
         self._keep(rows)
 
-    def sample(self, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
-        """The state of number `next_sample`, for the series alone; only one level uses blocks in it."""
-        others = len(self.sums) - _HELD - level - 1
-        self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
-        if len(self._sampled) > MOST_POINTS:
-            del self._sampled[1::2]
-            self._stride *= 2
-        self.next_sample = len(self._sampled) * self._stride + 1
-
-    def held(self, sums: Sequence[int], most: Sequence[int], count: int) -> None:
-        """`[2 + L]` `sums` until the end of the run, and `most`, of so many states: nothing is added up here."""
-        self.sums, self.most, self.count, self._holds = list(sums), list(most), count, False
-
-    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
-        """Used blocks of a level rose between states: by `block_ps`, added up over time, to `most_blocks` at once."""
-        self.sums[_HELD + level] += block_ps
-        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
-
     def until(self, at_ps: int) -> list[int]:
         """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
-        if not self._holds:
-            return self.sums
         return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
 
     @property
     def kept(self) -> NDArray[np.int64]:
         """`[N, 3 + L]` the thinned series."""
-        return np.array(self._sampled, dtype=np.int64) if self._sampled else self._kept
+        return self._kept
 
     def _keep(self, rows: NDArray[np.int64]) -> None:
         # The next state to keep is the first one whose number is a multiple of the stride.
@@ -202,10 +178,6 @@ class States:
         self._packed += self._row.pack(replica, at_ps, running, waiting, *used_blocks)
         if len(self._packed) >= self._most_bytes:
             self._add_up()
-
-    def of(self, replica: int) -> ReplicaStates:
-        """Those of one replica, for whoever keeps its sums."""
-        return self._replicas[replica]
 
     def all(self) -> tuple[ReplicaStates, ...]:
         """By replica, with every state so far."""
@@ -324,10 +296,6 @@ class ServingRecorder:
     def state(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
         """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
         self._states.add(replica, at_ps, running, waiting, used_blocks)
-
-    def states_of(self, replica: int) -> ReplicaStates:
-        """For a replica that keeps its sums itself: it samples states for the series, and says once what it held."""
-        return self._states.of(replica)
 
     def path(self, replica: int, words: str) -> None:
         """How the steps of a replica are worked out; not empty."""

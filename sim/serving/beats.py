@@ -1,139 +1,34 @@
-"""The fast path of the engine: whole cycles at once, of policies that pending tokens alone decide.
+"""The fast path of the engine: the cycles of policies that pending tokens alone decide, as numbers.
 
-A round of such a policy follows from the recorded request, the place in its answer and what caches lack
-(`FixedRounds`), so it is played once and is numbers from then on. While everybody decodes, blocks suffice and nobody
-looks, the cycles of a batch are sums of these; of the target alone many cycles are one sum. Whatever else comes up ends
-the flight between two cycles, and `Replica` goes on from there, step by step; nothing but speed would be lost without
-this module.
+The rounds of such requests are known (`FlownRounds`), so a cycle of the batch is sums over its rows, and of the target
+alone many cycles are one sum. Requests stay **in flight** from one cycle to the next, and learn what they flew when
+they land: at their end, when others look at them, and where the batch has to go step by step for a while, since memory
+is short or a round is not known. `Replica` carries out the same operations then, from the same state; nothing but speed
+would be lost without this module.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from ...decoding.pool import Pool
+from ...decoding.results import Judged
 from ...traces.workloads.arrival import PS_PER_S
-from ..played_round import FixedOp, PlayedRound
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
-from .charges import ServingCharges
+from .flown import FIRST, MOST_ROWS, FlownRounds, FlownRow
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
-from .requests import AnswerLengths, ServedRequest
+from .requests import NEVER, READS, AnswerLengths, ServedRequest
+from .running import to_s
+from .scheduler import Scheduler
+from .world import ServedWorld
 
-MOST_LACKING = 256  # tokens that a cache which takes part may lack
-LACK_BITS = 20
-FIELD_BITS = 24  # of a sum over the rows of a batch
-MOST_ROWS = 1 << 12
 MOST_NODES = 1 << 18
 MOST_CYCLES = 1 << 14
 MOST_TEXT = 1 << 62
 
-
-class Slot(NamedTuple):
-    """One operation of a round; what caches hold is counted from the start of the round's text.
-
-    Attributes:
-        level: of the member.
-        drafts: whether it drafts.
-        new: tokens that the row is fed.
-        held: tokens that its cache holds then, less those of the text.
-        drafted: tokens that it writes.
-        context: pending tokens before it.
-        wanted: tokens that blocks are held for, less those of the text.
-    """
-
-    level: int
-    drafts: bool
-    new: int
-    held: int
-    drafted: int
-    context: int
-    wanted: int
-
-
-class Shape(NamedTuple):
-    """A round of requests whose caches lack so much of their text.
-
-    Attributes:
-        round: which.
-        slots: its operations, that of the target last.
-        needs: place of an operation, member, and tokens that blocks of it are held for then, less those of the text.
-        wanted: most tokens that blocks of any member are held for, less those of the text.
-        pattern: number of rounds with the same members, each drafting as much.
-        sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
-        lack: number of what caches lack where the next round begins.
-    """
-
-    round: PlayedRound
-    slots: tuple[Slot, ...]
-    needs: tuple[tuple[int, int, int], ...]
-    wanted: int
-    pattern: int
-    sums: int
-    lack: int
-
-
-class UnfitError(Exception):
-    """A round that cannot be flown."""
-
-
-class RoundNode:
-    """A round at a place of a recorded answer.
-
-    Attributes:
-        shape: of the round; `committed`, `ends`, `needs`, `wanted`, `pattern`, `sums` are its, or its round's.
-        key: of the place after it.
-        after: the next round; None: nobody with room enough was there, or the segment ends.
-        times: how often it was played since the recorder was told.
-    """
-
-    __slots__ = ("after", "committed", "ends", "key", "needs", "pattern", "shape", "sums", "times", "wanted")
-
-    def __init__(self, shape: Shape, position: int) -> None:
-        played = shape.round
-        self.shape = shape
-        self.committed, self.ends, self.needs = played.committed, played.ends, played.needs
-        self.wanted, self.pattern, self.sums = shape.wanted, shape.pattern, shape.sums
-        self.key = shape.lack if played.ends else (position + played.committed) << LACK_BITS | shape.lack
-        self.after: RoundNode | None = None
-        self.times = 0
-
-
-class FlownRow:
-    """A request in flight.
-
-    Attributes:
-        request: which.
-        nodes: known ones of its recorded request, by place and lack.
-        node: its next round.
-        key: place and lack of that.
-        room: tokens that the segment may still have.
-        text: its tokens.
-        held: tokens that the blocks of every member which takes part have room for.
-        until: tokens of its text with which it has to be looked at: a block is full, or others wait for them.
-        num_ends: segments that ended in this flight; another one began after each.
-        length: tokens of a segment, once one ended.
-    """
-
-    __slots__ = ("held", "key", "length", "node", "nodes", "num_ends", "request", "room", "text", "until")
-
-    node: RoundNode
-    until: int
-
-    def __init__(self, request: ServedRequest, nodes: dict[int, RoundNode], lack: int, held: int) -> None:
-        self.request = request
-        self.nodes = nodes
-        self.held = held
-        self.begin(lack)
-
-    def begin(self, lack: int) -> None:
-        """Stand where the request stands."""
-        request = self.request
-        position = len(request.emitted)
-        self.key = position << LACK_BITS | lack
-        self.room = request.budget - position
-        self.text = request.num_text
-        self.num_ends = self.length = 0
+Grant: TypeAlias = tuple[int, ServedRequest, int, int]
 
 
 class Cycle:
@@ -154,20 +49,54 @@ class Cycle:
         self.times = self.tokens = 0
 
 
+class Operation(NamedTuple):
+    """What runs: `num_forwards` of the member at `level`."""
+
+    level: int
+    num_forwards: int
+    start_ps: int
+    end_ps: int
+
+
+class UnderWay:
+    """A cycle of which each operation is carried out for itself.
+
+    Attributes:
+        cycle: which.
+        more: tokens that its texts have beyond the cycle's start.
+        place: of the operation that runs next, or runs.
+        grants: place of an operation; request, member, and blocks of it that the request needs from then on.
+        ending, chunks: prefills beside the target's verification, that end with it and that go on.
+        judged: what comes of those that end.
+    """
+
+    __slots__ = ("chunks", "cycle", "ending", "grants", "judged", "more", "place")
+
+    def __init__(self, cycle: Cycle, more: int, grants: list[Grant]) -> None:
+        self.cycle, self.more, self.grants = cycle, more, grants
+        self.place = 0
+        self.ending: list[ServedRequest] = []
+        self.chunks: list[ServedRequest] = []
+        self.judged: Sequence[Judged] = ()
+
+
 class Beats:
     """Flies the requests of one replica.
 
     Args:
         pool: the members.
         rounds: of the policy.
-        asked: the policy, whose ready requests these are.
+        asked: the policy, whose ready requests are taken up.
+        scheduler: of the replica.
         memory: of the replica.
         books: of the replica.
-        charges: seconds of operations.
-        num_free: model-free members, which come first in the pool.
+        world: of the replica.
         budget: tokens that a forward is fed at most.
         lengths: of recorded answers.
         runs_alone: whether the policy runs the target alone.
+
+    Attributes:
+        going: what runs.
     """
 
     def __init__(
@@ -176,211 +105,401 @@ class Beats:
         pool: Pool,
         rounds: FixedRounds,
         asked: AskedPolicy,
+        scheduler: Scheduler,
         memory: ReplicaMemory,
         books: ReplicaBooks,
-        charges: ServingCharges,
-        num_free: int,
+        world: ServedWorld,
         budget: int,
         lengths: AnswerLengths,
         runs_alone: bool,
     ) -> None:
+        charges, self._answers = world.charges, world.answers
         self._names = pool.names
         self._target = pool.target_level
-        self._keeps = [not member.model_free for member in pool.members]
-        self._rounds = rounds
-        self._asked = asked
-        self._memory = memory
-        self._books = books
+        self._rounds = FlownRounds(pool, rounds, world.answers.num_free)
+        self._asked, self._scheduler, self._memory, self._books = asked, scheduler, memory, books
         self._forward_ps, self._lines, self._lookup_ps = charges.forward_ps, charges.lines, charges.looked_up(1)
-        self._num_free = num_free
+        self._num_free = world.answers.num_free
         self._budget = budget
         self._lengths, self._runs_alone = lengths, runs_alone
-        self._levels = [pool.target_level]  # that take part and have caches, as far as is known
-        self._lacks: dict[tuple[int, ...], int] = {}
-        self._lacking: list[tuple[int, ...]] = []
-        self._by_request: dict[str, dict[int, RoundNode]] = {}
-        self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
-        self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
-        self._nodes: list[RoundNode] = []
         self._num_even = 0
         self._caching = [level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache]
+        self._sizes = [kv.limits.block_tokens if kv is not None else 1 for kv in memory.members]
         self._cycles: dict[int, Cycle] = {}
+        self.going: Operation | None = None
+        self._under_way: UnderWay | None = None
+        self._rows: list[FlownRow] = []
+        self._odd: list[FlownRow] = []  # of which the latest token came out at another time than those of the others
+        self._gaps: list[int] = []  # between tokens of all rows, since the recorder was told
+        self._out_ps = 0  # when tokens of all others came out
+        self._is_unfit = False  # a row has to go step by step
 
-    def fly(self, now_ps: int, until_ps: float) -> int:
-        """Let all who are ready run whole cycles that end before `until_ps`; returns when the last one ended."""
-        ready = self._asked.ready
-        if len(ready) >= MOST_ROWS:
-            return now_ps
-        if len(self._nodes) > MOST_NODES:
-            self.close()
-            self._by_request, self._nodes = {}, []
-        rows, is_even = [], self._runs_alone
-        for request in ready:
-            if request.place < 0:
-                return now_ps
-            nodes = self._by_request.get(request.recorded_id)
-            if nodes is None:
-                nodes = self._by_request[request.recorded_id] = {}
-            text, cached = request.num_text, request.cached
-            lack = self._number(tuple([text - cached[level] for level in self._levels]))
-            row = FlownRow(request, nodes, lack, self._held(request))
-            is_even = is_even and text - cached[self._target] == 1
-            if not is_even:
-                node = self._node_of(row)
-                if node is None:
+    @property
+    def is_under_way(self) -> bool:
+        """Whether operations of a cycle have run, and others have not."""
+        return self._under_way is not None
+
+    def run(self, now_ps: int, until_ps: float) -> int | None:
+        """Carry out what ends before `until_ps`, up to where somebody looks: a request ends or is waited for.
+
+        Returns:
+            When the last of it ended, and what ends later is `going`; None: nothing has changed, all have landed, and
+            the batch goes on step by step.
+        """
+        way = self._under_way
+        if way is None:
+            if not self._taken_up(now_ps):
+                self.land()
+                return None
+            begun_ps = now_ps
+            if self._rows and not self._odd and self._scheduler.only_decodes:
+                flies = self._jumped if self._runs_alone else self._flown
+                now_ps = flies(now_ps, until_ps)
+                if now_ps > begun_ps:
                     return now_ps
-                row.node = node
-            row.until = self._until(request)
-            rows.append(row)
-        now_ps = self._jumped(rows, now_ps, until_ps) if is_even else self._flown(rows, now_ps, until_ps)
-        for row in rows:
-            self._land(row)
-        self._asked.load.now_s = now_ps / PS_PER_S
+            way = self._under_way = self._begun()
+            if way is None:
+                self.land()
+                return None
+        while self._under_way is not None:
+            if not self._planned(way, now_ps):
+                self._under_way = None
+                self.land()
+                return None
+            assert self.going is not None
+            if self.going.end_ps >= until_ps:
+                break
+            now_ps = self.going.end_ps
+            self.commit()
         return now_ps
+
+    # -- who flies
+
+    def _taken_up(self, now_ps: int) -> bool:
+        """Let those who are ready fly as well; False: somebody cannot."""
+        if self._is_unfit:
+            self._is_unfit = False
+            return False
+        asked, rounds = self._asked, self._rounds
+        if len(rounds.nodes) > MOST_NODES:
+            self.land()
+            self._tell_rounds()
+            rounds.forget()
+        if not asked.ready:
+            return bool(self._rows) or not self._scheduler.only_decodes
+        if len(self._rows) + len(asked.ready) >= MOST_ROWS:
+            return False
+        rows = []
+        for request in asked.ready:
+            if request.place < 0:
+                return False
+            row = rounds.row(request)
+            if self._runs_alone:
+                if request.num_text - request.cached[self._target] != 1:
+                    return False
+            else:
+                node = rounds.begun(row)
+                if node is None:
+                    return False
+                row.node = node
+            row.held, row.until = self._held(request), self._until(request)
+            rows.append(row)
+        self._flush()
+        if not self._rows:
+            self._out_ps = now_ps
+        self._odd += [row for row in rows if row.request.noted_at_ps != self._out_ps]
+        self._rows += rows
+        asked.ready = []
+        return True
 
     def _held(self, request: ServedRequest) -> int:
         room = request.room_held
-        return min([room[level] for level in self._levels])
+        held = min([room[level] for level in self._rounds.levels])
+        return held if held < request.most_tokens else MOST_TEXT
 
     def _until(self, request: ServedRequest) -> int:
         """Tokens of the text with which others look at it: a block enters a prefix cache, or its session goes on."""
-        until = MOST_TEXT
-        if self._caching and (request.arrival.answer or request.was_put_back):
-            # The newest token is in no cache. Blocks that nobody else can find enter when the flight ends.
-            until = min([request.full_at[level] for level in self._caching]) + 1
-        return min(until, request.arrival.prompt_tokens + request.depths[0]) if request.depths else until
+        until, arrival = MOST_TEXT, request.arrival
+        if self._caching and (arrival.blocks or request.was_put_back):
+            # Others may find blocks of the prompt, which drafters read when they first draft, and of answers that are
+            # named. The rest enters when the request lands. The newest token is in no cache.
+            found = MOST_TEXT if arrival.answer or request.was_put_back else arrival.prompt_tokens
+            full_at = [request.full_at[level] for level in self._caching if level in self._rounds.levels]
+            until = min([tokens + 1 for tokens in full_at if tokens <= found], default=MOST_TEXT)
+        return min(until, arrival.prompt_tokens + request.depths[0]) if request.depths else until
 
-    # -- cycles
+    # -- whole cycles
 
-    def _flown(self, rows: list[FlownRow], now_ps: int, until_ps: float) -> int:
-        cycles, gaps, first_ps = self._cycles, list[int](), -1
-        going = True
-        while going:
-            key = texts = 0
-            pattern, is_mixed, short = rows[0].node.pattern, False, False
-            for row in rows:
-                node, text = row.node, row.text
-                key += node.sums
-                texts += text
-                if node.pattern != pattern:
-                    is_mixed = True
-                if text + node.wanted > row.held:
-                    short = True
+    def _next(self) -> tuple[Cycle | None, int, bool]:
+        """The cycle that comes next, what its texts have beyond its start, and whether a row lacks blocks for it.
+
+        None: an operation might be fed more than the budget.
+        """
+        rows = self._rows
+        if not rows:
+            return Cycle(0, 1, [(self._target, 0, 0, 1)]), 0, False
+        if self._runs_alone:
+            if len(rows) > self._budget:
+                return None, 0, False
+            is_short = any(row.text >= row.held for row in rows)
+            return self._even_cycle(len(rows), sum([row.text for row in rows])), 0, is_short
+        key, texts, is_mixed, is_short = _sized(rows)
+        cycle = self._mixed(rows, texts) if is_mixed else self._known(key, texts)
+        return cycle, 0 if cycle is None else texts - cycle.start, is_short
+
+    def _flown(self, now_ps: int, until_ps: float) -> int:
+        """Whole cycles that end before `until_ps`, until a row has to be looked at; returns when the last one ended."""
+        rows, gaps, cycles = self._rows, self._gaps, self._cycles
+        key, texts, is_mixed, is_short = _sized(rows)
+        while True:
             cycle: Cycle | None
             if is_mixed:
                 cycle = self._mixed(rows, texts)
             else:
                 cycle = cycles.get(key)
                 if cycle is None or not cycle.start <= texts < cycle.end:
-                    cycle = self._cycle(key, rows, texts)
+                    cycle = self._known(key, texts)
             if cycle is None:
                 break
             more = texts - cycle.start
             took_ps = cycle.ps + cycle.slope * more
             end_ps = now_ps + took_ps
-            if end_ps >= until_ps or (short and not self._reserve(rows, cycle, more, now_ps)):
+            if end_ps >= until_ps or (is_short and not self._all_granted(cycle, more, now_ps)):
                 break
-            cycle.times += 1
-            cycle.tokens += more
             if is_mixed:
-                self._tell(cycle)
-            if first_ps < 0:
-                first_ps = end_ps
+                self._told(cycle.ops)
             else:
-                gaps.append(took_ps)
+                cycle.times += 1
+                cycle.tokens += more
             now_ps = end_ps
-            ended = None
+            gaps.append(took_ps)
+            # Each row goes on to its next round, and what the next cycle takes is summed up.
+            ended: list[FlownRow] | None = None
+            key = texts = 0
+            is_mixed = is_short = False
+            pattern = rows[0].node.pattern
             for row in rows:
                 node = row.node
                 node.times += 1
-                tokens = node.committed
-                row.text = text = row.text + tokens
-                row.key = node.key
-                row.room = room = row.room - tokens
+                row.text = text = row.text + node.committed
                 after = node.after
-                if after is None or after.needs > room or text >= row.until:
+                if after is None or text + after.needs > row.limit or text >= row.until:
                     if ended is None:
                         ended = [row]
                     else:
                         ended.append(row)
                 else:
                     row.node = after
+                    key += after.sums
+                    texts += text
+                    if after.pattern != pattern:
+                        is_mixed = True
+                    if text + after.wanted > row.held:
+                        is_short = True
             if ended is not None:
-                looked_at = [row for row in ended if not self._turned(row)]
-                if looked_at:
-                    self._note(rows, first_ps, now_ps, gaps)
-                    gaps = []
-                    for row in looked_at:
-                        going &= self._goes_on(row, now_ps)
-        if first_ps >= 0:
-            self._note(rows, first_ps, now_ps, gaps)
+                self._out_ps = now_ps
+                if not self._all_go_on(ended):
+                    break
+                key, texts, is_mixed, is_short = _sized(rows)
+            elif pattern == FIRST or is_mixed:
+                is_mixed = _sized(rows)[2]
+        if gaps:
+            self._out_ps = now_ps
         return now_ps
+
+    def _advanced(self, now_ps: int) -> None:
+        """A cycle has ended: every row is a round further."""
+        self._out_ps = now_ps
+        for row in self._rows:
+            row.node.times += 1
+            row.text += row.node.committed
+        self._all_go_on(list(self._rows))
+
+    def _all_go_on(self, rows: list[FlownRow]) -> bool:
+        """Rounds have ended; False: somebody has to look at one of the rows, or it cannot fly on."""
+        looked_at = [row for row in rows if not self._turned(row)]
+        return not (looked_at and self._looked_at(looked_at)) and not self._is_unfit
 
     def _turned(self, row: FlownRow) -> bool:
         """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
-        node = row.node
+        node, text = row.node, row.text
+        row.lack = node.shape.lack
         if node.ends:
             request = row.request
-            left = request.most_tokens - row.text
+            left = request.most_tokens - text
             if left <= 0:
                 return False
             if not row.num_ends:
-                row.length = row.text - request.num_text + len(request.emitted)
+                row.length = text - request.num_text + len(request.emitted)
             row.num_ends += 1
-            row.room = min(request.whole_budget, left)
-        if row.text >= row.until:
+            row.limit = text + min(request.whole_budget, left)
+        if text >= row.until:
             return False
-        after = row.nodes.get(row.key)
-        if after is None or after.needs > row.room:
-            after = self._node_of(row)
+        after = node.after
+        if after is None or text + after.needs > row.limit:
+            after = self._rounds.node_at(row, node.key)
             if after is None:
+                self._is_unfit = True
                 return False
-        elif not node.ends:
-            node.after = after
+            if not node.ends and after.needs <= row.limit - text:
+                node.after = after
         row.node = after
         return True
 
-    def _goes_on(self, row: FlownRow, now_ps: int) -> bool:
-        """Look at a row: its answer ends, others are told, or no round is known; False: the flight ends here."""
-        lack = row.key & ((1 << LACK_BITS) - 1)
-        if not self._looked_at(row, now_ps):
-            return False
-        row.begin(lack)
-        row.until = self._until(row.request)
-        after = self._node_of(row)
-        if after is None:
-            return False
-        row.node = after
-        return True
-
-    def _looked_at(self, row: FlownRow, now_ps: int) -> bool:
-        """Land a row, and tell of it; returns whether it goes on, and nobody else has to be asked first."""
-        request = row.request
-        goes_on = self._land(row)
-        self._memory.commit(request)
-        if request.depths and request.num_answer >= request.depths[0]:
-            self._books.reached([request], now_ps)
-            return False
-        return goes_on
-
-    def _note(self, rows: list[FlownRow], first_ps: int, now_ps: int, gaps: list[int]) -> None:
-        """Write down when tokens came out: each request has its own gap before the first cycle."""
-        recorder = self._books.recorder
-        own: dict[int, int] = {}
+    def _looked_at(self, rows: list[FlownRow]) -> bool:
+        """Land rows, and tell of them; returns whether an answer has ended, or others that wait were told."""
+        self._flush()
+        ended, is_told = False, False
         for row in rows:
-            out_ps = row.request.noted_at_ps
-            if out_ps < first_ps:
-                own[first_ps - out_ps] = own.get(first_ps - out_ps, 0) + 1
-            row.request.noted_at_ps = now_ps
-        for gap_ps, count in own.items():
-            recorder.gaps(gap_ps, 0, 1, count)
-        if gaps:
-            recorder.single_gaps(gaps, len(rows))
+            request = row.request
+            self._landed(row)
+            self._memory.commit(request)
+            if request.depths and request.num_answer >= request.depths[0]:
+                self._books.reached([request], self._out_ps)
+                is_told = True
+            if request.num_text >= request.most_tokens:
+                self._asked.end(request)
+                ended = True
+                continue
+            row.until = self._until(request)
+            if not self._runs_alone:
+                node = self._rounds.begun(row)
+                if node is None:
+                    self._is_unfit = True
+                else:
+                    row.node = node
+        if ended:
+            self._rows = [row for row in self._rows if row.request.num_text < row.request.most_tokens]
+        return ended or is_told
+
+    # -- one operation after another
+
+    def _begun(self) -> UnderWay | None:
+        """The cycle that comes next; None: memory may be short for it, or the budget."""
+        cycle, more, is_short = self._next()
+        if cycle is None:
+            return None
+        grants = self._grants(len(cycle.ops) - 1) if is_short else []
+        return None if grants is None else UnderWay(cycle, more, grants)
+
+    def _planned(self, way: UnderWay, now_ps: int) -> bool:
+        """The next operation is `going`; False: nobody is left in it."""
+        ops, place = way.cycle.ops, way.place
+        level, ps, slope, num_forwards = ops[place]
+        took_ps, last = ps + slope * way.more, len(ops) - 1
+        if way.grants:
+            self._grant([grant for grant in way.grants if grant[0] == place])
+        if place == last and not self._scheduler.only_decodes:
+            num_rows = len(self._rows)
+            new, held = self._fed()
+            chunks = self._scheduler.filled(self._budget - new, now_ps, decoded=bool(self._rows))
+            if any(row.request.order == NEVER for row in self._rows):
+                self._leave(way)
+                new, held = self._fed()
+            if chunks or num_rows != len(self._rows):
+                if not (chunks or self._rows):
+                    return False
+                took_ps = self._filled(way, chunks, new, held)
+            elif not num_rows:
+                return False
+            if self._memory.host is not None:
+                took_ps += self._memory.host.take_load_ps(now_ps)
+        self._books.note_state(now_ps)
+        self.going = Operation(level, num_forwards, now_ps, now_ps + took_ps)
+        return True
+
+    def _fed(self) -> tuple[int, int]:
+        """Tokens that the target is fed and that its cache holds, of all rows."""
+        if self._runs_alone:
+            count = len(self._rows)
+            return count, sum([row.text for row in self._rows]) - count
+        new = held = 0
+        for row in self._rows:
+            slot = row.node.shape.slots[-1]
+            new += slot.new
+            held += slot.held + row.text
+        return new, held
+
+    def _filled(self, way: UnderWay, chunks: list[ServedRequest], new: int, held: int) -> int:
+        """Let prefills ride along; returns what the step takes, picoseconds."""
+        target = self._target
+        for request in chunks:
+            request.chunk_level, request.step = target, READS
+            new += request.chunk
+            held += request.cached[target]
+            (way.ending if request.chunk == request.prefill_left else way.chunks).append(request)
+        way.judged = [self._answers.judged(request, READS, target) for request in way.ending]
+        return self._forward_ps(self._names[target], len(self._rows) + len(chunks), new, held)
+
+    def _leave(self, way: UnderWay) -> None:
+        """Rows were put back; what members below the target did for them is told."""
+        for row in self._rows:
+            if row.request.order == NEVER:
+                self._tell_begun(row, way.place)
+        self._rows = [row for row in self._rows if row.request.order != NEVER]
+
+    def commit(self) -> None:
+        """What is `going` has run."""
+        going, way = self.going, self._under_way
+        assert going is not None
+        assert way is not None
+        self.going = None
+        level, num_forwards, start_ps, end_ps = going
+        if num_forwards:
+            busy = self._books.busy[level]
+            busy[0] += end_ps - start_ps
+            busy[1] += num_forwards
+        if way.place < len(way.cycle.ops) - 1:
+            way.place += 1
+            return
+        self._under_way = None
+        if way.ending or way.chunks:
+            self._read(way, going)
+        rows = self._rows
+        if not rows:
+            return
+        if self._odd:
+            self._flush()
+            recorder, odd = self._books.recorder, [row for row in self._odd if row.request.order != NEVER]
+            for row in odd:
+                recorder.gaps(end_ps - row.request.noted_at_ps, 0, 1, 1)
+            if len(rows) > len(odd):
+                recorder.gaps(end_ps - self._out_ps, 0, 1, len(rows) - len(odd))
+            self._odd = []
+        else:
+            self._gaps.append(end_ps - self._out_ps)
+        if self._runs_alone:
+            self._stepped(rows, 1, end_ps)
+        else:
+            self._advanced(end_ps)
+
+    def _read(self, way: UnderWay, going: Operation) -> None:
+        """Chunks are read, and prefills that have ended wrote their first token."""
+        asked, memory, batch, end_ps = self._asked, self._memory, self._scheduler.batch, going.end_ps
+        asked.load.now_s = end_ps / PS_PER_S
+        ending = way.ending
+        if ending:
+            num_rows = len(self._rows) + len(ending)
+            asked.prefilled(ending, way.judged, to_s(end_ps - going.start_ps), num_rows)
+            for request in ending:
+                request.chunk = 0
+                batch.read(request)
+            self._books.note_outputs(ending, end_ps)
+        for request in way.chunks:
+            request.cached[self._target] += request.chunk
+            request.chunk = 0
+        if memory.has_caches:
+            for request in (*way.chunks, *ending):
+                memory.commit(request)
 
     # -- what they take
 
-    def _cycle(self, key: int, rows: list[FlownRow], texts: int) -> Cycle | None:
+    def _known(self, key: int, texts: int) -> Cycle | None:
         """That of rows of one pattern; None: an operation might be fed more than the budget."""
+        known = self._cycles.get(key)
+        if known is not None and known.start <= texts < known.end:
+            return known
+        rows = self._rows
         start, end, count, lookup_ps = 0, float("inf"), len(rows), self._lookup_ps
         ops: list[tuple[int, int, int, int]] = []
         for slots in zip(*[row.node.shape.slots for row in rows], strict=True):
@@ -405,7 +524,6 @@ class Beats:
                 slope += repeats * line_slope
             ops.append((level, ps, slope, drafted or 1))
         # All from where the texts stand now, which is as good a start as any.
-        known = self._cycles.get(key)
         if known is not None:
             self._tell(known)
         elif len(self._cycles) >= MOST_CYCLES:
@@ -472,80 +590,56 @@ class Beats:
             lengths = [one for one in lengths if one[0] > length]
         return duration_ps, done
 
-    def _tell(self, cycle: Cycle) -> None:
-        """Tell the books of what members were busy with."""
-        times, tokens, busy = cycle.times, cycle.tokens, self._books.busy
-        for level, ps, slope, forwards in cycle.ops:
-            if forwards:  # lookups are nobody's
-                busy[level][0] += times * ps + slope * tokens
-                busy[level][1] += times * forwards
-        cycle.times = cycle.tokens = 0
-
-    def _tell_cycles(self) -> None:
-        for cycle in self._cycles.values():
-            self._tell(cycle)
-        self._cycles.clear()
-
     # -- the target alone
 
-    def _jumped(self, rows: list[FlownRow], now_ps: int, until_ps: float) -> int:
+    def _jumped(self, now_ps: int, until_ps: float) -> int:
         """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
-        num_rows, first_ps, recorder = len(rows), -1, self._books.recorder
-        going = True
-        while going:
-            texts = sum([row.text for row in rows])
-            most = min([min(row.request.most_tokens, row.until) - row.text for row in rows])
-            cycle = self._cycles.get(num_rows)
-            if cycle is None or not cycle.start <= texts < cycle.end:
-                cycle = self._even_cycle(num_rows, texts)
-            if num_rows > self._budget:
-                break
-            more = texts - cycle.start
-            each_ps, more_ps = cycle.ps + cycle.slope * more, cycle.slope * num_rows
+        rows, recorder = self._rows, self._books.recorder
+        num_rows, ends = len(rows), False
+        if num_rows > self._budget:
+            return now_ps
+        self._flush()
+        texts = sum([row.text for row in rows])
+        while not ends:
+            most = left = min([min(row.request.most_tokens, row.until) - row.text for row in rows])
+            cycle = self._even_cycle(num_rows, texts)
+            each_ps, more_ps = cycle.ps, cycle.slope * num_rows
             if cycle.end < texts + most * num_rows:
                 most = -(-(int(cycle.end) - texts) // num_rows)
             most = _steps_before(until_ps - now_ps, each_ps, more_ps, most)
             most = self._grown(rows, most, now_ps, each_ps, more_ps)
             if most < 1:
                 break
-            took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
-            cycle.times += most
-            cycle.tokens += most * more + num_rows * (most * (most - 1) // 2)
-            self._num_even += most * num_rows
-            if first_ps < 0:
-                first_ps = now_ps + each_ps
-                self._note(rows, first_ps, first_ps, [])
-                if most > 1:
-                    recorder.gaps(each_ps + more_ps, more_ps, most - 1, num_rows)
-            else:
-                recorder.gaps(each_ps, more_ps, most, num_rows)
-            now_ps += took_ps
-            for row in rows:
-                row.request.noted_at_ps = now_ps
-                row.text += most
-                if row.text >= row.until or row.text >= row.request.most_tokens:
-                    going = False
-        for row in rows:
-            self._count_ends(row)
-            if row.text >= row.until or row.text >= row.request.most_tokens:
-                self._looked_at(row, now_ps)
+            recorder.gaps(each_ps, more_ps, most, num_rows)
+            self._tell_busy(self._target, most * each_ps + more_ps * (most * (most - 1) // 2), most)
+            now_ps += most * each_ps + more_ps * (most * (most - 1) // 2)
+            texts += most * num_rows
+            ends = most == left
+            self._stepped(rows, most, now_ps)
         return now_ps
 
+    def _stepped(self, rows: list[FlownRow], count: int, now_ps: int) -> None:
+        """So many cycles of the target alone have ended."""
+        self._out_ps = now_ps
+        self._num_even += count * len(rows)
+        looked_at = []
+        for row in rows:
+            row.text = text = row.text + count
+            if text >= row.until or text >= row.request.most_tokens:
+                looked_at.append(row)
+        if looked_at:
+            self._looked_at(looked_at)
+
     def _count_ends(self, row: FlownRow) -> None:
-        """Of the segments that a row has come to the end of."""
+        """Of the segments that a row of the target alone has come to the end of."""
         request = row.request
         written = len(request.emitted) + row.text - request.num_text
         row.length = self._lengths.of(request.recorded_id)
         row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
 
     def _even_cycle(self, num_rows: int, texts: int) -> Cycle:
-        known = self._cycles.get(num_rows)
-        if known is not None:
-            self._tell(known)
         first, end, ps, slope = self._line(self._target, num_rows, num_rows, -num_rows, texts)
-        found = Cycle(texts, end, [(self._target, ps + slope * (texts - first), slope, 1)])
-        self._cycles[num_rows] = found
-        return found
+        return Cycle(texts, end, [(self._target, ps + slope * (texts - first), slope, 1)])
 
     def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
         """Hold blocks for `most` cycles, each when it is needed; returns for how many there are enough, maybe 0."""
@@ -558,141 +652,111 @@ class Beats:
         for row in rows:
             for cycle in range(row.held - row.text, most, size):
                 cycles[cycle] = cycles.get(cycle, 0) + 1
-        total = sum(cycles.values())
-        if total > kv.available_blocks:
+        if sum(cycles.values()) > kv.available_blocks:
             return first
+        used = self._memory.used_blocks[self._target]
         for row in rows:
             if row.text + most > row.held:
                 self._memory.reserve(row.request, self._target, row.text + most)
-                row.held = row.request.room_held[self._target]
-        for cycle, count in sorted(cycles.items()):
-            total -= count
-            at_ps = now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2)
-            self._books.note_state(at_ps, later=(self._target, total))
+                row.held = self._held(row.request)
+        grown = [
+            (now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2), cycles[cycle]) for cycle in sorted(cycles)
+        ]
+        self._books.note_growth(self._target, used, grown)
         return most
-
-    # -- rounds
-
-    def _number(self, lacking: tuple[int, ...]) -> int:
-        number = self._lacks.get(lacking)
-        if number is None:
-            number = self._lacks[lacking] = len(self._lacking)
-            self._lacking.append(lacking)
-        return number
-
-    def _node_of(self, row: FlownRow) -> RoundNode | None:
-        """The next round of a row; None: it cannot be flown."""
-        key = row.key
-        node = row.nodes.get(key)
-        if node is not None and node.needs <= row.room:
-            return node
-        request, position, lack = row.request, key >> LACK_BITS, key & ((1 << LACK_BITS) - 1)
-        try:
-            played = self._rounds.round(request.request_id, request.recorded_id, position, row.room)
-            shape = self._shapes.get((played, lack))
-            if shape is None:
-                shape = self._shapes[played, lack] = self._shape(played, self._lacking[lack])
-        except Exception:  # noqa: BLE001 - whoever asks the policy is told
-            return None
-        node = RoundNode(shape, position)
-        self._nodes.append(node)
-        if row.room >= played.needs:
-            row.nodes[key] = node
-        return node
-
-    def _shape(self, played: PlayedRound, lacking: tuple[int, ...]) -> Shape:
-        """Raises UnfitError where members do not take turns, or a cache that takes part lacks much."""
-        held = [-MOST_LACKING - 1] * len(self._keeps)
-        for level, tokens in zip(self._levels, lacking, strict=True):
-            held[level] = -tokens
-        *below, _ = played.ops
-        for place, op in enumerate(below):
-            if op.drafts == bool(place % 2) or op.level != below[place % 2].level:
-                raise UnfitError
-        slots = tuple([self._slot(op, held) for op in played.ops])
-        wanted = max([slot.wanted for slot in slots])
-        if wanted >= MOST_ROWS:  # sums of as many rows have room in a field
-            raise UnfitError
-        sums = 0
-        for slot in slots:
-            if slot.level >= self._num_free:
-                sums = (sums << FIELD_BITS | slot.new) << FIELD_BITS | slot.held + 2 * MOST_LACKING
-                sums = sums << FIELD_BITS | slot.context
-        members = tuple([(slot.level, slot.drafts, slot.drafted * (slot.level >= self._num_free)) for slot in slots])
-        pattern = self._patterns.setdefault(members, len(self._patterns))
-        after = tuple([played.committed - held[level] for level in self._levels])
-        needs: list[tuple[int, int, int]] = []
-        most: dict[int, int] = {}
-        for place, slot in enumerate(slots):
-            for level in (slot.level, self._target) if place < len(slots) - 1 else (slot.level,):
-                if self._keeps[level] and slot.wanted > most.get(level, 0):
-                    most[level] = slot.wanted
-                    needs.append((place, level, slot.wanted))
-        sums = (sums << FIELD_BITS | pattern) << FIELD_BITS | 1
-        return Shape(played, slots, tuple(needs), wanted, pattern, sums, self._number(after))
-
-    def _slot(self, op: FixedOp, held: list[int]) -> Slot:
-        """An operation, after which caches hold what `held` says then."""
-        level, drafts, _, asked, drafted, pending, first, accepted, _, _ = op
-        if not self._keeps[level]:
-            return Slot(level, drafts, 0, 0, drafted, pending, pending + asked + 1)
-        if level not in self._levels:
-            self._levels.append(level)
-            raise UnfitError
-        if held[level] < -MOST_LACKING:
-            raise UnfitError
-        if drafts:
-            before = held[level]
-            if drafted:
-                held[level] = pending + drafted - 1
-        else:
-            before = min(held[level], first - 1)
-            limit = first + accepted
-            held[:] = [min(tokens, limit) for tokens in held]
-            held[level] = limit
-        return Slot(level, drafts, pending - before, before, drafted, pending, pending + asked + 1)
 
     # -- blocks
 
-    def _reserve(self, rows: list[FlownRow], cycle: Cycle, more: int, now_ps: int) -> bool:
-        """Hold blocks for a cycle, operation by operation; False: memory may be short, and nothing has changed."""
-        short = [row for row in rows if row.text + row.node.wanted > row.held]
-        most = max([row.node.wanted for row in short])
-        for level in self._levels:
-            if not self._memory.has_blocks(level, len(short), most):
-                return False
-        if len(short) > 1:
-            short.sort(key=_order)
-        last, needs = len(cycle.ops) - 1, []
-        for number, row in enumerate(short):
-            request, text, own_last = row.request, row.text, len(row.node.shape.slots) - 1
-            for index, (place, level, tokens) in enumerate(row.node.shape.needs):
-                if text + tokens > request.room_held[level]:
-                    needs.append((last if place == own_last else place, number, index, request, level, text + tokens))
-        needs.sort()
-        place, at_ps = 0, now_ps
-        for index, (at, _, _, request, level, tokens) in enumerate(needs):
-            while place < at:
-                _, ps, slope, _ = cycle.ops[place]
-                at_ps += ps + slope * more
-                place += 1
-            self._memory.reserve(request, level, tokens)
-            if index + 1 == len(needs) or needs[index + 1][0] != at:
-                self._books.note_state(at_ps)
-        for row in short:
-            row.held = self._held(row.request)
+    def _grants(self, last: int) -> list[Grant] | None:
+        """The blocks that rows need for a cycle, whose last operation is at a place; None: memory is short."""
+        grants, taken, levels = list[Grant](), [0] * len(self._sizes), self._rounds.levels
+        grown: list[tuple[FlownRow, int]] = []
+        needs, own_last, longest = ((0, self._target, 1),), 0, 1
+        for row in self._rows:
+            text = row.text
+            if not self._runs_alone:
+                shape = row.node.shape
+                needs, own_last, longest = shape.needs, shape.last, shape.wanted
+            if text + longest <= row.held:
+                continue
+            request = row.request
+            most, rooms = request.most_tokens, [*request.room_held]
+            for place, level, tokens in needs:
+                wanted = text + tokens
+                if wanted > most:
+                    wanted = most
+                lacking = wanted - rooms[level]
+                if lacking > 0:
+                    size = self._sizes[level]
+                    blocks = (lacking + size - 1) // size
+                    rooms[level] += blocks * size
+                    taken[level] += blocks
+                    grants.append((last if place == own_last else place, request, level, blocks))
+            held = min([rooms[level] for level in levels])
+            grown.append((row, held if held < most else MOST_TEXT))
+        for level, kv in enumerate(self._memory.members):
+            if taken[level] and kv is not None and taken[level] > kv.available_blocks:
+                return None
+        for row, held in grown:
+            row.held = held
+        return grants
+
+    def _all_granted(self, cycle: Cycle, more: int, now_ps: int) -> bool:
+        """Hold blocks for a cycle, each when its operation begins; False: memory is short, nothing has changed."""
+        grants = self._grants(len(cycle.ops) - 1)
+        if grants is None:
+            return False
+        for place, (_, ps, slope, _) in enumerate(cycle.ops):
+            now = [grant for grant in grants if grant[0] == place]
+            if now:
+                self._grant(now)
+                self._books.note_state(now_ps)
+                if len(now) == len(grants):
+                    break
+            now_ps += ps + slope * more
         return True
+
+    def _grant(self, grants: list[Grant]) -> None:
+        """Hold blocks, of which there are enough."""
+        grow = self._memory.grow
+        for _, request, level, blocks in grants:
+            grow(request, level, blocks)
 
     # -- the end of a flight
 
-    def _land(self, row: FlownRow) -> bool:
-        """Let a request be what it is after the rounds that it flew; returns whether it goes on."""
-        asked, books, request = self._asked, self._books, row.request
+    def land(self) -> None:
+        """Everybody lands, and is ready; of a cycle under way nobody knows."""
+        self.look()
+        self._asked.ready[:0] = [row.request for row in self._rows]
+        self._rows, self._odd = [], []
+
+    def look(self) -> None:
+        """Requests learn what they flew, and fly on."""
+        self._flush()
+        for row in self._rows:
+            if row.text > row.request.num_text:
+                if not self._runs_alone:
+                    row.lack = row.node.lack
+                self._landed(row)
+                if self._caching:
+                    self._memory.commit(row.request)
+
+    def _flush(self) -> None:
+        """Tell the recorder of the gaps between tokens, which are those of all rows."""
+        if self._gaps:
+            self._books.recorder.single_gaps(self._gaps, len(self._rows))
+            self._gaps.clear()
+            self._books.noted_ps = self._out_ps
+
+    def _landed(self, row: FlownRow) -> None:
+        """Let a request be what it is after the rounds that it flew, at least one."""
+        asked, books, request, lack = self._asked, self._books, row.request, row.lack
         count = row.text - request.num_text
-        if not count:
-            return True
-        for level, tokens in zip(self._levels, self._lacking[row.key & ((1 << LACK_BITS) - 1)], strict=False):
+        if self._runs_alone:
+            self._count_ends(row)
+        for level, tokens in zip(self._rounds.levels, self._rounds.lacking[lack], strict=False):
             request.cached[level] = row.text - tokens
+        request.noted_at_ps = self._out_ps
         asked.load.context_tokens += count
         before, first = request.num_answer, request.num_first or (row.length if row.num_ends else MOST_TEXT)
         books.num_emitted += count
@@ -709,30 +773,78 @@ class Beats:
         rest = tokens_of(request.recorded_id, start, count)
         place = ON_TRUNK if request.tables is None else request.tables.trunk[start + count]
         request.flew(ended, row.num_ends, row.length, rest, place)
-        row.num_ends = 0
-        if row.text < request.most_tokens:
-            return True
-        asked.ready.remove(request)
-        asked.end(request)
-        return False
+        row.begin(lack)
 
-    def close(self) -> None:
-        """Tell the books of what ran, the recorder of what was judged, and count what was modelled."""
-        self._tell_cycles()
+    # -- the books
+
+    def _tell_busy(self, level: int, ps: int, num_forwards: int) -> None:
+        busy = self._books.busy[level]
+        busy[0] += ps
+        busy[1] += num_forwards
+
+    def _told(self, ops: list[tuple[int, int, int, int]]) -> None:
+        """Tell the books of a cycle that was flown once."""
+        for level, ps, _, forwards in ops:
+            if forwards:  # lookups are nobody's
+                self._tell_busy(level, ps, forwards)
+
+    def _tell(self, cycle: Cycle) -> None:
+        """Tell the books of what members were busy with."""
+        times, tokens = cycle.times, cycle.tokens
+        for level, ps, slope, forwards in cycle.ops:
+            if forwards:
+                self._tell_busy(level, times * ps + slope * tokens, times * forwards)
+        cycle.times = cycle.tokens = 0
+
+    def _tell_cycles(self) -> None:
+        for cycle in self._cycles.values():
+            self._tell(cycle)
+        self._cycles.clear()
+
+    def _tell_rounds(self) -> None:
+        """Tell the recorder of what was judged, and count what was modelled."""
         recorder = self._books.recorder
-        if self._num_even:
-            recorder.judged(self._target, 0, 0, self._num_even, self._num_even)
-            self._num_even = 0
-        for node in self._nodes:
+        for node in self._rounds.nodes:
             times, node.times = node.times, 0
             for op in node.shape.round.ops if times else ():
                 self._asked.num_modelled += times * op.modelled
                 if not op.drafts:
                     recorder.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
 
+    def _tell_begun(self, row: FlownRow, num_ops: int) -> None:
+        """The same of a round that ends early: of its operations below the target so many have run."""
+        for op in () if self._runs_alone else row.node.shape.round.ops[:-1][:num_ops]:
+            self._asked.num_modelled += op.modelled
+            if not op.drafts:
+                self._books.recorder.judged(op.level, op.judged, op.accepted, op.own, 1)
 
-def _order(row: FlownRow) -> int:
-    return row.request.order
+    def close(self) -> None:
+        """The run ends: the books are told of all that has run."""
+        if self._under_way is not None:
+            for row in self._rows:
+                self._tell_begun(row, self._under_way.place)
+        self.land()
+        self._tell_cycles()
+        if self._num_even:
+            self._books.recorder.judged(self._target, 0, 0, self._num_even, self._num_even)
+            self._num_even = 0
+        self._tell_rounds()
+
+
+def _sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
+    """Of the next cycle: its key, tokens of all texts, whether rows differ, and whether one is short."""
+    key = texts = 0
+    pattern, is_short = rows[0].node.pattern, False
+    is_mixed = pattern == FIRST
+    for row in rows:
+        node, text = row.node, row.text
+        key += node.sums
+        texts += text
+        if node.pattern != pattern:
+            is_mixed = True
+        if text + node.wanted > row.held:
+            is_short = True
+    return key, texts, is_mixed, is_short
 
 
 def _steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:

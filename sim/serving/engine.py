@@ -94,6 +94,7 @@ class Replica:
             memory=self._memory,
             recorder=shared.recorder,
             open_request=self._opened,
+            before_put_back=self._look,
             world=self._world,
         )
         self._batch = self._scheduler.batch
@@ -108,8 +109,8 @@ class Replica:
             and spec.role == Role.both
         )
         self._told = False
-        self._quick = self._quick_steps()
         self._beats = self._beats_of(spec) if may_lag else None
+        self._quick = self._quick_steps() if self._beats is None else None
         self.path = STEP_BY_STEP if self._beats is None else CYCLES
         self.end_ps = 0
 
@@ -138,10 +139,10 @@ class Replica:
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
             asked=self._asked,
+            scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
-            charges=self._world.charges,
-            num_free=self._shared.answers.num_free,
+            world=self._world,
             budget=self._budget,
             lengths=self._shared.lengths,
             runs_alone=runs_target_alone(spec.policy),
@@ -223,6 +224,11 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         while True:
+            if self._beats is not None and (self._beats.is_under_way or self._goes_round()):
+                now_ps = self._beaten(self._beats, now_ps, until_ps)
+                if self._beats.going is not None:
+                    self._told, self.end_ps = False, self._beats.going.end_ps
+                    return self.end_ps
             may_run_on = self._runs_ahead and not self._told and self._kept is None
             if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
                 now_ps = self._run_on(now_ps, until_ps)
@@ -244,10 +250,6 @@ class Replica:
         """
         asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
         while not self._told:
-            if self._beats is not None and asked.between_rounds:
-                now_ps = self._flown(self._beats, now_ps, until_ps)
-                if self._told:
-                    break
             op = asked.next_op(now_ps / PS_PER_S)
             if op is None or asked.finished or asked.committed:
                 self._kept = op
@@ -276,20 +278,29 @@ class Replica:
         self._tell_judged()
         return now_ps
 
-    def _flown(self, beats: Beats, now_ps: int, until_ps: float) -> int:
+    def _goes_round(self) -> bool:
+        """Whether all who decode stand before a round, and nothing else is to be done first."""
         asked = self._asked
-        while asked.ready and not self._told:
-            end_ps = beats.fly(now_ps, until_ps)
-            if end_ps == now_ps:
-                break
+        is_idle = self._kept is None and not asked.finished and not asked.committed
+        return is_idle and self._scheduler.goes_round and asked.between_rounds
+
+    def _beaten(self, beats: Beats, now_ps: int, until_ps: float) -> int:
+        """Let cycles run that are numbers, as far as that goes; returns when the last operation ended."""
+        while (end_ps := beats.run(now_ps, 0 if self._told else until_ps)) is not None:
             now_ps = end_ps
-            for request in (*asked.ready, *asked.finished) if self._memory.has_caches else ():
-                self._memory.commit(request)
-            if asked.finished:
-                self._end_finished(now_ps)
-            asked.load.free_kv_share = self._memory.free_share
-            self._books.note_state(now_ps)
+            self._note_beaten(now_ps)
+            if beats.going is not None:
+                break
         return now_ps
+
+    def _note_beaten(self, now_ps: int) -> None:
+        if self._asked.finished:
+            self._end_finished(now_ps)
+        self._books.note_state(now_ps)
+
+    def _look(self) -> None:
+        if self._beats is not None:
+            self._beats.look()
 
     def _planned(self, now_ps: int) -> Going | None:
         start_ps = now_ps
@@ -310,6 +321,11 @@ class Replica:
 
     def commit(self) -> None:
         """What was planned has run: requests, policy, caches and the recorder learn of it."""
+        if self._beats is not None and self._beats.going is not None:
+            end_ps = self._beats.going.end_ps
+            self._beats.commit()
+            self._note_beaten(end_ps)
+            return
         going, self._going = self._going, None
         assert going is not None
         # fmt: off
@@ -505,8 +521,9 @@ class Replica:
 
     def close_books(self, until_ps: int) -> None:
         """See `ServedReplica`."""
-        if self._going is not None:
-            self._books.cut(self._going, until_ps)
+        going = self._going or (self._beats and self._beats.going)
+        if going:
+            self._books.cut(going, until_ps)
         if self._beats is not None:
             self._beats.close()
         self._books.close(self._requests.values(), until_ps)

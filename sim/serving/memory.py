@@ -438,15 +438,17 @@ class MemberKv:
         """
         held = self._held[owner]
         more = -(-num_tokens // self._block_tokens) - held.num_blocks
-        if more <= 0:
-            return True
-        if not self.take(more):
+        return more <= 0 or self.grow(owner, more)
+
+    def grow(self, owner: int, num_blocks: int) -> bool:
+        """As `reserve`, so many blocks more."""
+        if not self.take(num_blocks):
             return False
-        held.num_blocks += more
+        self._held[owner].num_blocks += num_blocks
         return True
 
     def take(self, num_blocks: int) -> bool:
-        """Take blocks for owners who are told apart later, by `hold`: `reserve` in two steps.
+        """Take blocks that an owner is to have.
 
         Returns:
             False, and nothing has changed, if free and evictable blocks do not suffice.
@@ -459,10 +461,6 @@ class MemberKv:
             self.free_blocks += short
         self.free_blocks -= num_blocks
         return True
-
-    def hold(self, owner: int, num_tokens: int) -> None:
-        """Let an owner have blocks for so many tokens in all, no fewer than it has, of those that were taken."""
-        self._held[owner].num_blocks = -(-num_tokens // self._block_tokens)
 
     def commit(self, owner: int, num_tokens: int, keys: Keys) -> None:
         """Put the full blocks of an owner's first `num_tokens`, all of them computed, into the prefix cache.

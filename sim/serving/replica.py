@@ -1,6 +1,6 @@
 """What a replica is made of, what it shares with the others of its run, and what it writes down."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -106,20 +106,28 @@ class ReplicaBooks:
         if reached:
             self.reached(reached, at_ps)
 
-    def note_state(self, at_ps: int, later: tuple[int, int] | None = None) -> None:
-        """Write down what is held from now on, if that is something else than before.
+    def note_growth(self, level: int, used_blocks: int, grown: Sequence[tuple[int, int]]) -> None:
+        """Write down blocks of one member that were taken one after another, and are held already.
 
         Args:
-            at_ps: now.
-            later: a member, and blocks of it that are held already and count from some later time on.
+            level: of the member.
+            used_blocks: of it before.
+            grown: when, ascending, and how many.
         """
+        num_running, num_waiting, used = len(self._batch.running), len(self._batch.waiting), [*self._memory.used_blocks]
+        state, index = self.recorder.state, self._index
+        for at_ps, blocks in grown:
+            used_blocks += blocks
+            used[level] = used_blocks
+            state(index, at_ps, num_running, num_waiting, used)
+        self._held = num_running, num_waiting, used
+        self.noted_ps = grown[-1][0]
+
+    def note_state(self, at_ps: int) -> None:
+        """Write down what is held from now on, if that is something else than before."""
         self.noted_ps = at_ps
         batch = self._batch
-        used = self._memory.used_blocks
-        if later is not None:
-            used = [*used]
-            used[later[0]] -= later[1]
-        held = len(batch.running), len(batch.waiting), used
+        held = len(batch.running), len(batch.waiting), self._memory.used_blocks
         if held != self._held:
             self._held = held
             self.recorder.state(self._index, at_ps, *held)

@@ -125,11 +125,6 @@ class ReplicaMemory:
             self._free_share = min([(num_blocks - used[level]) / num_blocks for level, num_blocks in self._num_blocks])
         return self._free_share
 
-    def has_blocks(self, level: int, num_requests: int, num_tokens: int) -> bool:
-        """Whether so many requests could each get blocks for so many tokens more; "no" may be too careful."""
-        kv = self.members[level]
-        return kv is None or kv.available_blocks >= num_requests * (num_tokens // kv.limits.block_tokens + 2)
-
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
         """Why a request can never run, in words that such requests share; "" if it can.
 
@@ -242,22 +237,13 @@ class ReplicaMemory:
         self._has_changed = True
         return True
 
-    def take(self, level: int, num_blocks: int) -> bool:
-        """Take blocks of a member for requests that are told apart later, by `hold`; a number below 0 gives back.
-
-        Returns:
-            False, and nothing has changed, if memory is short.
-        """
+    def grow(self, session: KvOwner, level: int, num_blocks: int) -> None:
+        """Let a request hold so many blocks of a member more, of which there are enough."""
         kv = self.members[level]
+        assert kv is not None
+        kv.grow(session.serial, num_blocks)
+        session.room_held[level] += num_blocks * kv.limits.block_tokens
         self._has_changed = True
-        return kv is None or kv.take(num_blocks)
-
-    def hold(self, session: KvOwner, level: int, num_blocks: int) -> None:
-        """Let a request have so many blocks of a member in all, of those that were taken."""
-        kv = self.members[level]
-        if kv is not None:
-            session.room_held[level] = num_blocks * kv.limits.block_tokens
-            kv.hold(session.serial, session.room_held[level])
 
     def commit(self, session: KvOwner) -> None:
         """Full blocks of what is computed and committed enter the prefix caches."""

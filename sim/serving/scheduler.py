@@ -49,6 +49,7 @@ class Scheduler:
         memory: of the replica.
         recorder: told who enters and who is put back.
         open_request: makes the request that waits.
+        before_put_back: called before somebody is.
         world: told who enters, and who leaves for lack of memory.
 
     Attributes:
@@ -65,6 +66,7 @@ class Scheduler:
         memory: ReplicaMemory,
         recorder: ServingRecorder,
         open_request: Callable[[Waiting], ServedRequest],
+        before_put_back: Callable[[], None],
         world: EngineWorld,
     ) -> None:
         self.batch = Batch()
@@ -74,6 +76,7 @@ class Scheduler:
         self._memory = memory
         self._recorder = recorder
         self._open_request = open_request
+        self._before_put_back = before_put_back
         self._world = world
         self._target = target
         self._retracts = limits.preemption == Preemption.fewest_tokens
@@ -81,6 +84,11 @@ class Scheduler:
         self._estimate = AdmissionEstimate() if limits.admission == Admission.estimate else None
         self._was_short = False
         self._num_put_back = 0
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether a cycle is all that is asked for next, and prefills beside it need no guess of what others write."""
+        return not (self.late or self._estimate)
 
     @property
     def only_decodes(self) -> bool:
@@ -142,6 +150,16 @@ class Scheduler:
         if late or self._num_put_back != num_put_back:
             self.late = [request for request in rows if request.serial in late and request.order != NEVER]
             rows = [request for request in rows if request.serial not in late]
+        chunks = self.filled(left, now_ps, decoded=bool(rows))
+        if not all_run or self._num_put_back != num_put_back:
+            rows = [request for request in rows if request.order != NEVER]
+        step = TargetStep(rows, [], [])
+        for request in chunks:
+            (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
+        return step
+
+    def filled(self, left: int, now_ps: int, *, decoded: bool) -> list[ServedRequest]:
+        """Who reads in a step of the target in which so many tokens are left; `decoded`: whether anybody decodes."""
         chunks = self._chunks(left, now_ps) if self.batch.prefilling else []
         left -= sum([request.chunk for request in chunks])
         # Where memory was short, others get what they need first; a Commit may have ended all of them since.
@@ -149,14 +167,9 @@ class Scheduler:
             chunks += self._admitted(left, now_ps)
         if self._estimate is not None:
             running = map(_written, self.batch.running)
-            self._estimate.stepped(running, decoded=bool(rows), was_short=self._was_short)
+            self._estimate.stepped(running, decoded=decoded, was_short=self._was_short)
         self._was_short = False
-        if not all_run or self._num_put_back != num_put_back:
-            rows = [request for request in rows if request.order != NEVER]
-        step = TargetStep(rows, [], [])
-        for request in chunks:
-            (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
-        return step
+        return chunks
 
     def ended(self, request: ServedRequest) -> None:
         """A request is done, and releases its blocks."""
@@ -214,6 +227,7 @@ class Scheduler:
         if num_tokens <= request.room_held[level]:
             return True
         while not self._memory.reserve(request, level, num_tokens):
+            self._before_put_back()
             self._num_put_back += 1
             leaving = self.batch.retract(request) if self._retracts else self.batch.put_back()
             self._asked.withdraw(leaving)

@@ -1,0 +1,254 @@
+"""Rounds of a policy that pending tokens alone decide, as numbers, and the requests of a batch that fly them.
+
+Such a round follows from the recorded request, the place in its answer and what caches lack (`FixedRounds`), so it is
+played once and is numbers from then on.
+"""
+
+from typing import NamedTuple
+
+from ...decoding.pool import Pool
+from ..played_round import FixedOp, PlayedRound
+from ..rounds_once import FixedRounds
+from .requests import ServedRequest
+
+MOST_LACKING = 256  # tokens that caches lack of a text which they follow
+FIRST = -1  # instead of a pattern
+LACK_BITS = 20
+FIELD_BITS = 24  # of a sum over the rows of a batch
+MOST_ROWS = 1 << 12
+
+
+class Slot(NamedTuple):
+    """One operation of a round; what caches hold is counted from the start of the round's text.
+
+    Attributes:
+        level: of the member.
+        drafts: whether it drafts.
+        new: tokens that the row is fed.
+        held: tokens that its cache holds then, less those of the text.
+        drafted: tokens that it writes.
+        context: pending tokens before it.
+        wanted: tokens that blocks are held for, less those of the text.
+    """
+
+    level: int
+    drafts: bool
+    new: int
+    held: int
+    drafted: int
+    context: int
+    wanted: int
+
+
+class Shape(NamedTuple):
+    """A round of requests whose caches lack so much of their text.
+
+    Attributes:
+        round: which.
+        slots: its operations, that of the target last.
+        last: place of the last one.
+        needs: place of an operation, member, and tokens that blocks of it are held for then, less those of the text.
+        wanted: most tokens that blocks of any member are held for, less those of the text.
+        pattern: number of rounds with the same members, each drafting as much; FIRST where a cache lacks much.
+        sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
+        lack: number of what caches lack where the next round begins.
+    """
+
+    round: PlayedRound
+    slots: tuple[Slot, ...]
+    last: int
+    needs: tuple[tuple[int, int, int], ...]
+    wanted: int
+    pattern: int
+    sums: int
+    lack: int
+
+
+class UnfitError(Exception):
+    """A round that cannot be flown."""
+
+
+class RoundNode:
+    """A round at a place of a recorded answer.
+
+    Attributes:
+        shape: of the round; `committed`, `ends`, `needs`, `wanted`, `pattern`, `sums` are its, or its round's.
+        lack: number of what caches lack before it.
+        key: of the place after it.
+        after: the next round; None: nobody with room enough was there, or the segment ends.
+        times: how often it was played since the recorder was told.
+    """
+
+    __slots__ = ("after", "committed", "ends", "key", "lack", "needs", "pattern", "shape", "sums", "times", "wanted")
+
+    def __init__(self, shape: Shape, position: int, lack: int) -> None:
+        played = shape.round
+        self.shape, self.lack = shape, lack
+        self.committed, self.ends, self.needs = played.committed, played.ends, played.needs
+        self.wanted, self.pattern, self.sums = shape.wanted, shape.pattern, shape.sums
+        self.key = shape.lack if played.ends else (position + played.committed) << LACK_BITS | shape.lack
+        self.after: RoundNode | None = None
+        self.times = 0
+
+
+class FlownRow:
+    """A request in flight, which is told of what it flew when it lands.
+
+    Attributes:
+        request: which.
+        nodes: known ones of its recorded request, by place and lack.
+        node: its next round; of the target alone there are none.
+        lack: number of what caches lacked where it took off, and where no next round is known.
+        text: its tokens.
+        limit: tokens of its text with which the segment is full.
+        held: tokens that the blocks of every member which takes part have room for.
+        until: tokens of its text with which it has to be looked at: a block is full, or others wait for them.
+        num_ends: segments that ended in this flight; another one began after each.
+        length: tokens of a segment, once one ended.
+    """
+
+    __slots__ = ("held", "lack", "length", "limit", "node", "nodes", "num_ends", "request", "text", "until")
+
+    node: RoundNode
+    held: int
+    until: int
+
+    def __init__(self, request: ServedRequest, nodes: dict[int, RoundNode], lack: int) -> None:
+        self.request = request
+        self.nodes = nodes
+        self.begin(lack)
+
+    def begin(self, lack: int) -> None:
+        """Stand where the request stands."""
+        request = self.request
+        self.lack = lack
+        self.text = text = request.num_text
+        self.limit = text + request.budget - len(request.emitted)
+        self.num_ends = self.length = 0
+
+
+class FlownRounds:
+    """The rounds of one policy, each made when somebody comes to it.
+
+    Args:
+        pool: the members.
+        rounds: of the policy.
+        num_free: model-free members, which come first in the pool.
+
+    Attributes:
+        levels: members that take part and have caches, as far as is known.
+        lacking: by number, tokens that the cache of each of `levels` lacks.
+        nodes: all of them.
+    """
+
+    def __init__(self, pool: Pool, rounds: FixedRounds, num_free: int) -> None:
+        self.levels = [pool.target_level]
+        self.lacking: list[tuple[int, ...]] = []
+        self.nodes: list[RoundNode] = []
+        self.tokens = rounds.tokens
+        self._target = pool.target_level
+        self._keeps = [not member.model_free for member in pool.members]
+        self._rounds = rounds
+        self._num_free = num_free
+        self._lacks: dict[tuple[int, ...], int] = {}
+        self._by_request: dict[str, dict[int, RoundNode]] = {}
+        self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
+        self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
+
+    def row(self, request: ServedRequest) -> FlownRow:
+        """A request as it stands, with nothing pending."""
+        nodes = self._by_request.get(request.recorded_id)
+        if nodes is None:
+            nodes = self._by_request[request.recorded_id] = {}
+        text, cached = request.num_text, request.cached
+        return FlownRow(request, nodes, self._number(tuple([text - cached[level] for level in self.levels])))
+
+    def forget(self) -> None:
+        """Drop all rounds that are known; rows that fly them have landed."""
+        self._by_request, self._lacks, self._shapes, self.lacking, self.nodes = {}, {}, {}, [], []
+
+    def begun(self, row: FlownRow) -> RoundNode | None:
+        """The next round of a row that has just begun to fly; None: it cannot be flown."""
+        return self.node_at(row, len(row.request.emitted) << LACK_BITS | row.lack)
+
+    def node_at(self, row: FlownRow, key: int) -> RoundNode | None:
+        """The next round of a row that stands at a place, with a lack; None: it cannot be flown."""
+        node, room = row.nodes.get(key), row.limit - row.text
+        if node is not None and node.needs <= room:
+            return node
+        request, position, lack = row.request, key >> LACK_BITS, key & ((1 << LACK_BITS) - 1)
+        try:
+            played = self._rounds.round(request.request_id, request.recorded_id, position, room)
+            shape = self._shapes.get((played, lack))
+            if shape is None:
+                shape = self._shape(played, self.lacking[lack])
+                if shape.pattern != FIRST:
+                    self._shapes[played, lack] = shape
+        except Exception:  # noqa: BLE001 - whoever asks the policy is told
+            return None
+        node = RoundNode(shape, position, lack)
+        self.nodes.append(node)
+        if room >= played.needs and shape.pattern != FIRST:
+            row.nodes[key] = node
+        return node
+
+    def _number(self, lacking: tuple[int, ...]) -> int:
+        number = self._lacks.get(lacking)
+        if number is None:
+            number = self._lacks[lacking] = len(self.lacking)
+            self.lacking.append(lacking)
+        return number
+
+    def _shape(self, played: PlayedRound, lacking: tuple[int, ...]) -> Shape:
+        """Raises UnfitError where members do not take turns, one has read all, or takes part, which was not known."""
+        held = [0] * len(self._keeps)
+        for level, tokens in zip(self.levels, lacking, strict=True):
+            held[level] = -tokens
+        *below, _ = played.ops
+        for place, op in enumerate(below):
+            if op.drafts == bool(place % 2) or op.level != below[place % 2].level:
+                raise UnfitError
+        slots = tuple([self._slot(op, held) for op in played.ops])
+        wanted = max([slot.wanted for slot in slots])
+        if wanted >= MOST_ROWS:  # sums of as many rows have room in a field
+            raise UnfitError
+        lacks_much = any(slot.held < -MOST_LACKING for slot in slots)
+        sums = 0
+        for slot in slots if not lacks_much else ():
+            if slot.level >= self._num_free:
+                sums = (sums << FIELD_BITS | slot.new) << FIELD_BITS | slot.held + 2 * MOST_LACKING
+                sums = sums << FIELD_BITS | slot.context
+        members = tuple([(slot.level, slot.drafts, slot.drafted * (slot.level >= self._num_free)) for slot in slots])
+        pattern = FIRST if lacks_much else self._patterns.setdefault(members, len(self._patterns))
+        after = tuple([played.committed - held[level] for level in self.levels])
+        needs: list[tuple[int, int, int]] = []
+        most: dict[int, int] = {}
+        for place, slot in enumerate(slots):
+            for level in (slot.level, self._target) if place < len(slots) - 1 else (slot.level,):
+                if self._keeps[level] and slot.wanted > most.get(level, 0):
+                    most[level] = slot.wanted
+                    needs.append((place, level, slot.wanted))
+        if not lacks_much:
+            sums = (sums << FIELD_BITS | pattern) << FIELD_BITS | 1
+        return Shape(played, slots, len(slots) - 1, tuple(needs), wanted, pattern, sums, self._number(after))
+
+    def _slot(self, op: FixedOp, held: list[int]) -> Slot:
+        """An operation, after which caches hold what `held` says then."""
+        level, drafts, _, asked, drafted, pending, first, accepted, _, _ = op
+        if not self._keeps[level]:
+            return Slot(level, drafts, 0, 0, drafted, pending, pending + asked + 1)
+        if level not in self.levels:
+            self.levels.append(level)
+            raise UnfitError
+        if drafts:
+            before = held[level]
+            if before == pending:  # all that it drafts after was read; its first forward is none
+                raise UnfitError
+            if drafted:
+                held[level] = pending + drafted - 1
+        else:
+            before = min(held[level], first - 1)
+            limit = first + accepted
+            held[:] = [min(tokens, limit) for tokens in held]
+            held[level] = limit
+        return Slot(level, drafts, pending - before, before, drafted, pending, pending + asked + 1)
