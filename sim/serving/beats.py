@@ -16,6 +16,7 @@ from ...traces.workloads.arrival import PS_PER_S
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
+from .cycles import Cycle, Cycles, sized, steps_before
 from .flown import FIRST, MOST_ROWS, FlownRounds, FlownRow
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
@@ -25,28 +26,9 @@ from .scheduler import Scheduler
 from .world import ServedWorld
 
 MOST_NODES = 1 << 18
-MOST_CYCLES = 1 << 14
 MOST_TEXT = 1 << 62
 
 Grant: TypeAlias = tuple[int, ServedRequest, int, int]
-
-
-class Cycle:
-    """The picoseconds of cycles of so many rows of one pattern, by the tokens of all texts together.
-
-    Attributes:
-        start, end: of these tokens, for which it holds.
-        ps, slope: of the whole cycle, at `start` and for each token more.
-        ops: level, picoseconds, slope and forwards of each operation.
-        times, tokens: cycles that were flown, and what their texts had beyond `start`, since the books were told.
-    """
-
-    __slots__ = ("end", "ops", "ps", "slope", "start", "times", "tokens")
-
-    def __init__(self, start: int, end: float, ops: list[tuple[int, int, int, int]]) -> None:
-        self.start, self.end, self.ops = start, end, ops
-        self.ps, self.slope = sum([op[1] for op in ops]), sum([op[2] for op in ops])
-        self.times = self.tokens = 0
 
 
 class Operation(NamedTuple):
@@ -118,14 +100,14 @@ class Beats:
         self._target = pool.target_level
         self._rounds = FlownRounds(pool, rounds, world.answers.num_free)
         self._asked, self._scheduler, self._memory, self._books = asked, scheduler, memory, books
-        self._forward_ps, self._lines, self._lookup_ps = charges.forward_ps, charges.lines, charges.looked_up(1)
+        self._forward_ps = charges.forward_ps
         self._num_free = world.answers.num_free
         self._budget = budget
         self._lengths, self._runs_alone = lengths, runs_alone
         self._num_even = 0
         self._caching = [level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache]
         self._sizes = [kv.limits.block_tokens if kv is not None else 1 for kv in memory.members]
-        self._cycles: dict[int, Cycle] = {}
+        self._cycles = Cycles(pool, charges, self._num_free, budget, books.busy)
         self.going: Operation | None = None
         self._under_way: UnderWay | None = None
         self._rows: list[FlownRow] = []
@@ -242,23 +224,25 @@ class Beats:
             if len(rows) > self._budget:
                 return None, 0, False
             is_short = any(row.text >= row.held for row in rows)
-            return self._even_cycle(len(rows), sum([row.text for row in rows])), 0, is_short
-        key, texts, is_mixed, is_short = _sized(rows)
-        cycle = self._mixed(rows, texts) if is_mixed else self._known(key, texts)
+            texts = sum([row.text for row in rows])
+            end, each_ps, slope = self._cycles.even(len(rows), texts)
+            return Cycle(texts, end, [(self._target, each_ps, slope, 1)]), 0, is_short
+        key, texts, is_mixed, is_short = sized(rows)
+        cycle = self._cycles.mixed(rows, texts) if is_mixed else self._cycles.known(key, rows, texts)
         return cycle, 0 if cycle is None else texts - cycle.start, is_short
 
     def _flown(self, now_ps: int, until_ps: float) -> int:
         """Whole cycles that end before `until_ps`, until a row has to be looked at; returns when the last one ended."""
-        rows, gaps, cycles = self._rows, self._gaps, self._cycles
-        key, texts, is_mixed, is_short = _sized(rows)
+        rows, gaps, cycles = self._rows, self._gaps, self._cycles.by_key
+        key, texts, is_mixed, is_short = sized(rows)
         while True:
             cycle: Cycle | None
             if is_mixed:
-                cycle = self._mixed(rows, texts)
+                cycle = self._cycles.mixed(rows, texts)
             else:
                 cycle = cycles.get(key)
                 if cycle is None or not cycle.start <= texts < cycle.end:
-                    cycle = self._known(key, texts)
+                    cycle = self._cycles.known(key, rows, texts)
             if cycle is None:
                 break
             more = texts - cycle.start
@@ -267,7 +251,7 @@ class Beats:
             if end_ps >= until_ps or (is_short and not self._all_granted(cycle, more, now_ps)):
                 break
             if is_mixed:
-                self._told(cycle.ops)
+                self._cycles.tell_once(cycle.ops)
             else:
                 cycle.times += 1
                 cycle.tokens += more
@@ -300,9 +284,9 @@ class Beats:
                 self._out_ps = now_ps
                 if not self._all_go_on(ended):
                     break
-                key, texts, is_mixed, is_short = _sized(rows)
+                key, texts, is_mixed, is_short = sized(rows)
             elif pattern == FIRST or is_mixed:
-                is_mixed = _sized(rows)[2]
+                is_mixed = sized(rows)[2]
         if gaps:
             self._out_ps = now_ps
         return now_ps
@@ -492,104 +476,6 @@ class Beats:
             for request in (*way.chunks, *ending):
                 memory.commit(request)
 
-    # -- what they take
-
-    def _known(self, key: int, texts: int) -> Cycle | None:
-        """That of rows of one pattern; None: an operation might be fed more than the budget."""
-        known = self._cycles.get(key)
-        if known is not None and known.start <= texts < known.end:
-            return known
-        rows = self._rows
-        start, end, count, lookup_ps = 0, float("inf"), len(rows), self._lookup_ps
-        ops: list[tuple[int, int, int, int]] = []
-        for slots in zip(*[row.node.shape.slots for row in rows], strict=True):
-            level, drafts, drafted = slots[0].level, slots[0].drafts, slots[0].drafted
-            if level < self._num_free:
-                ops.append((level, count * lookup_ps, 0, 0))
-                continue
-            if drafts and not drafted:
-                ops.append((level, 0, 0, 0))
-                continue
-            new = sum([slot.new for slot in slots])
-            if new > self._budget:
-                return None
-            lines = [(1, self._line(level, count, new, sum([slot.held for slot in slots]), texts))]
-            if drafted > 1:
-                middle = sum([slot.context for slot in slots]) + count * (drafted - 2) // 2
-                lines.append((drafted - 1, self._line(level, count, count, middle, texts)))
-            ps = slope = 0
-            for repeats, (first, last, line_ps, line_slope) in lines:
-                start, end = max(start, first), min(end, last)
-                ps += repeats * (line_ps + line_slope * (texts - first))
-                slope += repeats * line_slope
-            ops.append((level, ps, slope, drafted or 1))
-        # All from where the texts stand now, which is as good a start as any.
-        if known is not None:
-            self._tell(known)
-        elif len(self._cycles) >= MOST_CYCLES:
-            self._tell_cycles()
-        found = self._cycles[key] = Cycle(texts, end, ops)
-        return found
-
-    def _line(self, level: int, num_rows: int, new: int, held: int, texts: int) -> tuple[int, float, int, int]:
-        """(start, end, picoseconds at the start, slope) of a forward by the tokens of all texts, `held` beside them."""
-        lines, name = self._lines, self._names[level]
-        if lines is None:
-            return texts, texts + 1, self._forward_ps(name, num_rows, new, held + texts), 0
-        start, end, start_ps, slope_ps = lines.line(name, num_rows, new, held + texts)
-        return start - held, end - held, start_ps, slope_ps
-
-    def _mixed(self, rows: list[FlownRow], texts: int) -> Cycle | None:
-        """That of rows of several patterns, for these texts alone."""
-        below: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # level; rows, new and held; lengths of drafts
-        last = [0, 0, 0]
-        for row in rows:
-            text, slots = row.text, row.node.shape.slots
-            for place, (level, drafts, new, held, drafted, context, _) in enumerate(slots):
-                if place == len(slots) - 1:
-                    sums = last
-                else:
-                    if place == len(below):
-                        below.append((level, [0, 0, 0], []))
-                    _, sums, lengths = below[place]
-                    if drafted > 1:
-                        lengths.append((drafted, text + context))
-                    elif drafts and not drafted and level >= self._num_free:
-                        continue
-                sums[0] += 1
-                sums[1] += new
-                sums[2] += text + held
-        ops: list[tuple[int, int, int, int]] = []
-        names, forward_ps, budget = self._names, self._forward_ps, self._budget
-        for level, (count, new, held), lengths in (*below, (self._target, last, [])):
-            if new > budget:
-                return None
-            if level < self._num_free:
-                ops.append((level, count * self._lookup_ps, 0, 0))
-                continue
-            if not count:
-                ops.append((level, 0, 0, 0))
-                continue
-            ps, done = forward_ps(names[level], count, new, held), 1
-            if lengths:
-                later_ps, done = self._later(names[level], lengths)
-                ps += later_ps
-            ops.append((level, ps, 0, done))
-        return Cycle(texts, texts + 1, ops)
-
-    def _later(self, model: str, lengths: list[tuple[int, int]]) -> tuple[int, int]:
-        """The forwards of a draft after its first one, of rows by length and context: picoseconds; all its forwards."""
-        duration_ps, done = 0, 1
-        while lengths:
-            length, rows = min(lengths)[0], len(lengths)
-            repeats = length - done
-            if repeats:
-                middle = sum([context for _, context in lengths]) + rows * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
-            done = length
-            lengths = [one for one in lengths if one[0] > length]
-        return duration_ps, done
-
     # -- the target alone
 
     def _jumped(self, now_ps: int, until_ps: float) -> int:
@@ -602,17 +488,18 @@ class Beats:
         texts = sum([row.text for row in rows])
         while not ends:
             most = left = min([min(row.request.most_tokens, row.until) - row.text for row in rows])
-            cycle = self._even_cycle(num_rows, texts)
-            each_ps, more_ps = cycle.ps, cycle.slope * num_rows
-            if cycle.end < texts + most * num_rows:
-                most = -(-(int(cycle.end) - texts) // num_rows)
-            most = _steps_before(until_ps - now_ps, each_ps, more_ps, most)
+            end, each_ps, slope = self._cycles.even(num_rows, texts)
+            more_ps = slope * num_rows
+            if end < texts + most * num_rows:
+                most = -(-(int(end) - texts) // num_rows)
+            most = steps_before(until_ps - now_ps, each_ps, more_ps, most)
             most = self._grown(rows, most, now_ps, each_ps, more_ps)
             if most < 1:
                 break
+            took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
             recorder.gaps(each_ps, more_ps, most, num_rows)
-            self._tell_busy(self._target, most * each_ps + more_ps * (most * (most - 1) // 2), most)
-            now_ps += most * each_ps + more_ps * (most * (most - 1) // 2)
+            self._cycles.tell_busy(self._target, took_ps, most)
+            now_ps += took_ps
             texts += most * num_rows
             ends = most == left
             self._stepped(rows, most, now_ps)
@@ -636,10 +523,6 @@ class Beats:
         written = len(request.emitted) + row.text - request.num_text
         row.length = self._lengths.of(request.recorded_id)
         row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
-
-    def _even_cycle(self, num_rows: int, texts: int) -> Cycle:
-        first, end, ps, slope = self._line(self._target, num_rows, num_rows, -num_rows, texts)
-        return Cycle(texts, end, [(self._target, ps + slope * (texts - first), slope, 1)])
 
     def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
         """Hold blocks for `most` cycles, each when it is needed; returns for how many there are enough, maybe 0."""
@@ -671,7 +554,8 @@ class Beats:
         """The blocks that rows need for a cycle, whose last operation is at a place; None: memory is short."""
         grants, taken, levels = list[Grant](), [0] * len(self._sizes), self._rounds.levels
         grown: list[tuple[FlownRow, int]] = []
-        needs, own_last, longest = ((0, self._target, 1),), 0, 1
+        needs: tuple[tuple[int, int, int], ...] = ((0, self._target, 1),)
+        own_last, longest = 0, 1
         for row in self._rows:
             text = row.text
             if not self._runs_alone:
@@ -777,30 +661,6 @@ class Beats:
 
     # -- the books
 
-    def _tell_busy(self, level: int, ps: int, num_forwards: int) -> None:
-        busy = self._books.busy[level]
-        busy[0] += ps
-        busy[1] += num_forwards
-
-    def _told(self, ops: list[tuple[int, int, int, int]]) -> None:
-        """Tell the books of a cycle that was flown once."""
-        for level, ps, _, forwards in ops:
-            if forwards:  # lookups are nobody's
-                self._tell_busy(level, ps, forwards)
-
-    def _tell(self, cycle: Cycle) -> None:
-        """Tell the books of what members were busy with."""
-        times, tokens = cycle.times, cycle.tokens
-        for level, ps, slope, forwards in cycle.ops:
-            if forwards:
-                self._tell_busy(level, times * ps + slope * tokens, times * forwards)
-        cycle.times = cycle.tokens = 0
-
-    def _tell_cycles(self) -> None:
-        for cycle in self._cycles.values():
-            self._tell(cycle)
-        self._cycles.clear()
-
     def _tell_rounds(self) -> None:
         """Tell the recorder of what was judged, and count what was modelled."""
         recorder = self._books.recorder
@@ -824,38 +684,8 @@ class Beats:
             for row in self._rows:
                 self._tell_begun(row, self._under_way.place)
         self.land()
-        self._tell_cycles()
+        self._cycles.tell()
         if self._num_even:
             self._books.recorder.judged(self._target, 0, 0, self._num_even, self._num_even)
             self._num_even = 0
         self._tell_rounds()
-
-
-def _sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
-    """Of the next cycle: its key, tokens of all texts, whether rows differ, and whether one is short."""
-    key = texts = 0
-    pattern, is_short = rows[0].node.pattern, False
-    is_mixed = pattern == FIRST
-    for row in rows:
-        node, text = row.node, row.text
-        key += node.sums
-        texts += text
-        if node.pattern != pattern:
-            is_mixed = True
-        if text + node.wanted > row.held:
-            is_short = True
-    return key, texts, is_mixed, is_short
-
-
-def _steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:
-    """How many steps end before `left_ps` are over, at most `most`; the first takes `each_ps`, each other more."""
-    if most * each_ps + more_ps * (most * (most - 1) // 2) < left_ps:
-        return most
-    low, high = 0, most  # so many end in time, and so many do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if middle * each_ps + more_ps * (middle * (middle - 1) // 2) < left_ps:
-            low = middle
-        else:
-            high = middle
-    return low
