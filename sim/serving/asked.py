@@ -62,6 +62,7 @@ class AskedPolicy:
         self._target = pool.target_level
         self.ready: list[ServedRequest] = []
         self._slots: list[list[ServedRequest]] = [[] for _ in range(2 * len(pool.members))]
+        self._num_queued = 0  # in all of them
         self._steps: dict[int, tuple[Step, int, int]] = {}
         self._keeps = [not member.model_free for member in pool.members]
         self.idle: dict[str, int] = {}
@@ -70,7 +71,7 @@ class AskedPolicy:
     @property
     def between_rounds(self) -> bool:
         """Whether nobody has anything pending or waits for an operation."""
-        if any(self._slots):
+        if self._num_queued:
             return False
         for request in self.ready:
             last = request.last
@@ -95,6 +96,7 @@ class AskedPolicy:
         for place, rows in enumerate(self._slots):
             if request in rows:
                 self._slots[place] = [other for other in rows if other is not request]
+                self._num_queued -= 1
         request.drop_pending()
         request.last = None
         self._forget(request)
@@ -145,10 +147,16 @@ class AskedPolicy:
                     request.asked = 0
                 request.step = step
                 slots[slot].append(request)
+                self._num_queued += 1
             self.ready = []
-        for slot, rows in enumerate(slots):
+            rows = slots[slot]
+            if len(rows) == self._num_queued:  # as mostly: all ask for the same
+                self._num_queued, slots[slot] = 0, []
+                return (slot >> 1, not slot & 1, rows) if rows else None
+        for slot, rows in enumerate(slots) if self._num_queued else ():
             if rows:
                 slots[slot] = []
+                self._num_queued -= len(rows)
                 return slot >> 1, not slot & 1, rows
         return None
 

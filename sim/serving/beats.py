@@ -115,6 +115,7 @@ class Beats:
         self._gaps: list[int] = []  # between tokens of all rows, since the recorder was told
         self._out_ps = 0  # when tokens of all others came out
         self._is_unfit = False  # a row has to go step by step
+        self._reached: list[ServedRequest] = []  # in the latest cycle, of those that others wait for
 
     @property
     def is_under_way(self) -> bool:
@@ -137,6 +138,9 @@ class Beats:
             if self._rows and not self._odd and self._scheduler.only_decodes:
                 flies = self._jumped if self._runs_alone else self._flown
                 now_ps = flies(now_ps, until_ps)
+                if self._reached:
+                    self._books.reached(self._reached, now_ps)
+                    self._reached = []
                 if now_ps > begun_ps:
                     return now_ps
             way = self._under_way = self._begun()
@@ -333,14 +337,13 @@ class Beats:
     def _looked_at(self, rows: list[FlownRow]) -> bool:
         """Land rows, and tell of them; returns whether an answer has ended, or others that wait were told."""
         self._flush()
-        ended, is_told = False, False
+        ended = False
         for row in rows:
             request = row.request
             self._landed(row)
             self._memory.commit(request)
             if request.depths and request.num_answer >= request.depths[0]:
-                self._books.reached([request], self._out_ps)
-                is_told = True
+                self._reached.append(request)
             if request.num_text >= request.most_tokens:
                 self._asked.end(request)
                 ended = True
@@ -354,7 +357,7 @@ class Beats:
                     row.node = node
         if ended:
             self._rows = [row for row in self._rows if row.request.num_text < row.request.most_tokens]
-        return ended or is_told
+        return ended or bool(self._reached)
 
     # -- one operation after another
 
@@ -437,11 +440,16 @@ class Beats:
             way.place += 1
             return
         self._under_way = None
+        if self._rows:
+            self._written(end_ps)
         if way.ending or way.chunks:
             self._read(way, going)
+        self._books.note_outputs(way.ending, end_ps, self._reached)
+        self._reached = []
+
+    def _written(self, end_ps: int) -> None:
+        """A cycle that was carried out one operation after another has ended for the rows."""
         rows = self._rows
-        if not rows:
-            return
         if self._odd:
             self._flush()
             recorder, odd = self._books.recorder, [row for row in self._odd if row.request.order != NEVER]
@@ -468,7 +476,6 @@ class Beats:
             for request in ending:
                 request.chunk = 0
                 batch.read(request)
-            self._books.note_outputs(ending, end_ps)
         for request in way.chunks:
             request.cached[self._target] += request.chunk
             request.chunk = 0

@@ -5,7 +5,7 @@ unusual (memory is short, somebody waits, a rule, a stop, a context beyond the r
 carries out the same operation from the same state.
 """
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
 from ...decoding.pool import Pool
 from ...decoding.results import made
@@ -22,6 +22,9 @@ from .scheduler import Scheduler
 from .world import ServedWorld
 
 MOST_ROW = 64
+
+# Who drafts, what it writes, how much of that, and tokens of its text and pending ones before.
+Chain: TypeAlias = tuple[ServedRequest, WrittenChain, int, int]
 
 
 class QuickSteps:
@@ -65,42 +68,21 @@ class QuickSteps:
         level, _, rows = op
         if level < self._first_level:
             return -1
-        target, new_tokens, held_tokens, longest, shortest, is_short = self._target, 0, 0, 0, MOST_ROW, False
-        chains: list[tuple[ServedRequest, WrittenChain, int, int]] = []
-        for request in rows:
-            step, asked, pending = request.step, request.asked, request.tokens
-            if step.stop is not None or asked > MOST_ROW:  # type: ignore[union-attr]
-                return -1
-            context = request.num_text + len(pending)
-            room, most = request.room_held, context + asked + 1
-            if most > room[target] or most > room[level]:
-                is_short = True
-            node = request.places[-1] if pending else request.place
-            tables = request.tables
-            chain = tables.chain(level, node, asked, request.eos) if node >= 0 and tables is not None else None
-            if chain is None:
-                return -1
-            count = len(chain.tokens)
-            if count > asked:
-                count = asked
-            held = request.cached[level]
-            new_tokens += context - held
-            held_tokens += held
-            if count > longest:
-                longest = count
-            if count < shortest:
-                shortest = count
-            chains.append((request, chain, count, context))
+        fed = self._fed(op)
+        if fed is None:
+            return -1
+        chains, new_tokens, held_tokens, is_short = fed
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
-        model, num_rows, forward_ps = self._names[level], len(rows), self._forward_ps
+        lengths = [count for _, _, count, _ in chains]
+        longest, num_rows, model, forward_ps = max(lengths), len(rows), self._names[level], self._forward_ps
         duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
         all_new = new_tokens
         if longest > 1:
             if num_rows == 1:
                 duration_ps += (longest - 1) * forward_ps(model, 1, 1, later_held(held_tokens + new_tokens, longest))
                 all_new += longest - 1
-            elif longest == shortest:
+            elif longest == min(lengths):
                 middle = held_tokens + new_tokens + num_rows * (longest - 2) // 2
                 duration_ps += (longest - 1) * forward_ps(model, num_rows, num_rows, middle)
                 all_new += (longest - 1) * num_rows
@@ -115,11 +97,42 @@ class QuickSteps:
         busy = self._books.busy[level]
         busy[0] += duration_ps
         busy[1] += longest
-        asked_of = self._asked
-        load, learn, ready, by_level = asked_of.load, asked_of.learn, asked_of.ready, self._levels[level]
+        load = self._asked.load
         load.now_s = end_ps / PS_PER_S
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = longest, all_new
+        self._tell(level, chains, duration_s)
+        return end_ps
+
+    def _fed(self, op: Slot) -> tuple[list[Chain], int, int, bool] | None:
+        """What each row writes; tokens that all are fed first and hold; whether blocks are lacking. None: unusual."""
+        level, _, rows = op
+        target, new_tokens, held_tokens, is_short = self._target, 0, 0, False
+        chains: list[Chain] = []
+        for request in rows:
+            step, asked, pending = request.step, request.asked, request.tokens
+            if step.stop is not None or asked > MOST_ROW:  # type: ignore[union-attr]
+                return None
+            context = request.num_text + len(pending)
+            room, most = request.room_held, context + asked + 1
+            if most > room[target] or most > room[level]:
+                is_short = True
+            node = request.places[-1] if pending else request.place
+            tables = request.tables
+            chain = tables.chain(level, node, asked, request.eos) if node >= 0 and tables is not None else None
+            held = request.cached[level]
+            if chain is None or held == context:  # all was read: the first forward is none
+                return None
+            count = len(chain.tokens)
+            new_tokens += context - held
+            held_tokens += held
+            chains.append((request, chain, count if count < asked else asked, context))
+        return chains, new_tokens, held_tokens, is_short
+
+    def _tell(self, level: int, chains: list[Chain], duration_s: float) -> None:
+        """A draft has run."""
+        asked = self._asked
+        learn, ready, by_level, num_rows, idle = asked.learn, asked.ready, self._levels[level], len(chains), asked.idle
         for request, (tokens, places, kept, _), count, context in chains:
             if request.tokens:
                 request.agreed = -1
@@ -138,12 +151,10 @@ class QuickSteps:
             try:
                 learn(outcome)
             except BaseException as error:  # a policy is foreign code
-                raise asked_of.raised(outcome, error) from error
+                raise asked.raised(outcome, error) from error
+            if idle:
+                idle.pop(request.request_id, None)
             ready.append(request)
-        if asked_of.idle:
-            for request in rows:
-                asked_of.idle.pop(request.request_id, None)
-        return end_ps
 
     def _hold(self, level: int, rows: list[ServedRequest], now_ps: int) -> bool:
         """Hold blocks for an operation; False: somebody would have to be put back for them."""
@@ -153,7 +164,7 @@ class QuickSteps:
         self._asked.load.free_kv_share = self._memory.free_share
         return True
 
-    def _later(self, model: str, chains: Sequence[tuple[ServedRequest, WrittenChain, int, int]]) -> tuple[int, int]:
+    def _later(self, model: str, chains: list[Chain]) -> tuple[int, int]:
         """Of the forwards of a draft after its first one, rows of different lengths: picoseconds, and tokens fed."""
         duration_ps = new_tokens = 0
         done = 1
@@ -204,10 +215,20 @@ class QuickSteps:
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = 1, new_tokens
         sums[0] += num_rows
+        gaps: dict[int, int] = {}
+        is_reached = False
         for request in rows:
             outcome = request.kept_by_target(duration_s, num_rows)
             num_emitted, num_judged = outcome[6], outcome[3]
+            gap_ps, request.noted_at_ps = end_ps - request.noted_at_ps, end_ps
+            gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
+            if request.earlier:
+                books.num_cycled += request.num_answer - max(request.num_noted, request.num_first)
+            request.num_noted += num_emitted
+            if request.depths and request.num_noted >= request.depths[0]:
+                is_reached = True
             load.context_tokens += num_emitted
+            books.num_emitted += num_emitted
             sums[1] += num_judged
             sums[2] += outcome[4]
             sums[3] += outcome[5]
@@ -222,5 +243,9 @@ class QuickSteps:
         if asked.idle:
             for request in rows:
                 asked.idle.pop(request.request_id, None)
-        books.note_outputs(rows, end_ps)
+        for gap_ps, count in gaps.items():
+            books.recorder.gaps(gap_ps, 0, 1, count)
+        if is_reached:
+            books.reached([request for request in rows if request.depths], end_ps)
+        books.noted_ps = end_ps
         return end_ps

@@ -79,11 +79,17 @@ class ReplicaBooks:
         self.num_emitted = self.num_cycled = self.noted_ps = 0
         self.busy = [[0, 0] for _ in memory.members]
 
-    def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int) -> None:
-        """Write down what is new in answers; all tokens of one request that are new came out together."""
+    def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int, others: Iterable[ServedRequest] = ()) -> None:
+        """Write down what is new in answers; all tokens of one request that are new came out together.
+
+        Args:
+            sessions: whose answers have grown, maybe.
+            at_ps: now.
+            others: of which that is written down, and that have as many tokens as others of their sessions wait for.
+        """
         self.noted_ps = at_ps
         gaps: dict[int, int] = {}
-        reached: list[ServedRequest] = []
+        reached = list(others)
         for session in sessions:
             num_answer = session.num_text - session.arrival.prompt_tokens
             num_noted = session.num_noted

@@ -182,14 +182,15 @@ class ServedRequest(Session):
         full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
         was_put_back: whether it ever left the batch for lack of memory.
+        has_ending: whether something else than its end-of-sequence tokens ends a segment early.
         whole_budget: tokens of a segment that nothing cuts.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
 
     __slots__ = (
         "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
-        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id", "room_held",
-        "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
+        "has_ending", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
+        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
     )  # fmt: skip
 
     view: "ServedView"
@@ -315,13 +316,9 @@ class ServedRequest(Session):
         self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
+        self.has_ending = replayed.ending is not None
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
-
-    @property
-    def has_ending(self) -> bool:
-        """Whether something else than its end-of-sequence tokens ends the answer early."""
-        return self._ending is not None
 
     def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
         """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""

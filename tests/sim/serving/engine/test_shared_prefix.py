@@ -47,7 +47,7 @@ def served(arrivals, rule, policy="target", unit_tokens=4, **options):
 
 def told(run):
     columns = {name: values.tolist() for name, values in (run.log.requests | run.log.preemptions).items()}
-    return columns, run.outputs, run.served.num_emitted, run.log.meta.members, run.log.gaps["first_ps"].tolist()
+    return columns, run.outputs, run.served.num_emitted, run.log.meta.members, gaps(run.log)
 
 
 def test_three_requests_by_hand():
