@@ -206,14 +206,20 @@ class QuickSteps:
         if end_ps >= until_ps:
             return -1
         duration_s = duration_ps / PS_PER_S
-        books, asked = self._books, self._asked
-        busy = books.busy[level]
+        busy = self._books.busy[level]
         busy[0] += duration_ps
         busy[1] += 1
-        load, learn, ready, sums = asked.load, asked.learn, asked.ready, asked.judged_sums[level]
+        load = self._asked.load
         load.now_s = end_ps / PS_PER_S
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = 1, new_tokens
+        self._tell_kept(rows, duration_s, end_ps)
+        return end_ps
+
+    def _tell_kept(self, rows: list[ServedRequest], duration_s: float, end_ps: int) -> None:
+        """The target has judged."""
+        books, asked, num_rows = self._books, self._asked, len(rows)
+        load, learn, ready, sums = asked.load, asked.learn, asked.ready, asked.judged_sums[self._target]
         sums[0] += num_rows
         gaps: dict[int, int] = {}
         is_reached = False
@@ -248,4 +254,3 @@ class QuickSteps:
         if is_reached:
             books.reached([request for request in rows if request.depths], end_ps)
         books.noted_ps = end_ps
-        return end_ps

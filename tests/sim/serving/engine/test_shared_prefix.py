@@ -14,6 +14,7 @@ from paceline.sim.serving.scheduler import SharedPrefixCost
 from paceline.traces.shapes import presets
 from paceline.traces.workloads.arrival import Arrival
 
+from .both_ways import gaps
 from .served_runs import MICROSECOND, POLICIES, LineCost, Run, limits, limits_of, pico, workloads
 
 ALWAYS = SharedPrefix(least_tokens=0, least_rows=2)
