@@ -206,7 +206,7 @@ class Beats:
     def _until(self, request: ServedRequest) -> int:
         """Tokens of the text with which others look at it: a block enters a prefix cache, or its session goes on."""
         until, arrival = MOST_TEXT, request.arrival
-        if self._caching and (arrival.blocks or request.was_put_back):
+        if self._caching and (arrival.blocks or arrival.answer or request.was_put_back):
             # Others may find blocks of the prompt, which drafters read when they first draft, and of answers that are
             # named. The rest enters when the request lands. The newest token is in no cache.
             found = MOST_TEXT if arrival.answer or request.was_put_back else arrival.prompt_tokens
@@ -357,7 +357,10 @@ class Beats:
                     row.node = node
         if ended:
             self._rows = [row for row in self._rows if row.request.num_text < row.request.most_tokens]
-        return ended or bool(self._reached)
+        if ended or self._reached:
+            return True
+        self._books.note_state(self._out_ps)
+        return False
 
     # -- one operation after another
 
