@@ -146,6 +146,11 @@ class ReplicaStates:
         self.at_ps = int(rows[-1, 0])
         self._keep(rows)
 
+    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a level rose between states: by `block_ps`, added up over time, to `most_blocks` at once."""
+        self.sums[_HELD + level] += block_ps
+        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
+
     def until(self, at_ps: int) -> list[int]:
         """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
         return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
@@ -178,6 +183,10 @@ class States:
         self._packed += self._row.pack(replica, at_ps, running, waiting, *used_blocks)
         if len(self._packed) >= self._most_bytes:
             self._add_up()
+
+    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
+        """See `ReplicaStates`."""
+        self._replicas[replica].grew(level, block_ps, most_blocks)
 
     def all(self) -> tuple[ReplicaStates, ...]:
         """By replica, with every state so far."""
@@ -296,6 +305,17 @@ class ServingRecorder:
     def state(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
         """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
         self._states.add(replica, at_ps, running, waiting, used_blocks)
+
+    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a member rose since its replica's latest state, block by block.
+
+        Args:
+            replica: which.
+            level: of the member.
+            block_ps: blocks beyond those of that state, added up over the time until the next one.
+            most_blocks: that were used at once.
+        """
+        self._states.grew(replica, level, block_ps, most_blocks)
 
     def path(self, replica: int, words: str) -> None:
         """How the steps of a replica are worked out; not empty."""

@@ -15,6 +15,7 @@ round starts at an output position, and a token of it stands at a depth, 0 for t
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import InitVar, dataclass, field
 from math import nan
 from typing import NamedTuple
@@ -386,11 +387,14 @@ class RoundAnswers:
         self._open: dict[str, RequestRounds] = {}
         self.num_reanchored: dict[str, int] = {}
         self._requests = {request.request_id: request for request in trace.requests}
+        self._fresh: dict[str, RequestRounds] = {}  # as each begins
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; the prefill writes the first token."""
-        request = self._requests[request_id]
-        state = self._open[session_id] = RequestRounds(request, self._trace.meta, waits=True)
+        request, fresh = self._requests[request_id], self._fresh.get(request_id)
+        if fresh is None:
+            fresh = self._fresh[request_id] = RequestRounds(request, self._trace.meta, waits=True)
+        state = self._open[session_id] = copy(fresh)
         return Replayed(request.tag, state.prompt, len(state.trunk), frozenset(), state.ending, ON_TRUNK)
 
     def release(self, session_id: str) -> None:

@@ -167,12 +167,14 @@ class Beats:
             self._is_unfit = False
             return False
         asked, rounds = self._asked, self._rounds
+        if not asked.ready and self._rows:
+            return True
         if len(rounds.nodes) > MOST_NODES:
             self.land()
             self._tell_rounds()
             rounds.forget()
         if not asked.ready:
-            return bool(self._rows) or not self._scheduler.only_decodes
+            return not self._scheduler.only_decodes
         if len(self._rows) + len(asked.ready) >= MOST_ROWS:
             return False
         rows = []
@@ -383,7 +385,7 @@ class Beats:
             num_rows = len(self._rows)
             new, held = self._fed()
             chunks = self._scheduler.filled(self._budget - new, now_ps, decoded=bool(self._rows))
-            if any(row.request.order == NEVER for row in self._rows):
+            if any(row.request.order == NEVER or row.request.chunk for row in self._rows):
                 self._leave(way)
                 new, held = self._fed()
             if chunks or num_rows != len(self._rows):
@@ -423,10 +425,11 @@ class Beats:
 
     def _leave(self, way: UnderWay) -> None:
         """Rows were put back; what members below the target did for them is told."""
-        for row in self._rows:
-            if row.request.order == NEVER:
-                self._tell_begun(row, way.place)
-        self._rows = [row for row in self._rows if row.request.order != NEVER]
+        left = [row for row in self._rows if row.request.order == NEVER or row.request.chunk]
+        for row in left:
+            self._tell_begun(row, way.place)
+        self._rows = [row for row in self._rows if row not in left]
+        self._odd = [row for row in self._odd if row not in left]
 
     def commit(self) -> None:
         """What is `going` has run."""
@@ -455,7 +458,7 @@ class Beats:
         rows = self._rows
         if self._odd:
             self._flush()
-            recorder, odd = self._books.recorder, [row for row in self._odd if row.request.order != NEVER]
+            recorder, odd = self._books.recorder, self._odd
             for row in odd:
                 recorder.gaps(end_ps - row.request.noted_at_ps, 0, 1, 1)
             if len(rows) > len(odd):
@@ -539,23 +542,16 @@ class Beats:
         first = min([row.held - row.text for row in rows])
         if first >= most:
             return most
-        kv = self._memory.target
+        kv, target = self._memory.target, self._target
         size = kv.limits.block_tokens
-        cycles: dict[int, int] = {}  # blocks that are taken, by cycle
-        for row in rows:
-            for cycle in range(row.held - row.text, most, size):
-                cycles[cycle] = cycles.get(cycle, 0) + 1
-        if sum(cycles.values()) > kv.available_blocks:
+        grants = [(cycle, row) for row in rows for cycle in range(row.held - row.text, most, size)]
+        if len(grants) > kv.available_blocks:
             return first
-        used = self._memory.used_blocks[self._target]
-        for row in rows:
-            if row.text + most > row.held:
-                self._memory.reserve(row.request, self._target, row.text + most)
-                row.held = self._held(row.request)
-        grown = [
-            (now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2), cycles[cycle]) for cycle in sorted(cycles)
-        ]
-        self._books.note_growth(self._target, used, grown)
+        grow, grew = self._memory.grow, self._books.grew
+        for cycle, row in grants:
+            grow(row.request, target, 1)
+            grew(target, 1, now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2))
+            row.held += size
         return most
 
     # -- blocks
@@ -604,7 +600,8 @@ class Beats:
             now = [grant for grant in grants if grant[0] == place]
             if now:
                 self._grant(now)
-                self._books.note_state(now_ps)
+                for _, _, level, blocks in now:
+                    self._books.grew(level, blocks, now_ps)
                 if len(now) == len(grants):
                     break
             now_ps += ps + slope * more
@@ -612,9 +609,8 @@ class Beats:
 
     def _grant(self, grants: list[Grant]) -> None:
         """Hold blocks, of which there are enough."""
-        grow = self._memory.grow
         for _, request, level, blocks in grants:
-            grow(request, level, blocks)
+            self._memory.grow(request, level, blocks)
 
     # -- the end of a flight
 

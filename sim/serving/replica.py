@@ -1,6 +1,6 @@
 """What a replica is made of, what it shares with the others of its run, and what it writes down."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -78,6 +78,8 @@ class ReplicaBooks:
         self._held: tuple[int, int, list[int]] | None = None
         self.num_emitted = self.num_cycled = self.noted_ps = 0
         self.busy = [[0, 0] for _ in memory.members]
+        self._grown = [[0, 0] for _ in memory.members]  # blocks since the latest state, and these times when they came
+        self._has_grown = False
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int, others: Iterable[ServedRequest] = ()) -> None:
         """Write down what is new in answers; all tokens of one request that are new came out together.
@@ -112,31 +114,33 @@ class ReplicaBooks:
         if reached:
             self.reached(reached, at_ps)
 
-    def note_growth(self, level: int, used_blocks: int, grown: Sequence[tuple[int, int]]) -> None:
-        """Write down blocks of one member that were taken one after another, and are held already.
-
-        Args:
-            level: of the member.
-            used_blocks: of it before.
-            grown: when, ascending, and how many.
-        """
-        num_running, num_waiting, used = len(self._batch.running), len(self._batch.waiting), [*self._memory.used_blocks]
-        state, index = self.recorder.state, self._index
-        for at_ps, blocks in grown:
-            used_blocks += blocks
-            used[level] = used_blocks
-            state(index, at_ps, num_running, num_waiting, used)
-        self._held = num_running, num_waiting, used
-        self.noted_ps = grown[-1][0]
+    def grew(self, level: int, blocks: int, at_ps: int) -> None:
+        """A request took blocks, which is all that changes; the recorder is told of it with the next state."""
+        grown = self._grown[level]
+        grown[0] += blocks
+        grown[1] += blocks * at_ps
+        self._has_grown = True
+        self.noted_ps = at_ps
 
     def note_state(self, at_ps: int) -> None:
         """Write down what is held from now on, if that is something else than before."""
         self.noted_ps = at_ps
+        if self._has_grown:
+            self._tell_grown(at_ps)
         batch = self._batch
         held = len(batch.running), len(batch.waiting), self._memory.used_blocks
         if held != self._held:
             self._held = held
             self.recorder.state(self._index, at_ps, *held)
+
+    def _tell_grown(self, at_ps: int) -> None:
+        assert self._held is not None
+        for level, grown in enumerate(self._grown):
+            blocks, block_ps = grown
+            if blocks:
+                self.recorder.grew(self._index, level, blocks * at_ps - block_ps, self._held[2][level] + blocks)
+                grown[:] = 0, 0
+        self._has_grown = False
 
     def cut(self, going: Cut, until_ps: int) -> None:
         """The run ends while this runs: the member was busy until then, with forwards that are not over."""
@@ -146,6 +150,8 @@ class ReplicaBooks:
 
     def close(self, sessions: Iterable[ServedRequest], until_ps: int) -> None:
         """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
+        if self._has_grown:
+            self.note_state(self.noted_ps)
         for level, kv in enumerate(self._memory.members):
             self.recorder.busy(self._index, level, *self.busy[level])
             if kv is not None:

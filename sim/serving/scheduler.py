@@ -151,8 +151,8 @@ class Scheduler:
             self.late = [request for request in rows if request.serial in late and request.order != NEVER]
             rows = [request for request in rows if request.serial not in late]
         chunks = self.filled(left, now_ps, decoded=bool(rows))
-        if not all_run or self._num_put_back != num_put_back:
-            rows = [request for request in rows if request.order != NEVER]
+        if not all_run or self._num_put_back != num_put_back:  # who was put back may be reading again already
+            rows = [request for request in rows if request.order != NEVER and not request.chunk]
         step = TargetStep(rows, [], [])
         for request in chunks:
             (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
