@@ -323,8 +323,6 @@ class Beats:
                 row.length = text - request.num_text + len(request.emitted)
             row.num_ends += 1
             row.limit = text + min(request.whole_budget, left)
-        if text >= row.until:
-            return False
         after = node.after
         if after is None or text + after.needs > row.limit:
             after = self._rounds.node_at(row, node.key)
@@ -334,19 +332,25 @@ class Beats:
             if not node.ends and after.needs <= row.limit - text:
                 node.after = after
         row.node = after
-        return True
+        return text < row.until
 
     def _looked_at(self, rows: list[FlownRow]) -> bool:
-        """Land rows, and tell of them; returns whether an answer has ended, or others that wait were told."""
+        """Look at rows; returns whether an answer has ended, or others that wait for one are to be told."""
         self._flush()
         ended = False
         for row in rows:
             request = row.request
+            reached = request.depths and row.text >= request.arrival.prompt_tokens + request.depths[0]
+            if not reached and row.text < request.most_tokens and not self._is_unfit:
+                self._note_caches(row)
+                self._memory.commit(request, row.text)
+                row.until = self._until(request)
+                continue
             self._landed(row)
             self._memory.commit(request)
-            if request.depths and request.num_answer >= request.depths[0]:
+            if reached:
                 self._reached.append(request)
-            if request.num_text >= request.most_tokens:
+            if row.text >= request.most_tokens:
                 self._asked.end(request)
                 ended = True
                 continue
@@ -358,7 +362,7 @@ class Beats:
                 else:
                     row.node = node
         if ended:
-            self._rows = [row for row in self._rows if row.request.num_text < row.request.most_tokens]
+            self._rows = [row for row in self._rows if row.text < row.request.most_tokens]
         if ended or self._reached:
             return True
         self._books.note_state(self._out_ps)
@@ -644,8 +648,7 @@ class Beats:
         count = row.text - request.num_text
         if self._runs_alone:
             self._count_ends(row)
-        for level, tokens in zip(self._rounds.levels, self._rounds.lacking[lack], strict=False):
-            request.cached[level] = row.text - tokens
+        self._note_caches(row)
         request.noted_at_ps = self._out_ps
         asked.load.context_tokens += count
         before, first = request.num_answer, request.num_first or (row.length if row.num_ends else MOST_TEXT)
@@ -664,6 +667,11 @@ class Beats:
         place = ON_TRUNK if request.tables is None else request.tables.trunk[start + count]
         request.flew(ended, row.num_ends, row.length, rest, place)
         row.begin(lack)
+
+    def _note_caches(self, row: FlownRow) -> None:
+        """Let a request know what its caches hold."""
+        for level, tokens in zip(self._rounds.levels, self._rounds.lacking[row.lack], strict=False):
+            row.request.cached[level] = row.text - tokens
 
     # -- the books
 

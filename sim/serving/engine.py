@@ -495,6 +495,7 @@ class Replica:
             del self._requests[request.request_id]
             self._scheduler.ended(request)
             self._world.close(request)
+            del request.view  # which knows the request: together they would wait for the garbage collector
             if self._shared.outputs is not None:
                 self._shared.outputs[request.request_id] = request.earlier + request.emitted
             self._recorder.finished(request.serial, at_ps)

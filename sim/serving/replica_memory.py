@@ -245,10 +245,15 @@ class ReplicaMemory:
         session.room_held[level] += num_blocks * kv.limits.block_tokens
         self._has_changed = True
 
-    def commit(self, session: KvOwner) -> None:
-        """Full blocks of what is computed and committed enter the prefix caches."""
+    def commit(self, session: KvOwner, num_text: int = 0) -> None:
+        """Full blocks of what is computed and committed enter the prefix caches.
+
+        Args:
+            session: whose.
+            num_text: tokens of its text; 0: as many as it says.
+        """
         for index, level, kv in self._caching:
-            text = self._prefilled[session.serial] if self._retracts else session.num_text
+            text = self._prefilled[session.serial] if self._retracts else num_text or session.num_text
             tokens = min(session.cached[level], text)
             if tokens >= session.full_at[level]:
                 serial, size = session.serial, kv.limits.block_tokens
