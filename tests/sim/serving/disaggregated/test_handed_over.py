@@ -232,3 +232,16 @@ def test_a_slow_link_is_not_busier_than_the_run_is_long():
 def test_roles_that_do_not_go_together_are_refused(roles, transfer, said):
     with pytest.raises(ArgumentError, match=said):
         apart([Arrival("q", 0, 5, 5)], target_only(), roles=roles, transfer=transfer).go()
+
+
+def test_a_lone_request_that_is_put_back_and_reads_again_at_once_is_not_judged_as_well():
+    """Keys and values that are still on their way hold the blocks that it lacks; nobody else runs, so it may enter."""
+    tight = limits_of(target_only(), num_blocks=10, block_tokens=4, max_num_seqs=4, token_budget=3)
+    slow = Transfer(bytes_per_s=1000, latency_s=0, token_bytes=1)
+    log = (
+        apart([Arrival("a", 0, 11, 20), Arrival("b", 0, 19, 4)], target_only(), "target", tight, transfer=slow).go().log
+    )
+    assert log.finished.all()
+    assert log.preemptions["request"].tolist().count(0) > 100
+    # Of 24 tokens two came out where the prompts were read, and one each where a whole text was read again.
+    assert log.meta.levels[-1].own == 24 - 2 - 2
