@@ -19,7 +19,8 @@ from ..runs.log import RunLog
 from .intervals import NORMAL, Interval, t_quantile
 from .seconds_by_tag import request_seconds
 
-RESAMPLES = 2000
+RESAMPLES, LEAST = 2000, 400  # of few requests, and of many, which need fewer
+MOST_DRAWN = 1 << 23  # requests in all resamples together, beyond LEAST
 _AT_ONCE = 1 << 20  # weights in memory
 
 Floats = NDArray[np.float64]
@@ -142,7 +143,7 @@ class Resampled:
     def _weights(self) -> Iterator[Floats]:
         """`[b, N]` of some resamples at a time; b adds up to B."""
         rng, count = np.random.default_rng(0), self.num_requests
-        left = RESAMPLES
+        left = min(RESAMPLES, max(LEAST, MOST_DRAWN // count))
         while left:
             rows = min(left, max(1, _AT_ONCE // count))
             weights = np.zeros((rows, count))
