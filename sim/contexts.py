@@ -137,7 +137,9 @@ class TrieTables(TablesByRequest):
         self.observables = ALL_OBSERVABLES if trace.meta.closure.trees else ALL_OBSERVABLES - BRANCHES
         self.default_start = Start.prefill
         names = default_policies(self.pool)
-        # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.
+        # Not for `agree`, whose recording would have to be as deep as the longest draft that they may ever choose.
+        if self.num_free:
+            names += ["ngram-model", "suffix"] if self.pool.target_level > self.num_free else ["suffix"]
         self.default_policies = (*names, "specrouter") if self.pool.target_level > 0 else tuple(names)
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
