@@ -47,13 +47,11 @@ def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summa
 
 
 def told_apart(comparison: SideBySide, best: Summary, other: Summary) -> bool:
-    """Whether `other` is slower for certain: the 95% intervals do not meet; a policy without chance has no width."""
-    return _ends(comparison, other)[1] < _ends(comparison, best)[0]
-
-
-def _ends(comparison: SideBySide, row: Summary) -> tuple[float, float]:
-    interval = comparison.output_tokens_per_s_interval(row)
-    return (row.output_tokens_per_s, row.output_tokens_per_s) if interval is None else interval.bounds
+    """Whether `other` is slower for certain: the 95% interval of what one has over the other does not hold 1."""
+    over = comparison.over(best, other)
+    if over is None:
+        return comparison.output_tokens_per_s(other) < comparison.output_tokens_per_s(best)
+    return over.low > 1
 
 
 def _named(comparison: SideBySide, row: Summary, *, before: str = ", ", after: str = "") -> str:
@@ -80,10 +78,18 @@ def _best_lossless(comparison: SideBySide, ranked: Sequence[Summary]) -> Iterato
 
 
 def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
-    if tied:
-        names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
-        chance = any(comparison.output_tokens_per_s_interval(row) is not None for row in (best, *tied))
-        yield f"{names} cannot be told apart from it: {'the intervals overlap' if chance else 'equally fast'}"
+    if not tied:
+        return
+    names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
+    resampled = comparison.resampled
+    enough = [] if resampled is None else [resampled.enough_requests(best.policy, row.policy) for row in tied]
+    known = [number for number in enough if number is not None]
+    if resampled is None or not known:
+        yield f"{names} cannot be told apart from it: equally fast"
+        return
+    would = "would do" if len(tied) == 1 else "would tell one of them apart"
+    here = counted(resampled.num_requests, "request")
+    yield f"{names} cannot be told apart from it on these {here}; about {min(known):,} {would}"
 
 
 def _reason(comparison: SideBySide, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
@@ -428,10 +434,12 @@ def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, c
     `meta` is of them together; `chance` is what else is to be said where figures have intervals.
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
-    most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
-    if most_runs > 1:
+    found = list(comparisons)
+    most_runs = max(len(comparison.runs(row)) for comparison in found for row in comparison.rows)
+    if any(comparison.resampled is not None and comparison.resampled.num_requests > 1 for comparison in found):
         seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
-        remarks.append(f"±: 95% interval of the mean over seeds {seeds}, where chance has a part{chance}")
+        over = f"requests, and over seeds {seeds} where chance has a part{chance}" if most_runs > 1 else "requests"
+        remarks.append(f"±: 95% interval over {over}")
     return remarks
 
 
@@ -490,7 +498,7 @@ def _member_cells(level: LevelSummary) -> dict[str, str]:
     }
 
 
-BEST = "*"
+BEST, TIED = "*", "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -556,14 +564,17 @@ def sweep_table(sweep: Sweep) -> Grid:
     """A row for each chain, a column for each batch; the fastest chain of a batch is marked."""
     batches = list(sweep.comparisons)
     best = [sweep.best(batch) for batch in batches]
-    said = f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch"
+    said = (
+        f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch, "
+        f"{TIED} those that these requests do not tell apart from it"
+    )
     return table(
         [
             {"chain": chain, **{f"batch {batch:,}": _cell(sweep, chain, batch) for batch in batches}}
             for chain in sweep.chains
         ],
         title=comparison_title(sweep.meta, next(iter(sweep.comparisons.values()))),
-        remarks=[said, *shared_remarks(sweep.meta, sweep.comparisons.values())],
+        remarks=[said, *(remark for key in REMARKS for remark in sweep.meta.get(key, ()))],
         bold={
             (row, column)
             for row, chain in enumerate(sweep.chains)
@@ -579,10 +590,11 @@ def _cell(sweep: Sweep, chain: str, batch: int) -> str:
     if row is None:
         return "- "
     speed_up = comparison.speed_up(row)
-    mark = BEST if chain == sweep.best(batch) else " "
+    best = next(one for one in comparison.rows if one.policy == sweep.best(batch))
+    mark = BEST if row is best else " " if told_apart(comparison, best, row) else TIED
     if speed_up is None:
         return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
-    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}{mark}"
+    return f"{speed_up:.2f}x{mark}"
 
 
 def tag_table(by_tag: ByTag) -> Grid:

@@ -1,4 +1,4 @@
-"""A mean over seeds and its 95% confidence interval, by Student's t."""
+"""A figure and its 95% confidence interval; of a mean over seeds by Student's t."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,19 +6,26 @@ from math import atan, cos, pi, sin, sqrt
 from statistics import fmean, stdev
 
 LEVEL = 0.95
+NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and its confidence interval."""
+    """A figure and its confidence interval."""
 
     mean: float
-    half_width: float  # >= 0
+    low: float  # <= high
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of what lies between both ends."""
+        return (self.high - self.low) / 2
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Both ends, the lower one first."""
-        return self.mean - self.half_width, self.mean + self.half_width
+        return self.low, self.high
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -27,8 +34,9 @@ def mean_interval(values: Sequence[float]) -> Interval:
     if count < 2:
         raise ValueError(f"an interval needs at least 2 values, got {count}")
     if min(values) == max(values):  # no rounding error shall look like a spread
-        return Interval(mean=values[0], half_width=0.0)
-    return Interval(mean=fmean(values), half_width=t_quantile(count - 1) * stdev(values) / sqrt(count))
+        return Interval(mean=values[0], low=float(values[0]), high=float(values[0]))
+    mean, half_width = fmean(values), t_quantile(count - 1) * stdev(values) / sqrt(count)
+    return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
 def t_quantile(degrees: int) -> float:

@@ -1,10 +1,12 @@
 """Policies side by side on one recording, each against the target alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
-from .intervals import Interval, mean_interval
+from .intervals import Interval
+from .resampled import Resampled
 from .summary import Summary
 
 
@@ -18,6 +20,7 @@ class SideBySide:
     rows: tuple[Summary, ...]  # one per policy, in the order asked, at the first seed
     # by policy, its runs at further seeds, where chance has a part in them
     repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
+    resampled: Resampled | None = None  # all runs, by policy; None: nobody knows how sure the figures are
 
     def speed_up(self, row: Summary) -> float | None:
         """Output tokens per second over those of the target alone, prefill of every member included in both.
@@ -27,20 +30,21 @@ class SideBySide:
         return None if self.baseline is None else self.output_tokens_per_s(row) / self.baseline.output_tokens_per_s
 
     def speed_up_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once, and without a baseline."""
-        if self.baseline is None:
+        """The 95% interval over requests, and over seeds where chance has a part.
+
+        None for the target alone, without a baseline, and where nobody knows.
+        """
+        if self.resampled is None or self.baseline is None or row.policy == self.baseline.policy:
             return None
-        alone = self.baseline.output_tokens_per_s
-        return self._interval(row, lambda run: run.output_tokens_per_s / alone)
+        return self.resampled.rate_over(row.policy, self.baseline.policy)
 
     def output_tokens_per_s(self, row: Summary) -> float:
         """Mean over the seeds it was run at."""
-        interval = self.output_tokens_per_s_interval(row)
-        return row.output_tokens_per_s if interval is None else interval.mean
+        return fmean([run.output_tokens_per_s for run in self.runs(row)])
 
     def output_tokens_per_s_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once."""
-        return self._interval(row, lambda run: run.output_tokens_per_s)
+        """The 95% interval, likewise; None where nobody knows."""
+        return None if self.resampled is None else self.resampled.rate(row.policy)
 
     def speed_up_mean_of_requests(self, row: Summary) -> float | None:
         """Mean over requests of a request's tokens per second, over the same mean of the target alone.
@@ -50,17 +54,18 @@ class SideBySide:
         """
         if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
             return None
-        interval = self.speed_up_mean_of_requests_interval(row)
-        if interval is not None:
-            return interval.mean
-        return row.mean_request_tokens_per_s / self.baseline.mean_request_tokens_per_s
+        own = fmean([run.mean_request_tokens_per_s for run in self.runs(row)])
+        return own / self.baseline.mean_request_tokens_per_s
 
     def speed_up_mean_of_requests_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once, and without a baseline."""
-        if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
+        """The 95% interval; None as of `speed_up_interval`."""
+        if self.resampled is None or self.baseline is None or row.policy == self.baseline.policy:
             return None
-        alone = self.baseline.mean_request_tokens_per_s
-        return self._interval(row, lambda run: run.mean_request_tokens_per_s / alone)
+        return self.resampled.speed_over(row.policy, self.baseline.policy)
+
+    def over(self, row: Summary, other: Summary) -> Interval | None:
+        """Output tokens per second over those of another policy, and the 95% interval; None where nobody knows."""
+        return None if self.resampled is None else self.resampled.rate_over(row.policy, other.policy)
 
     def ranked(self) -> tuple[Summary, ...]:
         """The rows and the target alone, fastest first; equal ones in the order asked."""
@@ -87,12 +92,10 @@ class SideBySide:
             "speed_up_ci": _bounds(self.speed_up_interval(row)),
             "speed_up_mean_of_requests": self.speed_up_mean_of_requests(row),
             "speed_up_mean_of_requests_ci": _bounds(self.speed_up_mean_of_requests_interval(row)),
+            "of_best": self.output_tokens_per_s(row) / self.output_tokens_per_s(self.ranked()[0]),
+            "of_best_ci": _bounds(self.over(row, self.ranked()[0])),
             "seeds": len(self.runs(row)),
         }
-
-    def _interval(self, row: Summary, figure: Callable[[Summary], float]) -> Interval | None:
-        runs = self.runs(row)
-        return mean_interval([figure(run) for run in runs]) if len(runs) > 1 else None
 
 
 def _bounds(interval: Interval | None) -> list[float] | None:

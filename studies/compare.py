@@ -20,6 +20,7 @@ from ..policies.fixed import Chain, Plain
 from ..policies.oracles import OracleChain, OracleWindow
 from ..reports.comparison import Comparison, DeviceRange, Sweep
 from ..reports.regret import REFERENCE, Regret, regret_of
+from ..reports.resampled import RequestShares, Resampled
 from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide
 from ..reports.summary import Summary, summarise_run
@@ -50,6 +51,7 @@ class PolicyRuns:
     # at least one run, the first seed's first; without the policies that were refused
     summaries: Mapping[str, Sequence[Summary]]
     shares: Mapping[str, TagShares]  # the run at the first seed by tag
+    by_request: Mapping[str, Sequence[RequestShares]]  # as `summaries`
     refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
 
     @property
@@ -74,6 +76,7 @@ class PolicyRuns:
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
             repeats={row[0].policy: tuple(row[1:]) for row in rows},
+            resampled=Resampled({name: self.by_request[name] for name in self.summaries}),
         )
 
 
@@ -102,6 +105,7 @@ def run_policies(
         built(scenarios.first.tables, policy, lossless=lossless)
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
+    by_request: dict[str, list[RequestShares]] = {}
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -110,6 +114,7 @@ def run_policies(
         for index, policy in enumerate(everyone):
             progress.advance_to(index, policy.name)
             found: list[Summary] = []
+            parts: list[RequestShares] = []
             try:
                 for seed in range(scenarios.num_seeds):
                     if seed:
@@ -118,6 +123,7 @@ def run_policies(
                     # Built anew: what a policy learns stays in its run.
                     run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
                     found.append(summarise_run(run))
+                    parts.append(RequestShares.of(run))
                     if not seed:
                         by_tag = tag_shares(run)
                         if folder is not None and policy.name in asked:
@@ -130,8 +136,8 @@ def run_policies(
                     raise
                 refused[policy.name] = error
             else:
-                summaries[policy.name], shares[policy.name] = found, by_tag
-    return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
+                summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
+    return PolicyRuns(asked=asked, summaries=summaries, shares=shares, by_request=by_request, refused=refused)
 
 
 def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Policy:

@@ -74,13 +74,15 @@ class Job:
 
 
 JOBS = {
-    "azure": Job(source=str(AZURE), num_replicas=4, goal=10e6),
+    "azure": Job(source=str(AZURE), num_replicas=4, goal=1.65e6),
     "azure, prefix cache": Job(source=str(AZURE), num_replicas=4, prefix_cache=True),
     "azure, step by step": Job(source=str(AZURE), num_replicas=4, stepwise=True, limit=2000),
-    "mooncake, prefix cache": Job(source=str(MOONCAKE), num_replicas=8, prefix_cache=True, goal=5e6),
-    "azure, draft:4/target": Job(source=str(AZURE), num_replicas=4, policy="draft:4/target", recording=PICO, goal=3e6),
+    "mooncake, prefix cache": Job(source=str(MOONCAKE), num_replicas=8, prefix_cache=True),
+    "azure, draft:4/target": Job(
+        source=str(AZURE), num_replicas=4, policy="draft:4/target", recording=PICO, goal=1.5e6
+    ),
     "azure, draft:3/mid:6/target": Job(
-        source=str(AZURE), num_replicas=4, policy="draft:3/mid:6/target", recording=PICO, goal=3e6
+        source=str(AZURE), num_replicas=4, policy="draft:3/mid:6/target", recording=PICO, goal=0.8e6
     ),
     "azure, draft:4/target, step by step": Job(
         source=str(AZURE), num_replicas=4, policy="draft:4/target", recording=PICO, stepwise=True, limit=500
@@ -88,9 +90,9 @@ JOBS = {
     "azure, draft:3/mid:6/target, step by step": Job(
         source=str(AZURE), num_replicas=4, policy="draft:3/mid:6/target", recording=PICO, stepwise=True, limit=500
     ),
-    "azure, adaptive": Job(source=str(AZURE), num_replicas=4, policy="adaptive", recording=PICO, goal=0.7e6),
+    "azure, adaptive": Job(source=str(AZURE), num_replicas=4, policy="adaptive", recording=PICO, goal=0.5e6),
     "azure, SpecRouter per request": Job(
-        source=str(AZURE), num_replicas=4, policy="specrouter,select=request", recording=PICO, goal=0.3e6
+        source=str(AZURE), num_replicas=4, policy="specrouter,select=request", recording=PICO, goal=0.12e6
     ),
     "generated": Job(source="poisson:rate=300,requests={requests},prompt=512,output=200", num_replicas=64),
 }

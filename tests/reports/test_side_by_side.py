@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import asdict, fields, replace
 from math import inf, sqrt
+from statistics import median
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from paceline.reports import LevelSummary, Quality, SideBySide, quality_of, summ
 from paceline.reports.comparison import (
     comparison_table,
     conclusion,
-    detail_tables,
     quality_line,
     quality_table,
     regret_table,
@@ -23,6 +23,7 @@ from paceline.reports.comparison import (
 )
 from paceline.reports.intervals import mean_interval, t_quantile
 from paceline.reports.regret import regret_of
+from paceline.reports.resampled import RequestShares, Resampled
 from paceline.reports.run_table import run_table
 from paceline.reports.seconds_by_tag import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
 from paceline.runs.log import QUALITY_FIELDS, RunLedger, TextQuality, with_quality
@@ -85,14 +86,99 @@ def test_one_value_has_no_interval(values):
         mean_interval(values)
 
 
+# -- resampled requests
+def shares(tokens, seconds, tags=None):
+    """Of requests with these tokens and seconds, each by itself."""
+    count = len(tokens)
+    tokens, seconds = np.array(tokens, dtype=float), np.array(seconds, dtype=float)
+    return RequestShares(
+        request_id=np.array([f"q{index:05}" for index in range(count)], dtype=object),
+        tag=np.array(["" if tags is None else tags[index] for index in range(count)], dtype=object),
+        tokens=tokens,
+        seconds=seconds,
+        speed=tokens / seconds,
+    )
+
+
+def test_policies_are_compared_on_the_same_requests():
+    """Requests differ by much, what one policy gains on each of them does not: the pairs are all that counts."""
+    rng = np.random.default_rng(3)
+    tokens, seconds = rng.integers(10, 400, 60), rng.uniform(0.1, 9, 60)
+    found = Resampled({"a": [shares(tokens, seconds)], "b": [shares(tokens, 2 * seconds)]})
+    alone, twice = found.rate("a"), found.rate_over("a", "b")
+    assert alone.mean == pytest.approx(tokens.sum() / seconds.sum())
+    assert alone.low < 0.9 * alone.mean < 1.1 * alone.mean < alone.high
+    assert (twice.mean, twice.low, twice.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert found.speed_over("a", "b").bounds == pytest.approx((2.0, 2.0))
+    assert found.rate_over("a", "a").bounds == (1.0, 1.0)
+    assert found.enough_requests("a", "a") is None
+
+
+@pytest.mark.parametrize(("count", "num_tags", "least"), [(40, 1, 0.92), (40, 8, 0.92), (10, 1, 0.9), (10, 3, 0.9)])
+def test_intervals_hold_what_they_promise(count, num_tags, least):
+    """Samples of a population of which all is known; tags differ in what is gained."""
+    rng, true, runs = np.random.default_rng(count + num_tags), 0.0, 300
+    tags = [f"t{index % num_tags}" for index in range(count)]
+    gain = np.array([1.0 + 0.3 * (index % num_tags) for index in range(count)])
+    true = 1 / np.mean(1 / gain)  # tokens and seconds of the other policy do not depend on the tag
+    held = 0
+    for _ in range(runs):
+        tokens = rng.integers(20, 200, count)
+        alone = tokens * 0.1
+        ours = alone / gain * rng.lognormal(0.0, 0.25, count)
+        found = Resampled({"a": [shares(tokens, ours, tags)], "b": [shares(tokens, alone, tags)]})
+        interval = found.rate_over("a", "b")
+        held += interval.low <= true / np.exp(0.25**2 / 2) <= interval.high
+    assert held / runs >= least
+
+
+def test_seeds_are_drawn_as_well():
+    """Of a policy that chance moves as a whole, seeds are all of the spread; of one without chance they are none."""
+    tokens, seconds = np.full(50, 100), np.full(50, 1.0)
+    luck = [shares(tokens, seconds * factor) for factor in (0.8, 0.9, 1.0, 1.1, 1.2)]
+    found = Resampled({"luck": luck, "b": [shares(tokens, seconds)]})
+    by_seed = [100 / factor for factor in (0.8, 0.9, 1.0, 1.1, 1.2)]
+    interval = found.rate("luck")
+    assert interval.mean == pytest.approx(np.mean(by_seed))
+    assert interval.half_width == pytest.approx(1.96 * np.std(by_seed) / sqrt(5), rel=0.1)
+    assert found.rate("b").half_width == 0
+
+
+def test_how_many_requests_would_do():
+    """Of so many, most samples tell the two apart; of a quarter of them most do not."""
+    rng = np.random.default_rng(5)
+
+    def found(count):
+        tokens = rng.integers(20, 200, count)
+        return Resampled({
+            "a": [shares(tokens, tokens * 0.1 / 1.05 * rng.lognormal(0, 0.25, count))],
+            "b": [shares(tokens, tokens * 0.1)],
+        })  # fmt: skip
+
+    enough = int(median([found(60).enough_requests("a", "b") for _ in range(40)]))
+    told = {
+        count: sum(found(count).rate_over("a", "b").low > 1 for _ in range(40)) for count in (enough // 4, 4 * enough)
+    }
+    assert told[enough // 4] < 20 < told[4 * enough]
+
+
+def test_runs_of_other_requests_are_not_paired():
+    with pytest.raises(ValueError, match="runs must be of the same requests, b had others"):
+        Resampled({"a": [shares([1, 2], [1, 1])], "b": [shares([1], [1])]})
+    assert Resampled({"a": [shares([1], [1])]}).rate("a") is None
+
+
 # -- a comparison
 def seeded(*further, baseline=100.0):
-    """Of a policy that emitted 200 tokens/s at the first seed and `further` at others."""
+    """Of a policy that emitted 200 tokens/s at the first seed and `further` at others, on two requests alike."""
     summary = replace(summarise_run(by_hand()), policy="draft", exact_share=0.5)
     row = replace(summary, output_tokens_per_s=200.0)
     repeats = tuple(replace(summary, output_tokens_per_s=speed) for speed in further)
     alone = None if baseline is None else replace(summary, policy="plain", output_tokens_per_s=baseline)
-    return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats})
+    runs = {"draft": [shares([100, 100], [100 / speed] * 2) for speed in (200.0, *further)]}
+    if baseline is not None:
+        runs["plain"] = [shares([100, 100], [100 / baseline] * 2)]
+    return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats}, resampled=Resampled(runs))
 
 
 def first_table(found):
@@ -104,27 +190,28 @@ def test_a_policy_with_chance_is_shown_by_mean_and_interval():
     (row,) = compared.rows
     assert compared.output_tokens_per_s(row) == 220.0
     assert compared.speed_up(row) == pytest.approx(2.2)
-    half_width = t_quantile(2) * 20 / sqrt(3)
-    assert compared.output_tokens_per_s_interval(row).half_width == pytest.approx(half_width)
     (policy,) = json.loads(json.dumps(compared.to_json(), allow_nan=False))["policies"]
     assert policy["output_tokens_per_s"] == 220.0
     assert policy["seeds"] == 3
-    assert policy["output_tokens_per_s_ci"] == pytest.approx([220 - half_width, 220 + half_width])
-    assert policy["speed_up_ci"] == pytest.approx([2.2 - half_width / 100, 2.2 + half_width / 100])
+    low, high = policy["output_tokens_per_s_ci"]
+    assert low < 205 < 235 < high
+    assert policy["speed_up_ci"] == pytest.approx([low / 100, high / 100])
+    assert policy["of_best_ci"] == [1.0, 1.0]
     text = first_table(compared)
-    assert "2.20x ± 0.50" in text
-    assert "220.0" in text
-    assert "220.0 ± 49.7" in text_of(detail_tables(compared)[0])
-    assert "±: 95% interval of the mean over seeds 3 to 5" in text
+    assert f"2.20x ± {(high - low) / 200:.2f}" in text
+    assert "±: 95% interval over requests, and over seeds 3 to 5 where chance has a part" in text
     assert "0.5000" in text
 
 
-def test_a_policy_without_chance_has_no_interval():
+def test_where_nothing_differs_between_requests_nothing_is_in_doubt():
     compared = seeded()
     (policy,) = compared.to_json()["policies"]
     assert (policy["seeds"], policy["speed_up"]) == (1, 2.0)
-    assert policy["speed_up_ci"] is policy["output_tokens_per_s_ci"] is None
-    assert "±" not in first_table(compared)
+    assert policy["speed_up_ci"] == pytest.approx([2.0, 2.0])
+    unknown = replace(compared, resampled=None)
+    (policy,) = unknown.to_json()["policies"]
+    assert policy["speed_up_ci"] is policy["output_tokens_per_s_ci"] is policy["of_best_ci"] is None
+    assert "±" not in first_table(unknown)
 
 
 def test_without_a_baseline_no_speed_up_is_known():
@@ -583,13 +670,20 @@ def test_in_words(rows, told):
     assert conclusion(SideBySide(meta={}, baseline=PLAIN, rows=tuple(rows))) == told
 
 
-def test_two_whose_intervals_meet_cannot_be_told_apart():
+def test_two_that_the_requests_do_not_tell_apart():
     first, second = row_of("adaptive", (0.0, 1.0, 0.0, 4.0)), row_of("draft:4/target", (0.0, 1.0, 0.0, 4.1))
-    repeats = {"adaptive": tuple(replace(first, output_tokens_per_s=speed) for speed in (190.0, 205.0))}
-    line = conclusion(SideBySide(meta={}, baseline=PLAIN, rows=(second, first), repeats=repeats))
-    assert line.startswith(
-        "best: adaptive, 1.98x; draft:4/target (1.96x) cannot be told apart from it: the intervals overlap; "
-        "next is plain"
+    tokens = np.full(8, 125)
+    runs = {
+        "adaptive": [shares(tokens, [0.625] * 8)],
+        "draft:4/target": [shares(tokens, [0.5, 0.8] * 4)],
+        "plain": [shares(tokens, [1.25] * 8)],
+    }
+    compared = SideBySide(meta={}, baseline=PLAIN, rows=(second, first), resampled=Resampled(runs))
+    number = compared.resampled.enough_requests("adaptive", "draft:4/target")
+    assert 8 < number < 10_000
+    assert conclusion(compared).startswith(
+        "best: adaptive, 2.00x; draft:4/target (1.96x) cannot be told apart from it on these 8 requests; "
+        f"about {number:,} would do; next is plain"
     )
     line = conclusion(SideBySide(meta={}, baseline=None, rows=(first, replace(first, policy="other"))))
     assert line == "best: adaptive, 200.0 tokens/s; other (200.0 tokens/s) cannot be told apart from it: equally fast"

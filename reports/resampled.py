@@ -1,0 +1,204 @@
+"""How sure a comparison is: a paired bootstrap over the requests, and over the seeds where chance has a part.
+
+Requests are drawn anew within their tags, the same ones for every policy, and so are the seeds of each policy. Of a tag
+with n requests n - 1 are drawn, and each weighs n / (n - 1), which keeps the variance right where tags are small (Rao &
+Wu 1988, JASA 83). Tags with one request are drawn together. Percentiles are widened by Student's t over the normal one,
+since few requests know their own spread badly. Letters: N requests, R runs, B resamples.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log10
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runs.log import RunLog
+from .intervals import NORMAL, Interval, t_quantile
+from .seconds_by_tag import request_seconds
+
+RESAMPLES = 2000
+_AT_ONCE = 1 << 20  # weights in memory
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestShares:
+    """`[N]` what each request of a run wrote and took, by id in ascending order.
+
+    Attributes:
+        request_id, tag: as recorded.
+        tokens: that came out; 0 of one that failed.
+        seconds: that the run spent on it; see `request_seconds`.
+        speed: its tokens over the seconds from its arrival to its end; NaN of one that failed or took no time.
+    """
+
+    request_id: NDArray[np.object_]
+    tag: NDArray[np.object_]
+    tokens: Floats
+    seconds: Floats
+    speed: Floats
+
+    @classmethod
+    def of(cls, log: RunLog) -> "RequestShares":
+        """Those of a run."""
+        requests = log.requests
+        order = np.argsort(requests["request_id"], kind="stable")
+        finished = requests["failed"] == ""
+        tokens = np.where(finished, requests["emitted_tokens"], 0).astype(np.float64)
+        took_s = requests["finished_at_s"] - requests["arrived_at_s"]
+        speed = np.full(len(tokens), np.nan)
+        np.divide(tokens, took_s, out=speed, where=finished & (took_s > 0))
+        return cls(
+            request_id=requests["request_id"][order],
+            tag=requests["tag"][order],
+            tokens=tokens[order],
+            seconds=request_seconds(log)[order],
+            speed=speed[order],
+        )
+
+
+class Resampled:
+    """Figures of policies over resamples of the requests that they all ran.
+
+    Args:
+        runs: by policy, one for each of its seeds, at least one; all of the same requests.
+
+    Raises:
+        ValueError: runs of different requests.
+    """
+
+    def __init__(self, runs: Mapping[str, Sequence[RequestShares]]) -> None:
+        self._runs = {policy: tuple(shares) for policy, shares in runs.items()}
+        self._first = next(iter(self._runs.values()))[0]
+        for policy, shares in self._runs.items():
+            if any(not np.array_equal(one.request_id, self._first.request_id) for one in shares):
+                raise ValueError(f"runs must be of the same requests, {policy} had others")
+
+    @property
+    def num_requests(self) -> int:
+        """N."""
+        return len(self._first.request_id)
+
+    def rate(self, policy: str) -> Interval | None:
+        """Output tokens per second; None of a single request, as of all below."""
+        return self._interval(0, policy, None)
+
+    def rate_over(self, policy: str, other: str) -> Interval | None:
+        """Output tokens per second over those of another policy, on the same requests."""
+        return self._interval(0, policy, other)
+
+    def speed_over(self, policy: str, other: str) -> Interval | None:
+        """Mean over requests of a request's tokens per second, over the same mean of another policy."""
+        return self._interval(1, policy, other)
+
+    def enough_requests(self, policy: str, other: str) -> int | None:
+        """About so many requests like these would tell two policies apart; None where they are equally fast."""
+        interval = self.rate_over(policy, other)
+        if interval is None or interval.mean <= 0 or interval.low <= 0:
+            return None
+        gap, half_width = abs(float(np.log(interval.mean))), float(np.log(interval.high / interval.low)) / 2
+        if gap < 1e-9:
+            return None
+        return _rounded_up(self.num_requests * (half_width / gap) ** 2)
+
+    def _interval(self, figure: int, policy: str, other: str | None) -> Interval | None:
+        if self.num_requests < 2:
+            return None
+        drawn = self._drawn[figure]
+        point, values = drawn[policy].point, drawn[policy].values
+        if other is not None:
+            others = drawn[other]
+            if not others.point:
+                return None
+            point, values = point / others.point, values / others.values
+        if not point or not (values > 0).all():
+            return None
+        low, high = np.quantile(np.log(values / point), [0.025, 0.975]) * self._widened
+        if max(abs(low), abs(high)) < 1e-12:  # no rounding error shall look like a spread
+            low = high = 0.0
+        return Interval(mean=point, low=point * float(np.exp(low)), high=point * float(np.exp(high)))
+
+    @cached_property
+    def _strata(self) -> list[NDArray[np.intp]]:
+        """Places of the requests that are drawn together."""
+        tags = self._first.tag
+        places = [np.flatnonzero(tags == tag) for tag in sorted(set(tags.tolist()))]
+        several = [own for own in places if len(own) > 1]
+        single = [own for own in places if len(own) == 1]
+        if len(single) == 1 and several:
+            several[-1] = np.concatenate([several[-1], single[0]])
+        elif single:
+            several.append(np.concatenate(single))
+        return several
+
+    @cached_property
+    def _widened(self) -> float:
+        return t_quantile(max(self.num_requests - len(self._strata), 1)) / NORMAL
+
+    def _weights(self) -> Iterator[Floats]:
+        """`[b, N]` of some resamples at a time; b adds up to B."""
+        rng, count = np.random.default_rng(0), self.num_requests
+        left = RESAMPLES
+        while left:
+            rows = min(left, max(1, _AT_ONCE // count))
+            weights = np.zeros((rows, count))
+            for places in self._strata:
+                size = len(places)
+                drawn = rng.multinomial(size - 1, np.full(size, 1 / size), size=rows)
+                weights[:, places] = drawn * (size / (size - 1))
+            yield weights
+            left -= rows
+
+    @cached_property
+    def _drawn(self) -> tuple[dict[str, "_Drawn"], dict[str, "_Drawn"]]:
+        """By policy, tokens per second of the run, and the mean of those of its requests."""
+        shares = [one for runs in self._runs.values() for one in runs]
+        # `[N, R]`
+        tokens, seconds, speeds = (
+            np.stack([getattr(one, name) for one in shares], axis=1) for name in ("tokens", "seconds", "speed")
+        )
+        known = np.isfinite(speeds)
+        speeds = np.where(known, speeds, 0.0)
+        rates, means = [], []
+        for weights in self._weights():
+            rates.append(_product(weights, tokens) / _product(weights, seconds))
+            with np.errstate(invalid="ignore"):
+                means.append(_product(weights, speeds) / _product(weights, known))
+        with np.errstate(invalid="ignore"):
+            whole = tokens.sum(0) / seconds.sum(0), speeds.sum(0) / known.sum(0)
+        return self._by_policy(whole[0], np.concatenate(rates)), self._by_policy(whole[1], np.concatenate(means))
+
+    def _by_policy(self, points: Floats, values: Floats) -> dict[str, "_Drawn"]:
+        """Of `[R]` figures of runs and `[B, R]` of their resamples, each the mean of as many seeds, drawn anew."""
+        rng, found, first = np.random.default_rng(1), dict[str, _Drawn](), 0
+        for policy, runs in self._runs.items():
+            count = len(runs)
+            columns = first + rng.integers(count, size=(len(values), count))
+            drawn = np.take_along_axis(values, columns, axis=1).mean(1)
+            found[policy] = _Drawn(float(points[first : first + count].mean()), drawn)
+            first += count
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A figure, and `[B]` its values in resamples."""
+
+    point: float
+    values: Floats
+
+
+def _product(weights: Floats, figures: NDArray[Any]) -> Floats:
+    """`[b, N]` times `[N, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
+    found: Floats = np.einsum("bn,nr->br", weights, figures)
+    return found
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits."""
+    step = int(10 ** max(0, ceil(log10(max(number, 1.0))) - 2))
+    return ceil(number / step) * step
