@@ -14,14 +14,13 @@ from pathlib import Path
 from random import Random
 
 import paceline
-from paceline.policies import make_policy
-from paceline.reports.intervals import mean_interval
-from paceline.sim import Replay
 from paceline.sim.gym import ReplayEnv
+from paceline.traces.recording import Recording
 
 RECORDING = "pico"
+TRAINED = "trained.py:Trained"
 CHAINS = ["target", "draft:1..10/target"]
-SWEEPS, EXPLORE = 60, 0.5  # rounds over the requests; share of windows that are tried at random
+SWEEPS, EXPLORE = 60, 0.5  # passes over the requests; share of rounds that try any window
 POLICY = '''"""Written by examples/train_policy.py: the window of each round, by how the last two went."""
 
 from paceline.policies import RoundChoice
@@ -57,9 +56,9 @@ def main() -> None:
     for context, choice in sorted(choices.items()):
         print(f"{'/'.join(context):>16}: {chains[choice]}")
     fixed = [chain for chain in chains if chain != "target"]
-    print(paceline.compare(test, ["trained.py:Trained", "adaptive", *fixed]))
+    print(paceline.compare(test, [TRAINED, "adaptive", *fixed]))
     for other in ("adaptive", paceline.compare(train, fixed).best):
-        print(difference(test, "trained.py:Trained", other))
+        print(paired(test, other))
 
 
 def learnt(env: ReplayEnv) -> tuple[dict[tuple[str, str], int], int, tuple[str, ...]]:
@@ -101,24 +100,12 @@ def best_of(cells: list[list[float]], speed: float, *, untried: float = inf) -> 
     return values.index(max(values))
 
 
-def difference(recording: object, ours: str, theirs: str) -> str:
-    """In the mean of requests' speed-ups, with its 95% interval over requests."""
-    gains = [a - b for a, b in zip(speed_ups(recording, ours), speed_ups(recording, theirs), strict=True)]
-    mean = mean_interval(gains)
-    return f"{ours} against {theirs}: {mean.mean:+.3f} ± {mean.half_width:.3f} in the mean of {len(gains)} requests"
-
-
-def speed_ups(recording: object, name: str) -> list[float]:
-    replay = Replay(recording)
-    seconds = {}
-    for each in (name, "target"):
-        policy = make_policy(each, replay.pool)
-        for request_id in replay.requests:
-            before, seen = replay.seconds, replay.reset(request_id)
-            while not replay.done:
-                policy.learn(replay.step(policy.decide(seen)))
-            seconds[each, request_id] = replay.seconds - before
-    return [seconds["target", request_id] / seconds[name, request_id] for request_id in replay.requests]
+def paired(recording: Recording, other: str) -> str:
+    """The slower one's speed in parts of the faster one's, with its 95% interval on the same requests."""
+    found = paceline.compare(recording, [TRAINED, other])
+    (row,) = (row for row in found.to_json()["policies"] if row["policy"] != found.best)
+    low, high = row["of_best_ci"]
+    return f"{row['policy']} has {row['of_best']:.3f} ({low:.3f} to {high:.3f}) of the speed of {found.best}"
 
 
 if __name__ == "__main__":
