@@ -60,6 +60,7 @@ class Loop:
         ledger: told of every operation and step.
         decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
         view: what policies see of a request.
+        by_hand: steps are given one at a time: `next_op` asks nobody again after a Commit, which is no operation.
 
     Attributes:
         load: what policies see of the server. Whoever drives the loop sets `num_waiting`, the loop all else.
@@ -77,6 +78,7 @@ class Loop:
         ledger: Ledger,
         decide_s: float = 0.0,
         view: type[Observation] = Observation,
+        by_hand: bool = False,
     ) -> None:
         self.pool = pool
         self.load = ServerLoad(len(pool.members))
@@ -88,6 +90,7 @@ class Loop:
         self._ledger = ledger
         self._decide_s = decide_s
         self._view = view
+        self._by_hand = by_hand
         self._ready: deque[Session] = deque()
         self._waiting = WaitingOps()
         self._views: dict[str, Observation] = {}
@@ -127,15 +130,21 @@ class Loop:
         Its policy is told nothing; when it is asked next, `last` is None. No operation returned before may be finished
         with it.
         """
-        self._waiting.drop(session)
-        self._ready = deque(other for other in self._ready if other is not session)
+        self._drop(session)
         session.drop_pending()
         session.last = None
         self._forget(session)
         self._withdrawn.add(session.request_id)
 
+    def give_up(self, session: Session) -> None:
+        """Let a running request go for good, wherever it stands: its world closes it, its policy is told nothing."""
+        self._drop(session)
+        self._leave(session)
+
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
+
+        With `by_hand` it is None after a Commit as well.
 
         Raises PolicyError if the policy raised, returned an illegal step or makes no progress.
         """
@@ -146,6 +155,8 @@ class Loop:
             step, level = self._ask(session)
             if isinstance(step, Commit):
                 self._commit(session, step)
+                if self._by_hand:
+                    break
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
             elif ready or waiting.ops:
@@ -288,6 +299,10 @@ class Loop:
         self._world.close(session)
         self._waiting.release()
 
+    def _drop(self, session: Session) -> None:
+        self._waiting.drop(session)
+        self._ready = deque(other for other in self._ready if other is not session)
+
     def _forget(self, session: Session) -> None:
         self._views.pop(session.request_id)
         self._idle.pop(session.request_id, None)
@@ -301,10 +316,14 @@ class Loop:
             step = self._policy.decide(self._views[session.request_id])
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
             raise raised(self._name, session.request_id, None, "decide", error) from error
+        return step, self.check(session, step)
+
+    def check(self, session: Session, step: Step) -> int:
+        """The level that would run `step` now; raises PolicyError where it is illegal or unknown to the world."""
         try:
             level = check_step(session, step)
             check_known(self._world, step, level)
-            return step, level
+            return level
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
             raise breach(self._policy, self._name, session.request_id, step, error) from error

@@ -34,6 +34,8 @@ MODULES = {
     "ProductBelow": "..decoding.rules",
     "Ratio": "..decoding.rules",
     "RefusalAbove": "..decoding.rules",
+    "RoundChoice": ".round_choice",
+    "RoundHistory": ".round_choice",
     "Rule": "..decoding.rules",
     "Signal": "..decoding.rules",
     "Step": "..decoding.steps",

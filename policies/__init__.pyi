@@ -37,3 +37,5 @@ from .by_name import PolicySpecError as PolicySpecError
 from .by_name import make_policy as make_policy
 from .check import CheckReport as CheckReport
 from .check import check_policy as check_policy
+from .round_choice import RoundChoice as RoundChoice
+from .round_choice import RoundHistory as RoundHistory

@@ -56,15 +56,20 @@ class ReplayWorld(TrieAnswers):
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         for record in self._tables.trace.requests:
-            yield Session(
-                pool=self._pool,
-                request_id=record.request_id,
-                tag=record.tag,
-                prompt=record.prompt,
-                budget=record.max_new_tokens,
-                eos=self._eos,
-                prefill_before=prefill_before,
-            )
+            yield self.session(record.request_id, prefill_before)
+
+    def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
+        """See `RecordedWorld`."""
+        record = self._tables.record(request_id)
+        return Session(
+            pool=self._pool,
+            request_id=record.request_id,
+            tag=record.tag,
+            prompt=record.prompt,
+            budget=record.max_new_tokens,
+            eos=self._eos,
+            prefill_before=prefill_before,
+        )
 
     def share_prefixes(self, size: PrefixCacheSize) -> None:
         """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""

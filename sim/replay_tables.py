@@ -33,6 +33,10 @@ class RecordedWorld(World, Protocol):
         """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         ...
 
+    def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
+        """One request, from its start; raises KeyError for one that the recording does not hold."""
+        ...
+
 
 class ReplayTables(Protocol):
     """A recording as replay walks it: `TrieTables` or `RoundsTables`, by its form.

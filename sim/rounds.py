@@ -38,17 +38,22 @@ class RoundsWorld(RoundAnswers):
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         for request in self._trace.requests:
-            state = self._open[request.request_id] = RequestRounds(request, self._trace.meta, waits=any(prefill_before))
-            yield Session(
-                pool=self._pool,
-                request_id=request.request_id,
-                tag=request.tag,
-                prompt=state.prompt,
-                budget=len(state.trunk),
-                eos=frozenset(),
-                ending=state.ending,
-                prefill_before=prefill_before,
-            )
+            yield self.session(request.request_id, prefill_before)
+
+    def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
+        """See `RecordedWorld`."""
+        request = self._requests[request_id]
+        state = self._open[request_id] = RequestRounds(request, self._trace.meta, waits=any(prefill_before))
+        return Session(
+            pool=self._pool,
+            request_id=request_id,
+            tag=request.tag,
+            prompt=state.prompt,
+            budget=len(state.trunk),
+            eos=frozenset(),
+            ending=state.ending,
+            prefill_before=prefill_before,
+        )
 
     def foresee(self, request_id: str) -> list[int]:
         """Let any round of a request be tried from any position, and return its text, the longest of all methods."""

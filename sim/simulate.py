@@ -278,7 +278,7 @@ def _looped(
     view: type[Observation] = Observation,
 ) -> RunLog:
     recording = scenario.tables
-    world = _world(scenario, lambda: loop.load.now_s)
+    world = run_world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
@@ -307,7 +307,7 @@ def _looped(
     return _logged(scenario, policy, name, ledger, world)
 
 
-def _world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
+def run_world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
     """Where a run step by step happens; `now_s` reads its clock."""
     world = scenario.tables.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=now_s)
     if isinstance(world, ReplayWorld):

@@ -49,7 +49,7 @@ PER_NEW_TOKEN = 2.0**-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayedRun:
     """A replay: its log, and the committed tokens by request."""
 
     log: RunLog
@@ -69,7 +69,7 @@ class BothWorlds:
     lossless: bool  # whether only lossless policies were asked for
     overlap: AheadKind = "auto"  # how members of the runtime work at the same time
 
-    def replay(self, policy: NamedPolicy) -> Replay | None:
+    def replay(self, policy: NamedPolicy) -> ReplayedRun | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
 
         Raises ValueError where a policy took none such and left the record all the same.
@@ -85,7 +85,9 @@ class BothWorlds:
                 f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left.cause)}"
             ) from left.cause
 
-    def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
+    def agreement(
+        self, policy: NamedPolicy, decider: Policy, replay: ReplayedRun | None, progress: Progress
+    ) -> Agreement:
         """How far the policy takes the same steps in both worlds; `decider` is the same policy, built for the runtime.
 
         A policy that leaves the record is built anew for each batch of requests: what it learns beyond the record's end
@@ -108,7 +110,7 @@ class BothWorlds:
         decider = policy.build(loaded_pool(self.pool))
         return self._compared(policy.name, decider, self._replay(policy, strict=False))
 
-    def _replay(self, policy: NamedPolicy, *, strict: bool) -> Replay:
+    def _replay(self, policy: NamedPolicy, *, strict: bool) -> ReplayedRun:
         tables = TrieTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
         scenario = Scenario(
@@ -121,9 +123,9 @@ class BothWorlds:
             log = simulate(scenario, WatchedPolicy(decider, watch), policy.name, outputs=tokens)
         except UnrecordedContextError as error:
             raise _LeftRecordError(watch, error) from error
-        return Replay(log=log, tokens=tokens)
+        return ReplayedRun(log=log, tokens=tokens)
 
-    def _compared(self, name: str, policy: Policy, replay: Replay) -> Agreement:
+    def _compared(self, name: str, policy: Policy, replay: ReplayedRun) -> Agreement:
         found = decode(
             self.pool,
             policy,
