@@ -447,7 +447,8 @@ def _speed_up(comparison: SideBySide, row: Summary) -> str:
     speed_up = comparison.speed_up(row)
     if speed_up is None:
         return "unknown"
-    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}"
+    is_alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
+    return f"{speed_up:.2f}x{'' if is_alone else shown_interval(comparison.speed_up_interval(row), '.2f')}"
 
 
 def _share(share: float) -> str:

@@ -32,9 +32,9 @@ class SideBySide:
     def speed_up_interval(self, row: Summary) -> Interval | None:
         """The 95% interval over requests, and over seeds where chance has a part.
 
-        None for the target alone, without a baseline, and where nobody knows.
+        None without a baseline, and where nobody knows.
         """
-        if self.resampled is None or self.baseline is None or row.policy == self.baseline.policy:
+        if self.resampled is None or self.baseline is None:
             return None
         return self.resampled.rate_over(row.policy, self.baseline.policy)
 
@@ -59,7 +59,7 @@ class SideBySide:
 
     def speed_up_mean_of_requests_interval(self, row: Summary) -> Interval | None:
         """The 95% interval; None as of `speed_up_interval`."""
-        if self.resampled is None or self.baseline is None or row.policy == self.baseline.policy:
+        if self.resampled is None or self.baseline is None:
             return None
         return self.resampled.speed_over(row.policy, self.baseline.policy)
 
