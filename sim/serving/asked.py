@@ -53,7 +53,6 @@ class AskedPolicy:
         self.committed: list[ServedRequest] = []
         self.num_modelled = 0
         self.judged_sums = [[0, 0, 0, 0] for _ in pool.members]
-        self._pool = pool
         self._policy = policy
         self._decide, self.learn = policy.decide, policy.learn
         self._name = name
