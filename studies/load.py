@@ -496,5 +496,5 @@ def describe_workload(
 def _draws_lengths(text: str, options: WorkloadOptions) -> bool:
     if not is_spec(text):
         return False
-    spec = parse_spec(text, options.rate)
+    spec = parse_spec(text, options.rate, options.concurrency)
     return spec.prompt is None or spec.output is None

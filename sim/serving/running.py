@@ -438,7 +438,12 @@ class Arrivals:
         """A request has ended, one way or another: those of its session come that waited for that."""
         self._watcher.ended()
         if arrival.turns is not None:
-            self._release(arrival.turns.after(at_ps), at_ps)
+            try:
+                following = arrival.turns.after(at_ps)
+            except ValueError:  # of a closed loop, whose next row is read now
+                self.is_broken = True
+                raise
+            self._release(following, at_ps)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
         """So much of an answer is written: those come that waited for it."""
