@@ -231,6 +231,11 @@ class OpenedWorkload:
         self._changes = changes = self._anew()
         return ClosedLoop(islice(self._source.arrivals(changes.tally), self._options.limit), changes, most).begin()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is a closed loop, in which requests begin as others end."""
+        return self._options.most_at_once is not None
+
     def one_by_one(self) -> Iterator[Arrival]:
         """The same, but for a closed loop, in which few begin by themselves: all that begin, at times of no meaning."""
         self._changes = changes = self._anew()
@@ -276,6 +281,11 @@ class OpenedWorkload:
         elif rate is not None and self._own_rate is not None:
             by = float(self._changes.arrivals)
             yield f"times of arrival are scaled by {by:.6g}, from {float(self._own_rate):.6g}/s to {rate:g}/s"
+
+
+def is_closed(workload: Workload) -> bool:
+    """Whether a workload is a closed loop; see `OpenedWorkload.is_closed`."""
+    return isinstance(workload, OpenedWorkload) and workload.is_closed
 
 
 def one_by_one(workload: Workload) -> Iterator[Arrival]:
