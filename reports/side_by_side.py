@@ -95,5 +95,10 @@ class SideBySide:
         return mean_interval([figure(run) for run in runs]) if len(runs) > 1 else None
 
 
+def has_chance(row: Summary, *, shifted: bool) -> bool:
+    """Whether another seed may give another run; `shifted`: whether acceptance is, which is drawn by seed."""
+    return row.exact_share < 1 or (shifted and any(level.drafted for level in row.levels))
+
+
 def _bounds(interval: Interval | None) -> list[float] | None:
     return None if interval is None else list(interval.bounds)

@@ -19,7 +19,7 @@ from ..base.options import declared, opt
 from ..decoding.seen import Start
 from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
-LEAST_SEEDS, MOST_SEEDS = 2, 1000
+LEAST_SEEDS, MOST_SEEDS = 1, 1000
 # Seconds by name of what is promised to all, and such seconds by class.
 Promised = Mapping[str, float | Mapping[str, float]]
 
