@@ -201,9 +201,7 @@ class WorkloadChanges:
     limit: int | None = opt(None, "Keep the first so many arrivals.")
     max_prompt_tokens: int | None = opt(None, "Cut longer prompts to this.")
     max_output_tokens: int | None = opt(None, "Cut longer outputs to this.")
-    max_wait_s: float | None = opt(
-        None, "Cut longer waits within sessions to this.", flag="--max-wait-seconds", metavar="S"
-    )
+    max_wait_s: float | None = opt(None, "Cut longer waits within sessions to this.", flag="--max-wait-seconds")
     zero_tokens: str = opt("refuse", "What becomes of requests without a token.", metavar="|".join(ZERO_TOKENS))
     tag: str | None = opt(None, "Give this tag to all requests.")
 

@@ -22,7 +22,7 @@ class Changing(Protocol):
         ...
 
 
-class ClosedLoop:
+class ClosedArrivals:
     """A run of the loop. Mutated by what its requests are told.
 
     Args:
@@ -58,7 +58,7 @@ class _Session:
 
     __slots__ = ("loop", "open")
 
-    def __init__(self, loop: ClosedLoop) -> None:
+    def __init__(self, loop: ClosedArrivals) -> None:
         self.loop = loop
         self.open = 1  # its requests that have not ended, those that are still to come among them
 

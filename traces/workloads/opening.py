@@ -33,9 +33,9 @@ def open_workload(
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
     `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, closed,
-    tree-rollouts, persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to `tag` are those
-    of `WorkloadOptions`, `horizon_s` and `max_wait_s` in seconds. `seed` is of what is drawn; of `lengths_from`, a recording, a
-    generator draws the lengths that its text does not give.
+    tree-rollouts, persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to
+    `tag` are those of `WorkloadOptions`, `horizon_s` and `max_wait_s` in seconds. `seed` is of what is drawn; of
+    `lengths_from`, a recording, a generator draws the lengths that its text does not give.
 
     Raises:
         ArgumentError: an option out of its range, or one that does not go with the workload.

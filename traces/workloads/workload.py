@@ -10,7 +10,7 @@ from typing import Protocol
 from ...base.errors import ArgumentError, counted
 from ..errors import TraceFormatError
 from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout, WorkloadOptions
-from .closed_loop import ClosedLoop
+from .closed_loop import ClosedArrivals
 from .format import Tally
 
 ONE = Fraction(1)
@@ -229,7 +229,7 @@ class OpenedWorkload:
         if most is None:
             return self.one_by_one()
         self._changes = changes = self._anew()
-        return ClosedLoop(islice(self._source.arrivals(changes.tally), self._options.limit), changes, most).begin()
+        return ClosedArrivals(islice(self._source.arrivals(changes.tally), self._options.limit), changes, most).begin()
 
     @property
     def is_closed(self) -> bool:
