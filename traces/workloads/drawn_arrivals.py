@@ -270,13 +270,14 @@ def parse_spec(text: str, rate: float | None = None, concurrency: int | None = N
 
 
 def _concurrency(given: Given, beside: int | None) -> int:
-    found = given.whole("concurrency", 1, MOST_REQUESTS)
-    if found is None and beside is None:
-        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
-    if found is not None and beside is not None:
+    own = given.whole("concurrency", 1, MOST_REQUESTS)
+    if own is not None and beside is not None:
         rule = f"must be given once: {given.text!r} has a concurrency of its own"
         raise ArgumentError(f"`concurrency` {rule}, got {beside} too")
-    return beside if found is None else found
+    found = beside if own is None else own
+    if found is None:
+        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
+    return found
 
 
 def _process(given: Given, rate: float | None) -> Process:
