@@ -12,11 +12,11 @@ from operator import itemgetter
 from typing import Any
 
 from ..base.errors import counted
-from .intervals import Interval
+from .intervals import ONE_SEED, Interval
 from .quality import Quality
 from .regret import Regret
 from .seconds_by_tag import ByTag
-from .side_by_side import SideBySide
+from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
 from .tables import REMARKS, Column, Grid, Printed, flat_rows, shown, table
 
@@ -435,11 +435,15 @@ def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, c
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     found = list(comparisons)
-    most_runs = max(len(comparison.runs(row)) for comparison in found for row in comparison.rows)
+    rows = [(comparison, row) for comparison in found for row in comparison.rows]
+    most_runs = max(len(comparison.runs(row)) for comparison, row in rows)
     if any(comparison.resampled is not None and comparison.resampled.num_requests > 1 for comparison in found):
         seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
         over = f"requests, and over seeds {seeds} where chance has a part{chance}" if most_runs > 1 else "requests"
         remarks.append(f"±: 95% interval over {over}")
+    shifted = bool(meta.get("what_if", {}).get("acceptance"))
+    if meta.get("seeds") == 1 and any(has_chance(row, shifted=shifted) for _, row in rows):
+        remarks.append(ONE_SEED.format(meta["seed"]))
     return remarks
 
 

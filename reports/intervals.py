@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
+# What stands below figures in which chance has a part, of one seed alone.
+ONE_SEED = "one seed, {}: chance has a part in these figures and their order, how large a part is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from ..reports.comparison import Comparison, DeviceRange, Sweep
 from ..reports.regret import REFERENCE, Regret, regret_of
 from ..reports.resampled import RequestShares, Resampled
 from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
-from ..reports.side_by_side import SideBySide
+from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
 from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
@@ -128,7 +128,7 @@ def run_policies(
                         by_tag = tag_shares(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
-                        if not _has_chance(scenarios, found[0]):
+                        if not has_chance(found[0], shifted=scenarios.shifted):
                             break
                     del run  # logs are long
             except CostRangeError as error:
@@ -148,11 +148,6 @@ def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Polic
     tags = (request.tag for request in recording.requests)
     check_tags(made, policy.name, tags, f"recording {recording.about.name}")
     return made
-
-
-def _has_chance(scenarios: Scenarios, first: Summary) -> bool:
-    """Whether another seed may give another run."""
-    return first.exact_share < 1 or (scenarios.shifted and any(level.drafted for level in first.levels))
 
 
 def _file_name(policy: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
+from ..reports.intervals import ONE_SEED
 from ..reports.serving_tables import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
 from ..reports.tables import Grid, Printed, flat_rows, table
 from ..runs.log import new_folder
@@ -355,6 +356,7 @@ class _Runs:
     refused: dict[str, CostRangeError] = field(default_factory=dict)
     # what each run says besides its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
+    has_chance: bool = False  # whether chance has a part in a run
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
 
@@ -364,7 +366,9 @@ class _Runs:
         common = [note for note in self._notes[0] if all(note in notes for notes in self._notes)] if self._notes else []
         kept = [served for policy, served in self.served if policy not in self.refused]
         emitted, cycled = sum(one.num_emitted for one in kept), sum(one.num_cycled for one in kept)
-        return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
+        replay = self.setting.replay
+        one_seed = [ONE_SEED.format(replay.seed)] if self.has_chance and replay.seeds == 1 else []
+        return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept)), *one_seed]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
         for rate in rates:
@@ -405,6 +409,7 @@ class _Runs:
             runs.append(measured_run(log, f"{policy.name}{at}, seed {seed}", setting.promised))
             if not _chance_in(setting, workloads[seed], log):
                 break
+            self.has_chance = True
         return SeedRow(runs=tuple(runs))
 
     def _run(
@@ -496,5 +501,5 @@ def describe_workload(
 def _draws_lengths(text: str, options: WorkloadOptions) -> bool:
     if not is_spec(text):
         return False
-    spec = parse_spec(text, options.rate)
+    spec = parse_spec(text, options.rate, options.concurrency)
     return spec.prompt is None or spec.output is None

@@ -31,6 +31,7 @@ from ..runs.observed import (
 from ..runtime.prompts import Prompt, prompts_of
 from ..traces.workloads import WorkloadOptions, with_options
 from ..traces.workloads.arrival import Arrival, WorkloadAbout, requests_of
+from ..traces.workloads.workload import is_closed
 from .setting import open_recording
 
 
@@ -181,8 +182,10 @@ def observe(
     asked, changes = asking or Asking(), options or WorkloadOptions()
     if concurrency is not None:
         check_within("`concurrency`", concurrency, f"[1, {_MOST_CONCURRENCY}]")
-    texts = prompts_of(prompts)
     opened = with_options(workload, changes, open_recording(None))
+    if is_closed(opened):
+        raise ArgumentError(f"`workload` must say when requests arrive, `concurrency` closes the loop, got {workload}")
+    texts = prompts_of(prompts)
     arrivals = list(opened)
     if not arrivals:
         raise ArgumentError(f"`workload` must hold a request, {workload} has none")

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ..base.errors import ArgumentError
 from ..base.options import declared, opt
 from ..decoding.seen import Start
-from ..traces.workloads.arrival import WorkloadChanges
+from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
-LEAST_SEEDS, MOST_SEEDS = 2, 1000
+LEAST_SEEDS, MOST_SEEDS = 1, 1000
 # Seconds by name of what is promised to all, and such seconds by class.
 Promised = Mapping[str, float | Mapping[str, float]]
 
@@ -137,7 +137,7 @@ class SweepOptions(SeedsOptions, ReplayOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions(WorkloadChanges):
+class LoadOptions(WorkloadChanges, ClosedLoopOptions):
     """What is served until when, and what is promised."""
 
     horizon_s: float | None = opt(

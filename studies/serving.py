@@ -31,8 +31,9 @@ from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.arrival import MOST_PS, PS_PER_S, WorkloadChanges
+from ..traces.workloads.arrival import MOST_PS, PS_PER_S, ClosedLoopOptions, WorkloadChanges
 from ..traces.workloads.formats import repeated_id_error
+from ..traces.workloads.workload import one_by_one
 from .compare import built
 from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, takes
 from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
@@ -157,7 +158,7 @@ class ServingSetting:
         Raises ArgumentError with the name of the class.
         """
         missing, known = set(self.promised.classes), {""}
-        arrivals = iter(workload) if missing else iter(())
+        arrivals = one_by_one(workload) if missing else iter(())
         for arrival in arrivals:
             known.add(arrival.slo)
             missing.discard(arrival.slo)
@@ -230,7 +231,9 @@ def serving_setting(
         raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
     if replay.decide_s is not None:
         check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
-    changes = {one.name: getattr(asked, one.name) for one in fields(WorkloadChanges)}
+    changes = {
+        one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
+    }
     priced = _priced(open_cluster(cluster, replay.recording), replay)
     return ServingSetting(
         replay=replay,

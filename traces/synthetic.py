@@ -11,7 +11,7 @@ Letters: R requests, T trunk tokens, M models (smallest first), S = M - 1 member
 lengths of runs, F contexts of one level, N all contexts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from .contexts.recording import TrieRecording
 from .contexts.trie import Floats, Ints, NextLevel, Trie, TrieRequest, grow, split
 from .meta import MOST, Closure, CostTable, ModelInfo, Sampling
 
+_USUAL_RATE = 0.8  # of acceptance; and as sure as a model that agrees so often is a target alone
+_OF_MEMBERS = ("depth_decay", "run_decay", "autocorrelation", "shared_difficulty", "reach", "run")
 _NEGLIGIBLE = 1e-12  # share of runs that nobody will meet
 _HALVINGS = 50
 
@@ -76,10 +78,12 @@ class SyntheticSpec:
     requests: int = opt(32, "Number of requests.")  # number of requests, >= 1
     tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget
     prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1
-    # names, smallest first, the target last; at least two
+    # names, smallest first, the target last; at least that one
     models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
-    # S rates of equal next tokens with the target on the trunk, 0 to 1
-    acceptance: tuple[float, ...] = opt((0.8,), "Agreement with the target, one per model below it.")
+    # S rates of equal next tokens with the target on the trunk, 0 to 1; None: 0.8 where S is 1, none where it is 0
+    acceptance: tuple[float, ...] | None = opt(
+        None, "Agreement with the target, one per model below it; default: 0.8 of one model, none of the target alone."
+    )
     # S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
     # `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise with
     # size
@@ -138,21 +142,31 @@ class SyntheticSpec:
         for name in ("tokens", "prompt_tokens"):
             total = self.requests * getattr(self, name)
             _check(f"requests x {name}", total <= MOST_TOKENS, f"be <= {MOST_TOKENS:,}", total)
-        unique = len(set(self.models)) == len(self.models) >= 2
-        _check("models", unique, "name at least two different models", self.models)
+        unique = len(set(self.models)) == len(self.models) >= 1
+        _check("models", unique, "name different models, at least the target", self.models)
         _check("models", len(self.models) <= MOST_MODELS, f"be at most {MOST_MODELS}", len(self.models))
         _check("tags", len(self.tags) >= 1, "hold at least one tag", self.tags)
-        for name in ("acceptance", "off_trunk", "cost_ratios"):
-            given = getattr(self, name)
-            size = len(self.models) - 1
+        size = len(self.models) - 1
+        for name, given in {
+            "acceptance": self.rates,
+            "off_trunk": self.off_trunk,
+            "cost_ratios": self.cost_ratios,
+        }.items():
             _check(name, given is None or len(given) == size, f"have {size} entries (all models but the target)", given)
+        if not size:
+            self._check_alone()
+
+    def _check_alone(self) -> None:
+        """Of a target alone, what is of members below it has nothing to say."""
+        for one in fields(self):
+            if one.name in _OF_MEMBERS and (given := getattr(self, one.name)) != one.default:
+                _check(one.name, holds=False, rule=f"be left out for one model, {self.models[0]}", value=given)
 
     def _check_shares(self) -> None:
         for name in ("depth_decay", "shared_difficulty"):
             _check(name, 0 <= getattr(self, name) <= 1, "lie in [0, 1]", getattr(self, name))
         _check("autocorrelation", 0 <= self.autocorrelation < 1, "lie in [0, 1)", self.autocorrelation)
-        for name in ("acceptance", "off_trunk"):
-            rates = getattr(self, name) or ()
+        for name, rates in {"acceptance": self.rates, "off_trunk": self.off_trunk or ()}.items():
             _check(name, all(0 <= rate <= 1 for rate in rates), "lie in [0, 1]", rates)
         if self.run_decay != 0:
             self._check_runs()
@@ -161,15 +175,22 @@ class SyntheticSpec:
         falls = LEAST_RUN_DECAY <= self.run_decay < 1
         _check("run_decay", falls, f"be 0 or lie in [{LEAST_RUN_DECAY}, 1)", self.run_decay)
         _check("autocorrelation", self.autocorrelation == 0, "be 0 where run_decay is not", self.autocorrelation)
-        most, given = rate_over_all(surviving(1.0, self.run_decay)), max(self.acceptance)
+        most, given = rate_over_all(surviving(1.0, self.run_decay)), max(self.rates)
         _check("acceptance", given <= most, f"be <= {most:.3f} with run_decay {self.run_decay}", given)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """`[S]` the acceptance that is asked for."""
+        if self.acceptance is not None:
+            return self.acceptance
+        return () if len(self.models) == 1 else (_USUAL_RATE,)
 
     def off_trunk_rates(self, depth: int) -> NDArray[np.float64]:
         """`[S]` probability that a member writes the next larger model's token, `depth` >= 1 tokens off the trunk."""
         rates = self.off_trunk
         if rates is None:
-            larger = (*self.acceptance[1:], 1.0)
-            pairs = zip(self.acceptance, larger, strict=True)
+            larger = (*self.rates, 1.0)[1:]
+            pairs = zip(self.rates, larger, strict=True)
             rates = tuple(min(1.0, low / high) if high > 0 else 0.0 for low, high in pairs)
         return np.array(rates) * (1.0 - self.depth_decay) ** (depth - 1)
 
@@ -187,7 +208,7 @@ class SyntheticSpec:
             closure=Closure(kind="monotone", reach=self.reach, run=self.run),
             hardware="none (synthetic)",
             costs={"cpu": {name: self._cost_table(ratio) for name, ratio in named}},
-            origin=str(self),
+            origin=str(replace(self, acceptance=self.rates)),
         )
 
     def _cost_table(self, ratio: float) -> CostTable:
@@ -233,13 +254,13 @@ def trunk_agreement(spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[np
     difficulty = np.take_along_axis(fresh, np.broadcast_to(latest, members), axis=2)
     if spec.run_decay:
         return _along_runs(spec, difficulty, rng)
-    agrees: NDArray[np.bool_] = difficulty < np.array(spec.acceptance)[:, None, None]
+    agrees: NDArray[np.bool_] = difficulty < np.array(spec.rates)[:, None, None]
     return agrees
 
 
 def _along_runs(spec: SyntheticSpec, difficulty: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Agreement that falls with every token agreed on; requests begin in the middle of a run, as any context does."""
-    firsts = np.array([first_rate(rate, spec.run_decay) for rate in spec.acceptance])
+    firsts = np.array([first_rate(rate, spec.run_decay) for rate in spec.rates])
     run = np.stack([_run_so_far(first, spec, rng) for first in firsts])
     agrees = np.empty(difficulty.shape, dtype=np.bool_)
     for position in range(difficulty.shape[2]):
@@ -309,7 +330,7 @@ def views(
     second = np.maximum(others.max(axis=1), tail * _TAIL_TOP)
     logs = np.log(np.where(probs > 0, probs, 1.0))
     entropy = tail * (_TAIL_ENTROPY - np.log(tail)) - (probs * logs).sum(axis=1)
-    low, high = (np.array(side, dtype=np.intp) for side in zip(*pairs, strict=True))
+    low, high = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
     distance = np.abs(probs[low] - probs[high]).sum(axis=1) + np.abs(tail[low] - tail[high])
     return InventedViews(
         choice_log_prob=LOG_PROBS.round(logs),
@@ -378,7 +399,7 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
     allowance = np.full((len(spec.models) - 1, len(level.depth)), spec.reach, dtype=np.int32)
     allowance[level.choice[:-1] == len(spec.models) - 1] = 0
     first = 0
-    for depth in range(1, spec.reach + 1):
+    for depth in range(1, spec.reach + 1 if len(allowance) else 1):
         allowance[:, level.depth >= spec.tokens] = 0
         branches = grow(level.choice[:-1], allowance, spec.run)
         if not len(branches.parent):
@@ -403,8 +424,8 @@ def _check_size(spec: SyntheticSpec, levels: list[_Level]) -> None:
 def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
     """R x (T + 1) contexts, the last of each request a leaf."""
     num_models, length = len(spec.models), spec.tokens + 1
-    agrees = trunk_agreement(spec, rng).reshape(num_models - 1, -1)
     size = spec.requests * length
+    agrees = trunk_agreement(spec, rng).reshape(num_models - 1, size)
     copies = rng.random((num_models - 1, size)) < spec.off_trunk_rates(1)[:, None]
     choice = np.full((num_models, size), num_models - 1, dtype=np.int32)
     for member in range(num_models - 2, -1, -1):
@@ -413,7 +434,7 @@ def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
         missed = np.where(copies[member] & (larger != num_models - 1), larger, member)
         choice[member] = np.where(agrees[member], num_models - 1, missed)
     candidate = _candidates(spec, size, rng)
-    seen = _draw_views(spec, choice, agrees, np.array(spec.acceptance), rng)
+    seen = _draw_views(spec, choice, agrees, np.array(spec.rates), rng)
     depth = np.tile(np.arange(length, dtype=np.int32), spec.requests)
     is_root = depth == 0
     # Entry i of the target's choices leads from context i to context i + 1; a root overwrites the request before it.
@@ -463,9 +484,22 @@ def _candidates(spec: SyntheticSpec, size: int, rng: np.random.Generator) -> Int
 def _draw_views(
     spec: SyntheticSpec, choice: Ints, agrees: NDArray[np.bool_], rates: Floats, rng: np.random.Generator
 ) -> InventedViews:
-    """The target is as sure as the largest member's agreement makes it; members by their own."""
+    """The target is as sure as the largest member's agreement makes it; members by their own.
+
+    Alone it is as sure as if one would agree at the usual rate.
+    """
+    if not len(rates):
+        rates = np.array([_USUAL_RATE])
+        agrees = rng.random((1, choice.shape[1])) < _USUAL_RATE
+        return _views_of(spec, choice, agrees, np.broadcast_to(rates[:, None], choice.shape), rng)
     flags = np.concatenate([agrees, agrees[-1:]])
     rate = np.broadcast_to(np.append(rates, rates[-1])[:, None], choice.shape)
+    return _views_of(spec, choice, flags, rate, rng)
+
+
+def _views_of(
+    spec: SyntheticSpec, choice: Ints, flags: NDArray[np.bool_], rate: Floats, rng: np.random.Generator
+) -> InventedViews:
     top_prob = draw_top_prob(flags, rate, spec.confidence, rng)
     share = rng.uniform(*_ALTERNATIVE_SHARES, size=choice.shape)
     return views(choice, top_prob, spec.meta().pairs, share)

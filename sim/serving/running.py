@@ -438,7 +438,13 @@ class Arrivals:
         """A request has ended, one way or another: those of its session come that waited for that."""
         self._watcher.ended()
         if arrival.turns is not None:
-            self._release(arrival.turns.after(at_ps), at_ps)
+            try:
+                following = arrival.turns.after(at_ps)
+            except ValueError as error:  # of a closed loop, whose next row is read now
+                self._to_come += 1
+                RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
+                return
+            self._release(following, at_ps)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
         """So much of an answer is written: those come that waited for it."""
@@ -483,6 +489,12 @@ class Arrivals:
         except ValueError:
             self.is_broken = True
             raise
+
+    def _break(self, error: ValueError, at_ps: int, _: simpy.Event) -> None:
+        """A row that cannot be read would have come now."""
+        self.is_broken = True
+        self._moment.now_ps = at_ps
+        raise error
 
     def _follow(self, arrival: Arrival, _: simpy.Event) -> None:
         self._to_come -= 1

@@ -231,6 +231,20 @@ def test_what_is_modelled_is_run_at_several_seeds(log):
     assert compared(log, "--policy", "feature:3/target", "--seed", "2", "--seeds", "4")["policies"] == [modelled]
 
 
+def test_one_seed_gives_no_interval_and_says_so(log):
+    data = compared(log, "--policy", "feature:3/target", "--policy", "feature:4/target", "--seeds", "1", "--seed", "3")
+    assert [(row["seeds"], row["speed_up_ci"], row["output_tokens_per_s_ci"]) for row in data["policies"]] == [
+        (1, None, None),
+        (1, None, None),
+    ]
+    assert data["policies"][0]["exact_share"] < 1
+    told = done("compare", "--trace", log, "--policy", "feature:3/target", "--seeds", "1", "--seed", "3")
+    assert "one seed, 3: chance has a part" in told
+    assert "±" not in told
+    known = done("compare", "--trace", log, "--policy", "feature:4/target", "--seeds", "1")
+    assert "one seed" not in known
+
+
 def test_what_has_no_seconds_is_left_out_of_the_default(tmp_path):
     """Nobody timed the target alone: no speed-up is known, and the table says why."""
     trace = written(
@@ -279,7 +293,7 @@ NO_SIGNALS = "needs signals of tokens, which recording log does not hold"
             ("--shift-acceptance", "feature=0.1", "--shift-acceptance", "feature=0.2"),
             "--shift-acceptance feature is given twice",
         ),
-        (("--seeds", "1"), "--seeds"),
+        (("--seeds", "0"), "--seeds"),
         (("--measured-on", "h100"), "--measured-on goes with --on DEVICE, got --measured-on h100"),
         (("--on", "h200"), "--on h200 needs the device of the sheet that timed was measured on"),
         (("--on", "h200", "--measured-on", "h100", "--tensor-parallel", "2"), "--tensor-parallel is for devices"),

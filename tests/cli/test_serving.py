@@ -86,6 +86,7 @@ def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(tmp_path):
 
 LATER = ("validate", "--trace", "a.trace", "--prompts", "p.jsonl")
 SERVED = (*LATER, "--workload", "poisson:requests=2", "--cluster", "h100")
+CLOSED = ("--workload", "closed:concurrency=2,requests=3", "--policy", "plain", "--cluster", "h100")
 UNDER_LOAD = "has no part in --workload, whose batches are the cluster's"
 TWICE = "--slo ttft is given twice"
 FEW = "constant:rate=1,requests=3"
@@ -105,6 +106,19 @@ FEW = "constant:rate=1,requests=3"
         (("simulate", *ALL), "--policy must be given: replica h100 of h100 has none"),
         (("simulate", *ALL, "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),
         (("simulate", *ALL, "--policy", "plain", "--rate", "4"), "--rate must be given once"),
+        (("compare", "--concurrency", "4"), "--concurrency goes with --workload"),
+        (("simulate", *ALL, "--policy", "plain", "--concurrency", "4"), "--concurrency must be left out: 'poisson:"),
+        (("simulate", *CLOSED, "--rate", "4"), "--rate must be left out: 'closed:"),
+        (("compare", *CLOSED, "--rate", "4"), "--rate must be left out: 'closed:"),
+        (("simulate", *CLOSED, "--concurrency", "4"), "--concurrency must be given once: 'closed:"),
+        (("simulate", *CLOSED, "--active-sessions", "4"), "--active-sessions is for sessions, got 4 for 'closed:"),
+        (("simulate", *CLOSED, "--max-wait-seconds", "4"), "--max-wait-seconds is for sessions, got 4 for 'closed:"),
+        (
+            ("workload", "closed:requests=3"),
+            "closed must have a concurrency, in its text or as --concurrency, got none",
+        ),
+        (("workload", "closed:concurrency=3"), "closed must have requests, so that it ends"),
+        (("workload", "closed:concurrency=0,requests=3"), "concurrency of closed must be in [1, 10000000], got 0.0"),
         (("simulate", *ALL, "--policy", "plain", "--tensor-parallel", "2"), "--tensor-parallel goes with --cost"),
         (("simulate", *ALL, "--policy", "plain", "--slo", "ttft"), "--slo must be NAME=SECONDS"),
         ((*LATER, "--workload", "poisson:requests=2"), "--workload goes with --cluster FILE or --cluster DEVICE"),

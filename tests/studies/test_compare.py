@@ -91,7 +91,7 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, scale, "),
         (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
         (CHAINS, {"batch": 0}, "^`batch` must be a whole number from 1 to 1,000,000, got 0$"),
-        (CHAINS, {"seeds": 1}, r"^`seeds` must be in \[2, 1000\], got 1$"),
+        (CHAINS, {"seeds": 0}, r"^`seeds` must be in \[1, 1000\], got 0$"),
         (CHAINS, {"by_tag": "math"}, "^`by_tag` must be a valid boolean, got 'math'$"),
         (CHAINS, {"scale": "draft=0.5"}, "^`scale` must be a valid dictionary, got 'draft=0.5'$"),
         (CHAINS, {"models": "target=llama"}, "^`models` must be several texts, got 'target=llama'$"),
@@ -223,8 +223,8 @@ def test_a_scale_that_means_nothing(scale):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"seeds": 0}, r"^`seeds` must be in \[2, 1000\], got 0$"),
-        ({"seeds": 1001}, r"^`seeds` must be in \[2, 1000\], got 1001$"),
+        ({"seeds": 0}, r"^`seeds` must be in \[1, 1000\], got 0$"),
+        ({"seeds": 1001}, r"^`seeds` must be in \[1, 1000\], got 1001$"),
         ({"start": "drafts"}, "^`start` must be one of prefill, draft, recorded, got 'drafts'$"),
         ({"measured_on": "h100"}, "^`measured_on` goes with `on` DEVICE, got `measured_on` h100$"),
     ],

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import example, given
+from paceline import compare
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 from paceline.traces.folder import TRIE_FILES as FILES
 
@@ -190,7 +191,7 @@ BAD = [
     *[{name: 0} for name in ("requests", "tokens", "prompt_tokens")],
     *[{name: -1} for name in ("reach", "run", "seed")],
     {"vocab_size": 8},
-    {"models": ("a",), "acceptance": ()},
+    {"models": ()},
     {"models": ("a", "a")},
     *[{"acceptance": given} for given in ((0.1, 0.2), (1.1,), (float("nan"),))],
     *[{"off_trunk": given} for given in ((0.1, 0.2), (-0.1,))],
@@ -224,3 +225,20 @@ def test_seconds_are_affine_in_new_tokens_and_follow_the_ratios_and_tags_are_giv
     assert meta.models[0].parameters < meta.models[1].parameters
     trace = make_trace(SyntheticSpec(requests=5, tokens=4, tags=("math", "code")))
     assert [record.tag for record in trace.requests] == ["math", "code", "math", "code", "math"]
+
+
+def test_the_target_alone(tmp_path):
+    spec = SyntheticSpec(requests=3, tokens=20, models=("target",))
+    write_trace(make_trace(spec), tmp_path / "t.trace")
+    read = read_trace(tmp_path / "t.trace")
+    assert [record.trie.num_nodes for record in read.requests] == [21] * 3
+    alone = compare(read, ["target"])
+    assert [(row.policy, row.acceptance_length) for row in alone.runs.rows] == [("target", 1)]
+    with pytest.raises(ValueError, match="unknown model 'draft'; this pool has target"):
+        compare(read, ["draft:2/target"])
+
+
+@pytest.mark.parametrize("given", [{"acceptance": (0.8,)}, {"reach": 3}, {"run_decay": 0.1}, {"cost_ratios": (0.5,)}])
+def test_the_target_alone_takes_nothing_of_members(given):
+    with pytest.raises(ValueError, match=f"^{next(iter(given))} must (have 0 entries|be left out for one model)"):
+        SyntheticSpec(models=("target",), **given)

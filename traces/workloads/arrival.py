@@ -87,8 +87,8 @@ class WorkloadAbout:
     num_requests: int | None  # all of them, those of sessions too; None where that is not known before the end
     notes: tuple[str, ...]  # what was done to it and what its reader has to know, a line each
     drawn: bool = False  # whether another seed gives other requests, or other times
-    # of the requests those that follow no other one; None where that is not known before the end. Where both numbers
-    # are known, all sessions have as many requests.
+    # of the requests those that begin: they follow no other one of a session; None where that is not known before the
+    # end. Where both numbers are known, all sessions have as many requests.
     num_arrivals: int | None = None
 
 
@@ -201,19 +201,36 @@ class WorkloadChanges:
     limit: int | None = opt(None, "Keep the first so many arrivals.")
     max_prompt_tokens: int | None = opt(None, "Cut longer prompts to this.")
     max_output_tokens: int | None = opt(None, "Cut longer outputs to this.")
+    max_wait_s: float | None = opt(None, "Cut longer waits within sessions to this.", flag="--max-wait-seconds")
     zero_tokens: str = opt("refuse", "What becomes of requests without a token.", metavar="|".join(ZERO_TOKENS))
     tag: str | None = opt(None, "Give this tag to all requests.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadOptions(WorkloadChanges):
-    """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, horizon, most tokens.
+class ClosedLoopOptions:
+    """Closed loops, which take a workload's requests in its order and not at its times."""
+
+    concurrency: int | None = opt(
+        None, "Closed loop: keep N requests in the system, whatever their times; not beside --rate.", metavar="N"
+    )
+    active_sessions: int | None = opt(
+        None, "Keep N sessions going: the next begins when one has ended; not beside --rate.", metavar="N"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
+    """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, waits, horizon, most tokens.
 
     Attributes:
         time_scale: factor of all times, waits within sessions too, > 0; not beside `rate`. None: 1.
         limit: most arrivals, >= 1; a session with all its turns is one. None: all.
         max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
         max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
+        max_wait_s: longer waits within sessions are cut to this, in seconds, >= 0. None: none is.
+        concurrency: of a closed loop, in [1, 10,000,000]: so many requests are in the system at any time, and when one
+            has ended the next comes; not beside `rate`, `time_scale` or sessions. None: an open loop.
+        active_sessions: likewise so many sessions, waits within them included; not beside `rate` or `concurrency`.
         zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
             serve it with "one" token.
         tag: of all requests, in place of theirs; None: theirs.
@@ -234,11 +251,31 @@ class WorkloadOptions(WorkloadChanges):
                 check_within(f"`{name}`", count, f"[1, {MOST_COUNT}]")
         if self.rate is not None and self.time_scale is not None:
             raise ArgumentError(f"`time_scale` must be left out beside `rate`, got {self.time_scale}")
+        if self.max_wait_s is not None:
+            check_within("`max_wait_s`", self.max_wait_s, "[0, 1e9]")
+        self._check_loops()
         if self.zero_tokens not in ZERO_TOKENS:
             raise ArgumentError(f"`zero_tokens` must be one of {', '.join(ZERO_TOKENS)}, got {self.zero_tokens!r}")
         if self.tag is not None and (len(self.tag) > _MOST_TAG or not self.tag.isprintable()):
             raise ArgumentError(f"`tag` must be printable, at most {_MOST_TAG} characters, got {self.tag!r}")
         check_least("`seed`", self.seed, 0)
+
+    def _check_loops(self) -> None:
+        """Raise ArgumentError for a closed loop beside what it has no use for."""
+        unused = {"concurrency": ("rate", "time_scale", "active_sessions"), "active_sessions": ("rate",)}
+        for name, others in unused.items():
+            most = getattr(self, name)
+            if most is None:
+                continue
+            check_within(f"`{name}`", most, f"[1, {MOST_REQUESTS}]")
+            for other in others:
+                if (value := getattr(self, other)) is not None:
+                    raise ArgumentError(f"`{name}` must be left out beside `{other}`, got {most} and {value:g}")
+
+    @property
+    def most_at_once(self) -> int | None:
+        """Sessions of a closed loop at any time, a lone request being one; None: an open loop."""
+        return self.active_sessions if self.concurrency is None else self.concurrency
 
     def given(self) -> dict[str, Any]:
         """The options that are not as by default, by name."""

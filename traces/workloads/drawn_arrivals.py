@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from math import log, pi, sin, sqrt
 from random import Random
 
@@ -102,6 +102,11 @@ def poisson(rate: float, rng: Random) -> Iterator[int]:
     while True:
         at_ps += round(rng.expovariate(rate) * PS_PER_S)
         yield at_ps
+
+
+def _untimed(_: Random) -> Iterator[int]:
+    """Requests begin as others end."""
+    return repeat(0)
 
 
 def _gamma(rate: float, cv: float, rng: Random) -> Iterator[int]:
@@ -198,11 +203,13 @@ class Given:
 
 
 _COMMON = ("rate", "requests", "seconds", "prompt", "output", "tag", "slo")
+CLOSED = "closed"  # the kind that is a closed loop, without times
 _KNOWN = {
     "poisson": _COMMON,
     "gamma": (*_COMMON, "cv"),
     "constant": _COMMON,
     "diurnal": (*_COMMON, "depth", "period_s"),
+    CLOSED: ("concurrency", "requests", "prompt", "output", "tag", "slo"),
 }
 KINDS = (*_KNOWN,)
 _DAY_S = 86_400.0
@@ -215,6 +222,7 @@ class GeneratorSpec:
     text: str
     process: Process
     requests: int | None  # most of them; None: as many as `seconds` holds
+    concurrency: int | None  # requests in the system at any time; None: an open loop
     seconds: float | None  # no request arrives at this time or later; None: there is no such time
     prompt: Length | None  # None: of a recording's requests, as below
     output: Length | None
@@ -227,10 +235,21 @@ def is_spec(text: str) -> bool:
     return text.partition(":")[0] in KINDS
 
 
-def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
-    """Read the text of a generator, `KIND:KEY=VALUE,...`; `rate` is arrivals per second, where the text names none."""
+def parse_spec(text: str, rate: float | None = None, concurrency: int | None = None) -> GeneratorSpec:
+    """Read the text of a generator, `KIND:KEY=VALUE,...`.
+
+    `rate` is arrivals per second, and `concurrency` requests in the system, where the text names none.
+    """
     given = Given(text, _KNOWN)
     given.check_rate(rate)
+    if given.kind == CLOSED:
+        if rate is not None:
+            raise ArgumentError(f"`rate` must be left out: {text!r} is a closed loop, got {rate:g}")
+        if "requests" not in given.options:
+            raise ArgumentError(f"{CLOSED} must have requests, so that it ends, got {given.rest!r}")
+    elif concurrency is not None:
+        rule = f"must be left out: {text!r} draws times of arrival, as a closed loop it is {CLOSED}:..."
+        raise ArgumentError(f"`concurrency` {rule}, got {concurrency}")
     if "requests" not in given.options and "seconds" not in given.options:
         raise ArgumentError(f"{given.kind} must have requests or seconds, so that it ends, got {given.rest!r}")
     seconds = given.number("seconds")
@@ -241,6 +260,7 @@ def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
         text=text,
         process=_process(given, rate),
         requests=given.whole("requests", 1, MOST_REQUESTS),
+        concurrency=_concurrency(given, concurrency) if given.kind == CLOSED else None,
         seconds=seconds,
         prompt=lengths.get("prompt"),
         output=lengths.get("output"),
@@ -249,7 +269,20 @@ def parse_spec(text: str, rate: float | None = None) -> GeneratorSpec:
     )
 
 
+def _concurrency(given: Given, beside: int | None) -> int:
+    own = given.whole("concurrency", 1, MOST_REQUESTS)
+    if own is not None and beside is not None:
+        rule = f"must be given once: {given.text!r} has a concurrency of its own"
+        raise ArgumentError(f"`concurrency` {rule}, got {beside} too")
+    found = beside if own is None else own
+    if found is None:
+        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
+    return found
+
+
 def _process(given: Given, rate: float | None) -> Process:
+    if given.kind == CLOSED:
+        return _untimed
     found = given.number("rate") if rate is None else rate
     if found is None:
         raise ArgumentError(f"{given.kind} must have a rate, in its text or as `rate`, got none")

@@ -273,6 +273,7 @@ class SessionSource:
     text: str
     kind: SessionKind
     rate: float | None  # sessions per second, which begin as a Poisson process; None: all at 0
+    active: int | None  # sessions at any time, which begin as others end; None: an open loop
     sessions: int | None  # most of them; None: as many as `seconds` holds, and there is a rate
     seconds: float | None  # no session begins at this time or later; None: there is no such time
     unit_tokens: int
@@ -292,7 +293,7 @@ class SessionSource:
             unit_tokens=self.unit_tokens,
             num_requests=None if number is None or sessions is None else number * sessions,
             num_arrivals=sessions,
-            notes=(f"drawn, seed {self.seed}", f"sessions begin {begin}"),
+            notes=(f"drawn, seed {self.seed}", *([f"sessions begin {begin}"] if self.active is None else [])),
             drawn=True,
         )
 
@@ -486,9 +487,15 @@ SESSION_KINDS = (*_KINDS,)
 _KNOWN = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.items()}
 
 
-def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
-    """Read the text of a generator of sessions; `rate` is sessions per second, where the text names none."""
+def parse_sessions(text: str, rate: float | None, seed: int, active: int | None = None) -> SessionSource:
+    """Read the text of a generator of sessions.
+
+    `rate` is sessions per second, where the text names none; with `active` so many go on at any time.
+    """
     given = Given(text, _KNOWN)
+    for key in ("rate", "seconds"):
+        if active is not None and key in given.options:
+            raise ArgumentError(f"`active_sessions` must be left out: {text!r} has {key}, got {active}")
     kind, options = given.kind, given.options
     needs, _, make = _KINDS[kind]
     for key in needs:
@@ -511,6 +518,7 @@ def parse_sessions(text: str, rate: float | None, seed: int) -> SessionSource:
         text=text,
         kind=made,
         rate=rate,
+        active=active,
         sessions=sessions,
         seconds=seconds,
         unit_tokens=given.whole("unit", 1, MOST_COUNT) or _UNIT,

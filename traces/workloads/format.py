@@ -27,6 +27,7 @@ class Tally:
     served_as_one: int = 0  # such requests, served with one token
     cut_prompts: int = 0  # prompts that were cut
     cut_outputs: int = 0  # outputs that were cut
+    cut_waits: int = 0  # waits within sessions that were cut
     # of sessions begun before it that would arrive at the horizon or later; who waits for them never comes and is not
     # counted
     late_requests: int = 0

@@ -34,6 +34,7 @@ from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_o
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
 from .sessions import Turn, TurnsLeft, runs_of
+from .workload import is_closed
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
@@ -79,9 +80,11 @@ def unit_of(first: Mapping[str, Any]) -> int:
 def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = None) -> Iterator[str]:
     """A workload as lines of this format, without line ends; `arrivals` are written in place of all of its own.
 
-    Raises ArgumentError for a session that is no line of turns.
+    Raises ArgumentError for a session that is no line of turns, and for a closed loop, which has no times.
     """
     about = workload.about
+    if is_closed(workload):
+        raise ArgumentError(f"lines must be of a workload with times of arrival, got the closed loop {about.format}")
     yield json.dumps({"workload": about.name, "unit_tokens": about.unit_tokens})
     for arrival in workload if arrivals is None else arrivals:
         turns = [f'{{"wait_s": {_seconds(wait_ps)}, {_fields(turn)}}}' for turn, wait_ps in _turns_of(arrival)]

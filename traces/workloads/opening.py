@@ -1,6 +1,7 @@
 """Open a workload: a file of any known format, a folder of sessions, or a generator's text."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from ...base.errors import ArgumentError, known_are
@@ -19,6 +20,9 @@ def open_workload(
     time_scale: float | None = None,
     limit: int | None = None,
     horizon_s: float | None = None,
+    max_wait_s: float | None = None,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
     max_prompt_tokens: int | None = None,
     max_output_tokens: int | None = None,
     zero_tokens: str = "refuse",
@@ -28,10 +32,10 @@ def open_workload(
 ) -> Workload:
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
-    `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, tree-rollouts,
-    persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to `tag` are those
-    of `WorkloadOptions`, `horizon_s` in seconds. `seed` is of what is drawn; of `lengths_from`, a recording, a
-    generator draws the lengths that its text does not give.
+    `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, closed,
+    tree-rollouts, persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to
+    `tag` are those of `WorkloadOptions`, `horizon_s` and `max_wait_s` in seconds. `seed` is of what is drawn; of
+    `lengths_from`, a recording, a generator draws the lengths that its text does not give.
 
     Raises:
         ArgumentError: an option out of its range, or one that does not go with the workload.
@@ -43,6 +47,9 @@ def open_workload(
         time_scale=time_scale,
         limit=limit,
         horizon_s=horizon_s,
+        max_wait_s=max_wait_s,
+        concurrency=concurrency,
+        active_sessions=active_sessions,
         max_prompt_tokens=max_prompt_tokens,
         max_output_tokens=max_output_tokens,
         zero_tokens=zero_tokens,
@@ -69,6 +76,14 @@ def with_options(
     if options.zero_tokens != "refuse":
         raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")
     if draws_sessions:
-        return OpenedWorkload(parse_sessions(named, options.rate, options.seed), options, rate_drawn=True)
-    source = make_generator(parse_spec(named, options.rate), options.seed, lengths_from)
-    return OpenedWorkload(source, options, rate_drawn=True)
+        if options.concurrency is not None:
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            raise ArgumentError(f"`concurrency` {rule}, got {options.concurrency} for {named!r}")
+        source = parse_sessions(named, options.rate, options.seed, options.active_sessions)
+        return OpenedWorkload(source, options, rate_drawn=True)
+    for name in ("active_sessions", "max_wait_s"):
+        if (number := getattr(options, name)) is not None:
+            raise ArgumentError(f"`{name}` is for sessions, got {number:g} for {named!r}")
+    spec = parse_spec(named, options.rate, options.concurrency)
+    drawn = make_generator(spec, options.seed, lengths_from)
+    return OpenedWorkload(drawn, replace(options, concurrency=spec.concurrency), rate_drawn=True)

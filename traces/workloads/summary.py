@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from .arrival import PS_PER_S, Arrival, Workload, WorkloadAbout, requests_of
 from .formats import repeated_id_error
+from .workload import one_by_one
 
 Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
 
@@ -91,7 +92,7 @@ def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
     have.
     """
     counts, unit = _Counts(), workload.about.unit_tokens
-    for arrival in watch(workload):
+    for arrival in watch(one_by_one(workload)):
         counts.arrivals.append(arrival.arrives_ps)
         counts.num_sessions += arrival.turns is not None
         for request, wait_ps in requests_of(arrival):
@@ -144,7 +145,7 @@ def _check_ids(workload: Workload, hashes: "array[int]") -> None:
     values, times = np.unique(_numbers(hashes), return_counts=True)
     suspects = {int(value) for value in values[times > 1]}
     seen: set[str] = set()
-    for arrival in workload if suspects else ():
+    for arrival in one_by_one(workload) if suspects else ():
         for request, _ in requests_of(arrival):
             if hash(request.request_id) in suspects:
                 if request.request_id in seen:

@@ -7,9 +7,10 @@ from itertools import islice
 from random import Random
 from typing import Protocol
 
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, counted
 from ..errors import TraceFormatError
-from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, WorkloadAbout, WorkloadOptions
+from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout, WorkloadOptions
+from .closed_loop import ClosedArrivals
 from .format import Tally
 
 ONE = Fraction(1)
@@ -31,12 +32,27 @@ class Changes:
     def none(self) -> bool:
         """Whether all requests stay as they are."""
         asked = self.options
-        cuts = (asked.horizon_s, asked.max_prompt_tokens, asked.max_output_tokens, asked.tag)
+        cuts = (asked.horizon_s, asked.max_prompt_tokens, asked.max_output_tokens, asked.max_wait_s, asked.tag)
         return self.arrivals == self.waits == ONE and cuts == (None,) * len(cuts)
 
     def of(self, arrival: Arrival) -> Arrival | None:
         """A request that arrives by itself; None where that is too late."""
         return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
+
+    def begun(self, arrival: Arrival, at_ps: int) -> Arrival | None:
+        """A request that a closed loop lets begin at a time in place of its own; None where that is too late.
+
+        Raises:
+            ArgumentError: it has a session, and the loop is one of requests.
+            TraceFormatError: see `check`.
+        """
+        if self.options.concurrency is not None and arrival.turns is not None:
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            raise ArgumentError(f"`concurrency` {rule}, got one of request {arrival.request_id}")
+        found = self._cut(arrival, at_ps)
+        if found is not None:
+            self.check(found)
+        return found
 
     def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
         """A request that follows what was then; None where it arrives too late, and so all after it.
@@ -44,13 +60,20 @@ class Changes:
         Raises:
             TraceFormatError: see `check`.
         """
-        found = self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
+        found = self._cut(arrival, ended_ps + self._wait_ps(arrival.arrives_ps - ended_ps))
         self.tally.late_requests += found is None
         if found is not None:
             self.check(found)
             if found.prompt_tokens < arrival.prompt_tokens:
                 self.tally.remark(CUT_TURNS.format(found.prompt_tokens))
         return found
+
+    def _wait_ps(self, recorded_ps: int) -> int:
+        wait_ps, most_s = scaled(recorded_ps, self.waits), self.options.max_wait_s
+        if most_s is None or wait_ps <= (most_ps := ps_of_option(most_s)):
+            return wait_ps
+        self.tally.cut_waits += 1
+        return most_ps
 
     def check(self, arrival: Arrival) -> None:
         """Raise TraceFormatError for a request that arrives later than `MOST_PS`."""
@@ -144,6 +167,7 @@ def notes_of(changes: Changes) -> list[str]:
     counts = {
         f"prompts cut to {asked.max_prompt_tokens} tokens": tally.cut_prompts,
         f"outputs cut to {asked.max_output_tokens} tokens": tally.cut_outputs,
+        f"waits within sessions cut to {asked.max_wait_s or 0:g} s": tally.cut_waits,
         "requests of sessions that the horizon leaves out, and what waits for them": tally.late_requests,
         "requests without a token of prompt or output dropped": tally.dropped,
         "requests without a token of prompt or output served with one": tally.served_as_one,
@@ -201,6 +225,19 @@ class OpenedWorkload:
 
     def __iter__(self) -> Iterator[Arrival]:
         """See `Workload`."""
+        most = self._options.most_at_once
+        if most is None:
+            return self.one_by_one()
+        self._changes = changes = self._anew()
+        return ClosedArrivals(islice(self._source.arrivals(changes.tally), self._options.limit), changes, most).begin()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is a closed loop, in which requests begin as others end."""
+        return self._options.most_at_once is not None
+
+    def one_by_one(self) -> Iterator[Arrival]:
+        """The same, but for a closed loop, in which few begin by themselves: all that begin, at times of no meaning."""
         self._changes = changes = self._anew()
         arrivals = islice(self._source.arrivals(changes.tally), self._options.limit)
         none = changes.none
@@ -234,13 +271,26 @@ class OpenedWorkload:
 
     def _started(self) -> Iterator[str]:
         """What the options say of times of arrival, in words."""
-        rate = self._options.rate
-        if not self._source.timed:
+        rate, most = self._options.rate, self._options.most_at_once
+        if most is not None:
+            what = "session" if self._options.concurrency is None else "request"
+            yield f"closed loop: {counted(most, what)} at any time, the next of which begins when one has ended"
+        elif not self._source.timed:
             how = "at once" if rate is None else f"as a Poisson process, {rate:g} sessions/s, seed {self._options.seed}"
             yield f"sessions begin {how}"
         elif rate is not None and self._own_rate is not None:
             by = float(self._changes.arrivals)
             yield f"times of arrival are scaled by {by:.6g}, from {float(self._own_rate):.6g}/s to {rate:g}/s"
+
+
+def is_closed(workload: Workload) -> bool:
+    """Whether a workload is a closed loop; see `OpenedWorkload.is_closed`."""
+    return isinstance(workload, OpenedWorkload) and workload.is_closed
+
+
+def one_by_one(workload: Workload) -> Iterator[Arrival]:
+    """All that begins in a workload, for those who look at it and serve nothing; see `OpenedWorkload.one_by_one`."""
+    return workload.one_by_one() if isinstance(workload, OpenedWorkload) else iter(workload)
 
 
 def _mean_rate(source: Source, options: WorkloadOptions) -> Fraction:

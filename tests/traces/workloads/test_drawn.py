@@ -14,7 +14,7 @@ from paceline.base.files import shipped
 from paceline.traces import open_recording
 from paceline.traces.workloads import lines_of_workload, open_workload
 from paceline.traces.workloads.arrival import requests_of
-from paceline.traces.workloads.drawn_arrivals import KINDS
+from paceline.traces.workloads.drawn_arrivals import CLOSED, KINDS
 from paceline.traces.workloads.drawn_sessions import SESSION_KINDS
 from paceline.traces.workloads.summary import summary_of
 
@@ -214,7 +214,8 @@ def test_it_is_known_how_many_come_and_a_graph_is_not_written_as_a_line():
 
 
 PLAIN = {"rate": "2", "requests": "3", "prompt": "5", "output": "7"}
-SOUND = {kind: PLAIN | ({"cv": "2"} if kind == "gamma" else {}) for kind in KINDS}
+SOUND = {kind: PLAIN | ({"cv": "2"} if kind == "gamma" else {}) for kind in KINDS if kind != CLOSED}
+SOUND[CLOSED] = {key: value for key, value in PLAIN.items() if key != "rate"} | {"concurrency": "2"}
 TOOLS = {"steps": "3", "prompt": "5", "output": "7", "observation": "9", "system": "4", "sessions": "2", "unit": "16"}
 SOUND |= {
     "tree-rollouts": {"branch": "2@0/2@3", "prompt": "5", "output": "9", "sessions": "2", "unit": "16"},
