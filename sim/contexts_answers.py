@@ -120,11 +120,6 @@ class TrieAnswers:
         self.num_reanchored: dict[str, int] = {}
         self._anchors: dict[str, dict[int, int]] = {}
 
-    @property
-    def has_reader(self) -> bool:
-        """Whether a drafter reads the target's states, and says something else at each depth."""
-        return self._reader >= 0
-
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; a trie starts at its root."""
         replayed = self._replayed.get(request_id)

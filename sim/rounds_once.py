@@ -466,7 +466,8 @@ class SharedRounds:
 
 def _are_equal(policy: Policy, other: Policy) -> bool:
     ours, theirs = getattr(policy, "__dict__", None), getattr(other, "__dict__", None)
-    if type(policy) is not type(other) or ours is None:
+    has_slots = any(getattr(kind, "__slots__", ()) for kind in type(policy).__mro__)  # attributes that are not in there
+    if type(policy) is not type(other) or ours is None or has_slots:
         return False
     try:
         return bool(ours == theirs)

@@ -2,9 +2,9 @@
 
 The rounds of such requests are known (`FlownRounds`), so a cycle of the batch is sums over its rows, and of the target
 alone many cycles are one sum. Requests stay **in flight** from one cycle to the next, and learn what they flew when
-they land: at their end, when others look at them, and where the batch has to go step by step for a while, since memory
-is short or a round is not known. `Replica` carries out the same operations then, from the same state; nothing but speed
-would be lost without this module.
+they land: at their end, when others wait for what they wrote, and where the batch has to go step by step for a while,
+since memory is short or a round is not known. `Replica` carries out the same operations then, from the same state;
+nothing but speed would be lost without this module.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
 from .cycles import Cycle, Cycles, sized, steps_before
-from .flown import FIRST, MOST_ROWS, FlownRounds, FlownRow
+from .flown import LACKS_MUCH, MOST_ROWS, FlownRounds, FlownRow
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, READS, AnswerLengths, ServedRequest
@@ -79,6 +79,7 @@ class Beats:
 
     Attributes:
         going: what runs.
+        has_flown: whether any cycle of a request was carried out here.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Beats:
         self._sizes = [kv.limits.block_tokens if kv is not None else 1 for kv in memory.members]
         self._cycles = Cycles(pool, charges, self._num_free, budget, books.busy)
         self.going: Operation | None = None
+        self.has_flown = False
         self._under_way: UnderWay | None = None
         self._rows: list[FlownRow] = []
         self._odd: list[FlownRow] = []  # of which the latest token came out at another time than those of the others
@@ -126,7 +128,7 @@ class Beats:
         """Carry out what ends before `until_ps`, up to where somebody looks: a request ends or is waited for.
 
         Returns:
-            When the last of it ended, and what ends later is `going`; None: nothing has changed, all have landed, and
+            When the last of it ended, and what ends later is `going`; None: nothing of it has run, all have landed, and
             the batch goes on step by step.
         """
         way = self._under_way
@@ -134,15 +136,14 @@ class Beats:
             if not self._taken_up(now_ps):
                 self.land()
                 return None
-            begun_ps = now_ps
             if self._rows and not self._odd and self._scheduler.only_decodes:
-                flies = self._jumped if self._runs_alone else self._flown
-                now_ps = flies(now_ps, until_ps)
+                flies = self._added_up if self._runs_alone else self._flown
+                end_ps = flies(now_ps, until_ps)
                 if self._reached:
-                    self._books.reached(self._reached, now_ps)
+                    self._books.reached(self._reached, now_ps if end_ps is None else end_ps)
                     self._reached = []
-                if now_ps > begun_ps:
-                    return now_ps
+                if end_ps is not None:
+                    return end_ps
             way = self._under_way = self._begun()
             if way is None:
                 self.land()
@@ -197,6 +198,7 @@ class Beats:
             self._out_ps = now_ps
         self._odd += [row for row in rows if row.request.noted_at_ps != self._out_ps]
         self._rows += rows
+        self.has_flown = True
         asked.ready = []
         return True
 
@@ -237,10 +239,14 @@ class Beats:
         cycle = self._cycles.mixed(rows, texts) if is_mixed else self._cycles.known(key, rows, texts)
         return cycle, 0 if cycle is None else texts - cycle.start, is_short
 
-    def _flown(self, now_ps: int, until_ps: float) -> int:
-        """Whole cycles that end before `until_ps`, until a row has to be looked at; returns when the last one ended."""
+    def _flown(self, now_ps: int, until_ps: float) -> int | None:
+        """Whole cycles that end before `until_ps`, until a row has to be looked at; returns when the last one ended.
+
+        None: not a single one has run.
+        """
         rows, gaps, cycles = self._rows, self._gaps, self._cycles.by_key
         key, texts, is_mixed, is_short = sized(rows)
+        end_ps: int | None = None
         while True:
             cycle: Cycle | None
             if is_mixed:
@@ -253,15 +259,15 @@ class Beats:
                 break
             more = texts - cycle.start
             took_ps = cycle.ps + cycle.slope * more
-            end_ps = now_ps + took_ps
-            if end_ps >= until_ps or (is_short and not self._all_granted(cycle, more, now_ps)):
+            if now_ps + took_ps >= until_ps or (is_short and not self._all_granted(cycle, more, now_ps)):
                 break
             if is_mixed:
                 self._cycles.tell_once(cycle.ops)
+                rows.sort(key=_last_place)  # in this order they come to the target
             else:
                 cycle.times += 1
                 cycle.tokens += more
-            now_ps = end_ps
+            end_ps = now_ps = now_ps + took_ps
             gaps.append(took_ps)
             # Each row goes on to its next round, and what the next cycle takes is summed up.
             ended: list[FlownRow] | None = None
@@ -291,15 +297,16 @@ class Beats:
                 if not self._all_go_on(ended):
                     break
                 key, texts, is_mixed, is_short = sized(rows)
-            elif pattern == FIRST or is_mixed:
+            elif pattern == LACKS_MUCH or is_mixed:
                 is_mixed = sized(rows)[2]
         if gaps:
             self._out_ps = now_ps
-        return now_ps
+        return end_ps
 
     def _advanced(self, now_ps: int) -> None:
         """A cycle has ended: every row is a round further."""
         self._out_ps = now_ps
+        self._rows.sort(key=_last_place)
         for row in self._rows:
             row.node.times += 1
             row.text += row.node.committed
@@ -495,12 +502,12 @@ class Beats:
 
     # -- the target alone
 
-    def _jumped(self, now_ps: int, until_ps: float) -> int:
+    def _added_up(self, now_ps: int, until_ps: float) -> int | None:
         """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
         rows, recorder = self._rows, self._books.recorder
-        num_rows, ends = len(rows), False
+        num_rows, ends, end_ps = len(rows), False, None
         if num_rows > self._budget:
-            return now_ps
+            return None
         self._flush()
         texts = sum([row.text for row in rows])
         while not ends:
@@ -516,11 +523,11 @@ class Beats:
             took_ps = most * each_ps + more_ps * (most * (most - 1) // 2)
             recorder.gaps(each_ps, more_ps, most, num_rows)
             self._cycles.tell_busy(self._target, took_ps, most)
-            now_ps += took_ps
+            end_ps = now_ps = now_ps + took_ps
             texts += most * num_rows
             ends = most == left
             self._stepped(rows, most, now_ps)
-        return now_ps
+        return end_ps
 
     def _stepped(self, rows: list[FlownRow], count: int, now_ps: int) -> None:
         """So many cycles of the target alone have ended."""
@@ -703,3 +710,7 @@ class Beats:
             self._books.recorder.judged(self._target, 0, 0, self._num_even, self._num_even)
             self._num_even = 0
         self._tell_rounds()
+
+
+def _last_place(row: FlownRow) -> int:
+    return row.node.shape.last

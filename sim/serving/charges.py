@@ -1,4 +1,4 @@
-"""Whole picoseconds of forwards, for the engine that goes step by step and for the one that jumps: the same integers.
+"""Whole picoseconds of forwards, the same integers step by step and where steps are added up.
 
 Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
 whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a

@@ -2,7 +2,7 @@
 
 from ...decoding.pool import Pool
 from .charges import ForwardPs, ServingCharges
-from .flown import FIRST, FlownRow
+from .flown import LACKS_MUCH, FlownRow
 
 MOST_CYCLES = 1 << 14
 
@@ -93,7 +93,7 @@ class Cycles:
         return start - held, end - held, start_ps, slope_ps
 
     def mixed(self, rows: list[FlownRow], texts: int) -> Cycle | None:
-        """That of rows of several patterns, for these texts alone."""
+        """That of rows of several patterns, for these texts alone; None as well where not the same members verify."""
         below: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # level; rows, new and held; lengths of drafts
         last = [0, 0, 0]
         for row in rows:
@@ -104,7 +104,9 @@ class Cycles:
                 else:
                     if place == len(below):
                         below.append((level, [0, 0, 0], []))
-                    _, sums, lengths = below[place]
+                    member, sums, lengths = below[place]
+                    if member != level:
+                        return None
                     if drafted > 1:
                         lengths.append((drafted, text + context))
                     elif drafts and not drafted and level >= self._num_free:
@@ -180,7 +182,7 @@ def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
     """Of the next cycle: its key, tokens of all texts, whether rows differ, and whether one is short."""
     key = texts = 0
     pattern, is_short = rows[0].node.pattern, False
-    is_mixed = pattern == FIRST
+    is_mixed = pattern == LACKS_MUCH
     for row in rows:
         node, text = row.node, row.text
         key += node.sums

@@ -15,6 +15,7 @@ from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts_answers import TrieAnswers
 from .asked import AskedPolicy
 from .beats import Beats
+from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
 from .quick import QuickSteps
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
@@ -70,7 +71,6 @@ class Replica:
     Attributes:
         end_ps: of what was planned.
         may_lag: whether nobody else learns what it does.
-        path: how its steps are worked out, in words.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
@@ -110,14 +110,13 @@ class Replica:
         )
         self._told = False
         self._beats = self._beats_of(spec) if may_lag else None
-        self._quick = self._quick_steps() if self._beats is None else None
-        self.path = STEP_BY_STEP if self._beats is None else CYCLES
+        self._quick = self._quick_steps()
         self.end_ps = 0
 
     def _quick_steps(self) -> QuickSteps | None:
         """None where hardly any operation is as most are elsewhere."""
         answers = self._shared.answers
-        if not (self._runs_ahead and type(answers) is TrieAnswers) or answers.has_reader:
+        if not (self._runs_ahead and type(answers) is TrieAnswers):
             return None
         assert isinstance(self._world, ServedWorld)
         return QuickSteps(
@@ -132,7 +131,8 @@ class Replica:
 
     def _beats_of(self, spec: ReplicaSpec) -> Beats | None:
         """None of a policy whose rounds are not known before."""
-        if not self._runs_ahead or not decides_by_pending(spec.policy):
+        guesses = spec.limits.admission == Admission.estimate  # of what requests have written
+        if not self._runs_ahead or guesses or not decides_by_pending(spec.policy):
             return None
         assert isinstance(self._world, ServedWorld)
         return Beats(
@@ -149,6 +149,11 @@ class Replica:
         )
 
     # -- what others see
+
+    @property
+    def path(self) -> str:
+        """How its steps were worked out, in words."""
+        return STEP_BY_STEP if self._beats is None or not self._beats.has_flown else CYCLES
 
     @property
     def num_running(self) -> int:
@@ -231,7 +236,9 @@ class Replica:
                     return self.end_ps
             may_run_on = self._runs_ahead and not self._told and self._kept is None
             if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
-                now_ps = self._run_on(now_ps, until_ps)
+                now_ps, has_judged = self._run_on(now_ps, until_ps)
+                if has_judged and self._beats is not None and not self._told:
+                    continue
             going = self._going = self._planned(now_ps)
             told, self._told = self._told, False
             if going is None:
@@ -243,11 +250,20 @@ class Replica:
             self.commit()
             now_ps = end_ps
 
-    def _run_on(self, now_ps: int, until_ps: float) -> int:
-        """Carry out operations as most are, as long as they end before `until_ps`; returns when the last one ended.
+    def _run_on(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
+        """Carry out operations as most are, as long as they end before `until_ps`.
 
         An operation that is not, or that ends later, is kept.
+
+        Returns:
+            When the last one ended, and whether that was one by the target, after which whole cycles may go on.
         """
+        try:
+            return self._carried_out(now_ps, until_ps)
+        finally:  # whatever a policy raises, what was judged before is told
+            self._tell_judged()
+
+    def _carried_out(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
         asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
         while not self._told:
             op = asked.next_op(now_ps / PS_PER_S)
@@ -275,8 +291,9 @@ class Replica:
                         self._end_finished(now_ps)
                     asked.load.free_kv_share = self._memory.free_share
                     self._books.note_state(now_ps)
-        self._tell_judged()
-        return now_ps
+                if self._beats is not None:
+                    return now_ps, True
+        return now_ps, False
 
     def _goes_round(self) -> bool:
         """Whether all who decode stand before a round, and nothing else is to be done first."""

@@ -12,10 +12,10 @@ from ..rounds_once import FixedRounds
 from .requests import ServedRequest
 
 MOST_LACKING = 256  # tokens that caches lack of a text which they follow
-FIRST = -1  # instead of a pattern
+LACKS_MUCH = -1  # a pattern of its own, which no rows share
 LACK_BITS = 20
 FIELD_BITS = 24  # of a sum over the rows of a batch
-MOST_ROWS = 1 << 12
+MOST_ROWS = 1 << 11
 
 
 class Slot(NamedTuple):
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
         last: place of the last one.
         needs: place of an operation, member, and tokens that blocks of it are held for then, less those of the text.
         wanted: most tokens that blocks of any member are held for, less those of the text.
-        pattern: number of rounds with the same members, each drafting as much; FIRST where a cache lacks much.
+        pattern: number of rounds with the same members, each drafting as much; LACKS_MUCH where a cache lacks much.
         sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
         lack: number of what caches lack where the next round begins.
     """
@@ -182,13 +182,13 @@ class FlownRounds:
             shape = self._shapes.get((played, lack))
             if shape is None:
                 shape = self._shape(played, self.lacking[lack])
-                if shape.pattern != FIRST:
+                if shape.pattern != LACKS_MUCH:
                     self._shapes[played, lack] = shape
         except Exception:  # noqa: BLE001 - whoever asks the policy is told
             return None
         node = RoundNode(shape, position, lack)
         self.nodes.append(node)
-        if room >= played.needs and shape.pattern != FIRST:
+        if room >= played.needs and shape.pattern != LACKS_MUCH:
             row.nodes[key] = node
         return node
 
@@ -219,7 +219,7 @@ class FlownRounds:
                 sums = (sums << FIELD_BITS | slot.new) << FIELD_BITS | slot.held + 2 * MOST_LACKING
                 sums = sums << FIELD_BITS | slot.context
         members = tuple([(slot.level, slot.drafts, slot.drafted * (slot.level >= self._num_free)) for slot in slots])
-        pattern = FIRST if lacks_much else self._patterns.setdefault(members, len(self._patterns))
+        pattern = LACKS_MUCH if lacks_much else self._patterns.setdefault(members, len(self._patterns))
         after = tuple([played.committed - held[level] for level in self.levels])
         needs: list[tuple[int, int, int]] = []
         most: dict[int, int] = {}

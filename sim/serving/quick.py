@@ -94,14 +94,14 @@ class QuickSteps:
         if end_ps >= until_ps:
             return -1
         duration_s = duration_ps / PS_PER_S
-        busy = self._books.busy[level]
-        busy[0] += duration_ps
-        busy[1] += longest
         load = self._asked.load
         load.now_s = end_ps / PS_PER_S
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = longest, all_new
         self._tell(level, chains, duration_s)
+        busy = self._books.busy[level]
+        busy[0] += duration_ps
+        busy[1] += longest
         return end_ps
 
     def _fed(self, op: Slot) -> tuple[list[Chain], int, int, bool] | None:
@@ -206,14 +206,14 @@ class QuickSteps:
         if end_ps >= until_ps:
             return -1
         duration_s = duration_ps / PS_PER_S
-        busy = self._books.busy[level]
-        busy[0] += duration_ps
-        busy[1] += 1
         load = self._asked.load
         load.now_s = end_ps / PS_PER_S
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = 1, new_tokens
         self._tell_kept(rows, duration_s, end_ps)
+        busy = self._books.busy[level]
+        busy[0] += duration_ps
+        busy[1] += 1
         return end_ps
 
     def _tell_kept(self, rows: list[ServedRequest], duration_s: float, end_ps: int) -> None:

@@ -4,8 +4,6 @@ How long the target's own answers to recorded requests are: of these a served re
 
 Which recorded request a served one replays: drawn by its id, so that every policy and router meets the same luck.
 
-The loop of a replica, and what it tells: steps are added up, not written down.
-
 A **segment** is one recorded answer. A request that wants more tokens than that starts it anew; drafts stop at a
 segment's end as at an answer's end, and an end-of-sequence token ends a segment, not the request. What came before
 the segment counts as prompt, so that all lengths stay right.
@@ -45,23 +43,16 @@ class AnswerLengths:
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool = pool
         self._answers = answers
-        self._lengths: dict[str, tuple[int, int]] = {}
+        self._lengths: dict[str, int] = {}
 
     def of(self, request_id: str) -> int:
         """Tokens that the target alone writes, >= 1; raises KeyError for a request that the recording does not hold."""
-        return self._of(request_id)[0]
+        length = self._lengths.get(request_id)
+        if length is None:
+            length = self._lengths[request_id] = self._played(request_id)
+        return length
 
-    def most_of(self, request_id: str) -> int:
-        """Tokens that the recording allowed the answer, which may end before; raises KeyError as `of`."""
-        return self._of(request_id)[1]
-
-    def _of(self, request_id: str) -> tuple[int, int]:
-        lengths = self._lengths.get(request_id)
-        if lengths is None:
-            lengths = self._lengths[request_id] = self._played(request_id)
-        return lengths
-
-    def _played(self, request_id: str) -> tuple[int, int]:
+    def _played(self, request_id: str) -> int:
         answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
         name = f"\0{request_id}"  # unlike that of any served request
         replayed = answers.replay(name, request_id)
@@ -80,7 +71,7 @@ class AnswerLengths:
             assert not judged.num_modelled, "a recorded answer is recorded to its end"
             session.judged(step, level, judged, duration_s=0.0, num_rows=1)
         answers.release(name)
-        return len(session.emitted), replayed.budget
+        return len(session.emitted)
 
 
 MOST_SHOWN = 8  # tags in an error

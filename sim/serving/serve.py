@@ -1,7 +1,5 @@
 """One served run: requests arrive, a router gives each to a replica, SimPy moves the clock.
 
-Which path works out the steps of a replica: the first that nothing is against, and of any other why not.
-
 Of what happens at one instant, arrivals come first, in the order of the workload, then replicas by index.
 """
 
@@ -193,9 +191,6 @@ class _Run:
         self._replicas = [
             make_replica(index, spec, whole, self._handovers, stepwise=stepwise) for index, spec in enumerate(replicas)
         ]
-        self._paths = tuple(replica.path for replica in self._replicas)
-        for index, path in enumerate(self._paths):
-            self._recorder.path(index, path)
         self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
         first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
         self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
@@ -211,8 +206,9 @@ class _Run:
             raise
         finally:
             ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
-            for replica in self._replicas:
+            for index, replica in enumerate(self._replicas):
                 replica.close_books(ended_ps)
+                self._recorder.path(index, replica.path)
             if self._handovers is not None:
                 self._handovers.close_books(ended_ps)
             if stopped:
@@ -222,7 +218,7 @@ class _Run:
             num_cycled=sum(replica.num_cycled for replica in self._replicas),
             num_modelled=sum(replica.num_modelled for replica in self._replicas),
             stopped=stopped,
-            paths=self._paths,
+            paths=tuple(replica.path for replica in self._replicas),
         )
 
     def _failed_by(self, error: BaseException) -> str:
