@@ -6,7 +6,7 @@ from typing import Protocol
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import Arrival
-from .limits import EngineLimits, KvLimits, Preemption
+from .limits import Admission, EngineLimits, KvLimits, Preemption
 from .memory import BlockKeys, HostMemory, MemberKv
 
 
@@ -100,6 +100,7 @@ class ReplicaMemory:
         self._free_share = 1.0
         self._has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
+        self._whole_text = limits.admission == Admission.whole_prompt
         self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
 
     @property
@@ -163,7 +164,8 @@ class ReplicaMemory:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
 
         A member below the target must have room for the text as well, though it takes none yet: else the request would
-        be put back at its first draft.
+        be put back at its first draft. With `Admission.whole_prompt` the target must have room for all of the text,
+        though blocks are taken for the chunk alone: as `allocate_slots` of vLLM has it, without the token to come.
 
         Returns:
             Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
@@ -174,6 +176,8 @@ class ReplicaMemory:
         hit = target.usable_tokens(target_keys, text)
         chunk = min(text - hit, budget)
         upto = hit + chunk
+        if self._whole_text and not target.fits(target_keys, text, text):
+            return 0
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
         return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
 
