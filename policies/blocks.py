@@ -15,7 +15,7 @@ from ..base.errors import check_least, check_within
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import About, Floats, gathered, kept_of
+from .about import About, Floats, about_of, gathered, kept_of
 
 
 class RunningRatio:
@@ -206,6 +206,12 @@ class DraftedBlocks(ABC):
 
 class FixedBlocks(DraftedBlocks):
     """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
+
+    def __init__(self, draft: Draft, verify: Verify) -> None:
+        super().__init__(draft, verify)
+        about = about_of(self)
+        if about is not None:  # as a class of yours may say nothing
+            self.about = replace(about, runs=frozenset({draft.model, verify.model}))
 
     def decide(self, seen: Observation) -> Step:
         """The block where nothing is pending, unless the draft found nothing; else its judgement."""

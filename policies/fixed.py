@@ -19,7 +19,6 @@ target depends on their values: the runtime hands the target the mixture that th
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from ..base.errors import check_within
 from ..decoding.pool import Pool
@@ -72,6 +71,7 @@ class Chain:
         windows = (1, *chain.windows[1:])
         self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
+        self.about = replace(self.about, runs=frozenset(chain.members))
         if stop is not None:
             self.about = replace(self.about, observes=SIGNALS)
         if chain.members == (pool.target,):
@@ -175,9 +175,10 @@ class NgramFront(DraftedBlocks):
 class Plain:
     """Plain decoding: one forward of the target per token."""
 
-    about: ClassVar[About] = About(lossless=True, target_alone=True, by_pending=True)
+    about = About(lossless=True, target_alone=True, by_pending=True)
 
     def __init__(self, pool: Pool) -> None:
+        self.about = replace(self.about, runs=frozenset({pool.target}))
         self._step = Verify(pool.target)
 
     def decide(self, seen: Observation) -> Step:

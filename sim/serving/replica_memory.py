@@ -1,6 +1,6 @@
 """The KV memory of one replica: every member's blocks, held by the requests of the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from ...base.errors import ArgumentError, counted
@@ -68,26 +68,30 @@ class ReplicaMemory:
         pool: the members.
         limits: of the replica.
         unit_tokens: of the workload's blocks.
+        runs: names of members that run; None: all.
 
     Attributes:
-        members: `[L]` of each member; None for one that keeps no keys and values. Whoever holds or releases blocks
-            other than through this object reads their figures there.
+        members: `[L]` of each member; None for one that keeps no keys and values, or never runs and has no limits.
+            Whoever holds or releases blocks other than through this object reads their figures there.
         host: takes what prefix caches evict; None: nobody does.
 
     Raises:
-        ArgumentError: a model without limits, blocks that do not go with the units of the workload.
+        ArgumentError: a model that runs without limits, blocks that do not go with the units of the workload.
     """
 
-    def __init__(self, pool: Pool, limits: EngineLimits, unit_tokens: int) -> None:
+    def __init__(
+        self, pool: Pool, limits: EngineLimits, unit_tokens: int, *, runs: Container[str] | None = None
+    ) -> None:
         missing = [member.name for member in pool.members if not member.model_free and member.name not in limits.kv]
-        if missing:
-            raise ArgumentError(f"`kv` must hold limits of every model, {missing[0]} has none")
+        for name in missing:
+            if runs is None or name in runs:
+                raise ArgumentError(f"`kv` must hold limits of every model that runs, {name} has none")
         for name, kv in limits.kv.items():
             self._check_units(name, kv, unit_tokens)
         self.host = None if limits.offload is None else HostMemory(limits.offload)
         host = self.host
         kvs = {name: MemberKv(own) if host is None else host.member(name, own) for name, own in limits.kv.items()}
-        self.members = tuple(None if member.model_free else kvs[member.name] for member in pool.members)
+        self.members = tuple(None if member.model_free else kvs.get(member.name) for member in pool.members)
         self._names = pool.names
         self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
         self._target = pool.target_level
